@@ -1,0 +1,27 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench clean
+
+demo: .venv/installed  ## train the quickstart ablation and print its table
+	$(BIN)/lm ablate experiments/quickstart.yaml
+
+test: check  ## everything: the fast checks, then the tests that train
+	$(BIN)/pytest -m slow
+
+check: .venv/installed  ## the fast loop: lint, types, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not slow"
+
+bench: .venv/installed  ## what Lightning and the recorder add to a bare PyTorch loop
+	$(BIN)/python benchmarks/overhead.py
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:  ## remove the virtual environment
+	rm -rf .venv

@@ -1,0 +1,213 @@
+"""From records to paired comparisons. Reads results only and imports no torch."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm.config import InputError
+from lm.results import FORMAT, QUANTITIES, Record, Store, read_json
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Results:
+    """An experiment's manifest and the records of its cells, None for a cell not trained yet."""
+
+    manifest: dict[str, Any]
+    records: dict[tuple[str, int], Record | None]
+    store: Store
+
+    @property
+    def arms(self) -> list[str]:
+        """All arms, the baseline first."""
+        baseline = self.manifest["baseline"]
+        return [baseline, *(arm for arm in self.manifest["arms"] if arm != baseline)]
+
+    def of(self, arm: str) -> list[Record]:
+        """The records of an arm, in the order of the seeds."""
+        found = [self.records[arm, seed] for seed in self.manifest["seeds"]]
+        return [record for record in found if record is not None]
+
+
+def load(folder: Path) -> Results:
+    """The results behind an experiment's folder. Raises InputError where there are none that this version reads."""
+    path = folder / "experiment.json"
+    if not path.is_file():
+        raise InputError(
+            f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
+        )
+    manifest = read_json(path)
+    if manifest.get("format") != FORMAT:
+        raise InputError(
+            f"{path}: format {manifest.get('format')!r}, expected {FORMAT}; it was written by another version"
+        )
+    store = Store(folder.parent)
+    records = {
+        (arm, int(seed)): store.record(cell) if store.finished(cell) else None
+        for arm, described in manifest["arms"].items()
+        for seed, cell in described["cells"].items()
+    }
+    return Results(manifest, records, store)
+
+
+def value(record: Record, quantity: str) -> float:
+    """A measured quantity of a record; NaN where it was not measured."""
+    found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
+    return math.nan if found is None else float(found)
+
+
+def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Student's interval for the mean; NaN for fewer than two values."""
+    if len(sample) < 2:
+        return math.nan, math.nan
+    mean, sem = float(np.mean(sample)), float(stats.sem(sample))
+    if sem == 0:
+        return mean, mean
+    low, high = stats.t.interval(confidence, len(sample) - 1, loc=mean, scale=sem)
+    return float(low), float(high)
+
+
+def smallest_p(n: int) -> float:
+    """The smallest two-sided p an exact sign-flip test of n pairs can give: 2 / 2^n."""
+    return min(1.0, 2.0 / 2**n)
+
+
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Exact two-sided p of the mean difference when every pair's sign may be flipped; NaN for no pairs.
+
+    Exact up to 13 pairs, 9,999 random flips beyond.
+    """
+    if not differences:
+        return math.nan
+    sample = np.asarray(differences)
+    if not sample.any():
+        return 1.0
+    done = stats.permutation_test(
+        (sample,), lambda x, axis: np.mean(x, axis=axis), permutation_type="samples", vectorized=True, rng=0
+    )
+    return float(done.pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the given order; NaN stays NaN and counts for nothing (Holm 1979)."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for place, (p, index) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - place) * p))
+        adjusted[index] = largest
+    return adjusted
+
+
+def seeds_needed(comparisons: int, alpha: float = ALPHA) -> int:
+    """Pairs with which an exact sign-flip test can reach `alpha` after Holm's correction over `comparisons`."""
+    return next(n for n in range(2, 64) if smallest_p(n) <= alpha / max(1, comparisons))
+
+
+def verdict(difference: float, p_adjusted: float, pairs: int, comparisons: int, better: str | None) -> str:
+    """What may be said of a difference, in a few words."""
+    if pairs == 0 or math.isnan(difference):
+        return "no pair to compare"
+    if smallest_p(pairs) > ALPHA / max(1, comparisons):
+        return f"{pairs} seeds cannot reach significance ({seeds_needed(comparisons)} could)"
+    if not p_adjusted <= ALPHA:
+        return "inconclusive"
+    if better is None:
+        return "higher" if difference > 0 else "lower"
+    return "better" if (difference < 0) == (better == "lower") else "worse"
+
+
+def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
+    """(arm, baseline) values of the seeds on which both cells finished well."""
+    pairs = []
+    for seed in results.manifest["seeds"]:
+        mine, base = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
+        if mine is not None and base is not None:
+            pairs.append((value(mine, quantity), value(base, quantity)))
+    return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+
+def compare(results: Results) -> pd.DataFrame:
+    """One row for each arm and quantity: n, mean, sd, and the paired difference to the baseline with its interval.
+
+    Diverged and failed cells are counted, and enter no mean.
+    """
+    rows: list[dict[str, Any]] = []
+    for quantity, meaning in QUANTITIES.items():
+        of_quantity = [_row(results, arm, quantity) for arm in results.arms]
+        others = [row for row in of_quantity if row["arm"] != results.manifest["baseline"]]
+        for row, adjusted in zip(others, holm([row["p"] for row in others]), strict=True):
+            row["p_holm"] = adjusted
+            row["verdict"] = verdict(row["difference"], adjusted, row["pairs"], len(others), meaning.better)
+        rows.extend(of_quantity)
+    return pd.DataFrame(rows)
+
+
+def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
+    records = results.of(arm)
+    values = [v for v in (value(record, quantity) for record in records) if math.isfinite(v)]
+    is_baseline = arm == results.manifest["baseline"]
+    differences = [] if is_baseline else [x - y for x, y in paired(results, arm, quantity)]
+    low, high = t_interval(differences)
+    return {
+        "arm": arm,
+        "metric": quantity,
+        "n": len(values),
+        "diverged": sum(record["status"] == "diverged" for record in records),
+        "failed": sum(record["status"] == "failed" for record in records),
+        "missing": len(results.manifest["seeds"]) - len(records),
+        "mean": float(np.mean(values)) if values else math.nan,
+        "sd": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
+        "pairs": len(differences),
+        "difference": float(np.mean(differences)) if differences else math.nan,
+        "low": low,
+        "high": high,
+        "p": sign_flip_p(differences),
+        "p_holm": math.nan,
+        "verdict": "baseline" if is_baseline else "",
+    }
+
+
+def unpaired(results: Results) -> list[str]:
+    """Where arm and baseline of one seed did not see the same tokens in the same order, in words."""
+    found = []
+    for (arm, seed), record in results.records.items():
+        base = results.records[results.manifest["baseline"], seed]
+        if record is None or base is None or record["status"] != "ok" or base["status"] != "ok":
+            continue
+        if record["pairing"] != base["pairing"] or record["data"]["fingerprint"] != base["data"]["fingerprint"]:
+            found.append(f"{arm} seed {seed} saw other batches than the baseline")
+    return found
+
+
+def circumstances(results: Results) -> dict[str, list[str]]:
+    """The circumstances in which cells differ that should be alike: code, packages, device, precision of the run."""
+    seen: dict[str, set[str]] = {}
+    for record in results.records.values():
+        if record is not None:
+            origin = record["provenance"]
+            for name, found in (
+                ("commit", origin["git"]["commit"]),
+                ("device", origin["device"]),
+                *((f"{package} version", version) for package, version in origin["packages"].items()),
+            ):
+                seen.setdefault(name, set()).add(str(found))
+    return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+
+
+def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
+    """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed."""
+    found: Mapping[int, pd.Series] = {
+        seed: pd.read_csv(results.store.history(record["id"]), index_col="step")[column].dropna()
+        for seed in results.manifest["seeds"]
+        if (record := results.records[arm, seed]) is not None
+        and record["status"] == "ok"
+        and column in pd.read_csv(results.store.history(record["id"]), nrows=0).columns
+    }
+    return pd.DataFrame(found)

@@ -1,0 +1,311 @@
+"""What a configuration may hold, read from constructors, and the objects it describes.
+
+The root is a dataclass. A parameter whose type is a class is a *component node*, written as a class name or
+`{class_path, init_args}`. A parameter typed `Callable[[A, B], Base]` is a component whose first two arguments the
+program supplies later; the configuration holds the others. A node that only one class can fill is a *section*,
+written as the class's arguments alone.
+
+Names and keys are checked here, so that a misspelling is answered with the nearest choice; plain values are checked
+and filled in by jsonargparse, one parser a class.
+"""
+
+import functools
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lm.config import InputError, Tree, is_component, join, nearest
+
+REQUIRED = object()
+
+# components ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A parameter that holds a component: its base class, and how many leading arguments the program supplies."""
+
+    base: type
+    supplied: int
+    optional: bool = False
+
+
+def slot_of(hint: Any) -> Slot | None:
+    """The component slot that a type hint describes, or None for a plain value."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = [slot_of(h) for h in typing.get_args(hint) if h is not type(None)]
+        if len(inner) == 1 and inner[0] is not None and type(None) in typing.get_args(hint):
+            return Slot(inner[0].base, inner[0].supplied, optional=True)
+        return None
+    supplied = 0
+    if typing.get_origin(hint) is Callable:
+        arguments, hint = typing.get_args(hint)
+        if arguments is Ellipsis:
+            return None
+        supplied = len(arguments)
+    if not isinstance(hint, type) or hint.__module__ in ("builtins", "typing") or issubclass(hint, Path):
+        return None
+    return Slot(hint, supplied)
+
+
+def _constructor(cls: type) -> Any:
+    return inspect.getattr_static(cls, "__init__", object.__init__)
+
+
+@functools.cache
+def slots(cls: type, supplied: int = 0) -> dict[str, Slot]:
+    """The component parameters of `cls` by name, less the first `supplied`."""
+    names = list(inspect.signature(cls).parameters)[supplied:]
+    try:
+        hints = typing.get_type_hints(_constructor(cls))
+    except (NameError, TypeError):  # another library's annotations that only its own type checker can read
+        return {}
+    found = {name: slot_of(hints.get(name)) for name in names}
+    return {name: slot for name, slot in found.items() if slot is not None}
+
+
+def choices(base: type) -> dict[str, type]:
+    """The concrete public classes that may stand where `base` is asked for, by short name, from the base's package.
+
+    A class defined elsewhere is named by its dotted path.
+    """
+    package = base.__module__.split(".")[0]
+    found: dict[str, type] = {}
+    queue: list[type] = base.__subclasses__()
+    while queue:
+        cls = queue.pop(0)
+        queue.extend(cls.__subclasses__())
+        public = not cls.__name__.startswith("_") and cls.__module__.split(".")[0] == package
+        if public and not inspect.isabstract(cls):
+            found.setdefault(cls.__name__, cls)
+    return dict(sorted(found.items())) or {base.__name__: base}
+
+
+def is_section(base: type) -> bool:
+    """Whether `base` is itself the only choice, so that its node is written as its arguments alone."""
+    return choices(base).get(base.__name__) is base
+
+
+def find(name: Any, base: type, path: str) -> type:
+    """The class that `name` stands for where `base` is asked for. Raises InputError with the choices."""
+    known = choices(base)
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, str) and "." in name:
+        module_name, _, attribute = name.rpartition(".")
+        try:
+            cls = getattr(importlib.import_module(module_name), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InputError(f"{path}: cannot import {name!r}: {error}") from None
+        if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
+            return cls
+        raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
+    listed = ", ".join(known)
+    raise InputError(
+        f"{path}: no {base.__name__} called {name!r}.{nearest(name, list(known))} "
+        f"Choose from {listed}, or give the dotted path of your own class"
+    )
+
+
+def name_of(cls: type, base: type) -> str:
+    """The one name under which a class is written in a resolved configuration."""
+    return cls.__name__ if choices(base).get(cls.__name__) is cls else f"{cls.__module__}.{cls.__qualname__}"
+
+
+# resolving -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _parser(cls: type, supplied: int) -> Any:
+    from jsonargparse import ArgumentParser  # 0.1 s, which `lm --help` need not pay
+
+    parser = ArgumentParser(exit_on_error=False)
+    skip: set[str | int] = set(slots(cls, supplied))
+    if supplied:
+        skip.add(supplied)
+    parser.add_class_arguments(cls, skip=skip, fail_untyped=False)
+    return parser
+
+
+@functools.cache
+def plain_options(cls: type, supplied: int = 0) -> dict[str, Any]:
+    """Names and defaults of the plain parameters of `cls`; REQUIRED where there is no default."""
+    defaults = _parser(cls, supplied).get_defaults().as_dict()
+    parameters = inspect.signature(cls).parameters
+    empty = inspect.Parameter.empty
+    return {
+        name: REQUIRED if name in parameters and parameters[name].default is empty else value
+        for name, value in defaults.items()
+    }
+
+
+def describe(hint: Any) -> str:
+    """What a type hint accepts, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(a) for a in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(describe(a) for a in arguments))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    if hint in words:
+        return words[hint]
+    if origin in (list, tuple) and arguments:
+        kinds = list(dict.fromkeys(describe(a) for a in arguments if a is not Ellipsis))
+        size = f"{len(arguments)} items, each " if origin is tuple and Ellipsis not in arguments else "items, each "
+        return f"a list ({size}{' or '.join(kinds)})"
+    return getattr(hint, "__name__", str(hint))
+
+
+def _hint(cls: type, name: str) -> Any:
+    for owner in cls.__mro__:  # `**settings` are passed up
+        try:
+            hints = typing.get_type_hints(_constructor(owner))
+        except (NameError, TypeError):
+            continue
+        if name in hints:
+            return hints[name]
+    return None
+
+
+def _check_plain(cls: type, supplied: int, given: Tree, path: str) -> Tree:
+    """`given` checked against the plain parameters of `cls`, with defaults filled in."""
+    parser = _parser(cls, supplied)
+    try:
+        return {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}
+    except Exception as error:  # jsonargparse raises several kinds; each becomes the one line below
+        for name, value in given.items():
+            if f'"{name}' in str(error).splitlines()[0]:
+                raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
+        raise InputError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON would give it back, so that a configuration read from a file equals the one written."""
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def describe_option(cls: type, name: str) -> str:
+    """What the parameter `name` of `cls` accepts, in words."""
+    hint = _hint(cls, name)
+    return describe(hint) if hint is not None else "any value"
+
+
+def _expected(cls: type, name: str, value: Any) -> str:
+    members = [str(a) for a in _literals(_hint(cls, name))]
+    return f"expected {describe_option(cls, name)}, found {value!r}.{nearest(value, members)}".rstrip(".")
+
+
+def _literals(hint: Any) -> list[Any]:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return list(arguments)
+    return [literal for argument in arguments for literal in _literals(argument)]
+
+
+def _resolve_arguments(cls: type, supplied: int, given: Any, path: str) -> Tree:
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {given!r}")
+    components, plain = slots(cls, supplied), plain_options(cls, supplied)
+    accepted = [*components, *plain]
+    for key in given:
+        if key not in accepted:
+            listed = ", ".join(accepted) or "no settings"
+            raise InputError(
+                f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}."
+                f"{nearest(key, accepted)} It takes {listed}"
+            )
+    defaults = inspect.signature(cls).parameters
+    for name in accepted:
+        has_default = name in components and defaults[name].default is not inspect.Parameter.empty
+        if name not in given and not has_default and plain.get(name, REQUIRED) is REQUIRED:
+            what = " or ".join(choices(components[name].base)) if name in components else describe_option(cls, name)
+            raise InputError(f"{join(path, name)}: {cls.__name__} needs this setting: {what}")
+    resolved = _check_plain(cls, supplied, {k: v for k, v in given.items() if k in plain}, path)
+    for name, slot in components.items():
+        node = given.get(name)
+        if node is None and (slot.optional or name not in given):
+            resolved[name] = None
+        else:
+            resolved[name] = _resolve_node(node, slot, join(path, name))
+    return dict(sorted(resolved.items()))
+
+
+def _resolve_node(node: Any, slot: Slot, path: str) -> Tree:
+    if isinstance(node, str):
+        node = {"class_path": node}
+    if not is_component(node) and is_section(slot.base):
+        return _resolve_arguments(slot.base, slot.supplied, node, path)
+    if not is_component(node):
+        listed = ", ".join(choices(slot.base))
+        raise InputError(
+            f"{path}: expected a class name or {{class_path, init_args}}, found {node!r}. Choose from {listed}"
+        )
+    extra = [key for key in node if key not in ("class_path", "init_args")]
+    if extra:
+        raise InputError(f"{path}: a component has class_path and init_args only; move {extra[0]!r} under init_args")
+    cls = find(node["class_path"], slot.base, path)
+    arguments = _resolve_arguments(cls, slot.supplied, node.get("init_args"), path)
+    return {"class_path": name_of(cls, slot.base), "init_args": arguments}
+
+
+def resolve(tree: Tree, root: type) -> Tree:
+    """The whole configuration: `tree` checked against the constructors under `root`, every default filled in.
+
+    Raises:
+        InputError: at the first wrong key, name, type or value.
+    """
+    return _resolve_arguments(root, 0, tree, "")
+
+
+# building ------------------------------------------------------------------------------------------------------------
+
+
+def build(resolved: Tree, root: type) -> Any:
+    """The objects that a resolved configuration describes; a node with supplied arguments becomes a partial.
+
+    Raises:
+        InputError: where a constructor refuses its arguments, with the constructor's own reason.
+    """
+    return _build_arguments(root, 0, resolved, "")
+
+
+def _build_arguments(cls: type, supplied: int, resolved: Tree, path: str) -> Any:
+    components = slots(cls, supplied)
+    arguments = {
+        name: _build_node(value, components[name], join(path, name))
+        if name in components and value is not None
+        else value
+        for name, value in resolved.items()
+    }
+    if supplied:
+        return functools.partial(cls, **arguments)
+    with blame(path):
+        return cls(**arguments)
+
+
+def _build_node(node: Tree, slot: Slot, path: str) -> Any:
+    if is_component(node):
+        cls = find(node["class_path"], slot.base, path)
+        return _build_arguments(cls, slot.supplied, node["init_args"], path)
+    return _build_arguments(slot.base, slot.supplied, node, path)
+
+
+class blame:  # noqa: N801 - reads as a statement
+    """Turns a constructor's ValueError into an InputError that says where in the configuration it came from."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (ValueError, NotImplementedError)):
+            raise InputError(f"{self.path}: {' '.join(str(error).split())}") from None

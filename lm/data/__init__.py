@@ -1,0 +1,1 @@
+"""Corpora, tokenizers, packing, the order of batches, and the LightningDataModule."""

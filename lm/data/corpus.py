@@ -1,0 +1,227 @@
+"""Where the text comes from. A corpus yields documents; every document belongs to exactly one split."""
+
+import glob
+import gzip
+import hashlib
+import itertools
+import json
+import sysconfig
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from lm.config import InputError, nearest
+
+SPLITS = ("train", "validation", "test")
+Splits = dict[str, list[str]]
+LEFT_OUT = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
+
+
+def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
+    """Cuts a sequence of documents into train, validation and test, in that order, without cutting a document.
+
+    Args:
+        documents: the texts, in the corpus's fixed order.
+        fractions: the three shares of all characters.
+    """
+    total = sum(map(len, documents))
+    bounds = list(itertools.accumulate(fraction * total for fraction in fractions))
+    splits: Splits = {name: [] for name in SPLITS}
+    position, current = 0, 0
+    for document in documents:
+        while current < len(SPLITS) - 1 and position >= bounds[current] - 1e-9:
+            current += 1
+        splits[SPLITS[current]].append(document)
+        position += len(document)
+    return splits
+
+
+def fingerprint(splits: Splits) -> str:
+    """The SHA-256 of all documents with their boundaries and splits: the same text gives the same fingerprint."""
+    digest = hashlib.sha256()
+    for name in SPLITS:
+        digest.update(f"{name}:{len(splits[name])}\n".encode())
+        for document in splits[name]:
+            data = document.encode("utf-8", errors="surrogatepass")
+            digest.update(f"{len(data)}\n".encode())
+            digest.update(data)
+    return digest.hexdigest()
+
+
+class Corpus(ABC):
+    """A source of text."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[str]:
+        """The texts, in a fixed order."""
+
+    def splits(self, fractions: Sequence[float]) -> Splits:
+        """Train, validation and test documents; by default cut by share of characters, in corpus order."""
+        documents = [document for document in self.documents() if document]
+        if not documents:
+            raise InputError(f"data.corpus: {type(self).__name__} holds no text")
+        return split_documents(documents, fractions)
+
+
+class StdlibText(Corpus):
+    """Python sources of the running interpreter's standard library: real text, present on every machine.
+
+    A document is the beginning of a file. They come in the order of the SHA-256 of their relative path, so that each
+    split is a sample of the whole; tables (encodings, pydoc_data) and tests are left out.
+
+    Args:
+        size: characters in all, at most.
+        longest: characters of one document, at most, so that no file is most of a split.
+    """
+
+    def __init__(self, size: int = 2_000_000, longest: int = 20_000) -> None:
+        for name, value in (("size", size), ("longest", longest)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1 character")
+        self.size = size
+        self.longest = longest
+
+    def documents(self) -> Iterator[str]:
+        root = Path(sysconfig.get_paths()["stdlib"])
+        names = [p.relative_to(root) for p in root.rglob("*.py")]
+        names = [name for name in names if not LEFT_OUT.intersection(name.parts)]
+        names.sort(key=lambda name: hashlib.sha256(name.as_posix().encode()).digest())
+        left = self.size
+        for name in names:
+            try:
+                text = (root / name).read_text(encoding="utf-8")[: min(left, self.longest)]
+            except UnicodeDecodeError:
+                continue  # a handful of sources declare another encoding
+            yield text
+            left -= len(text)
+            if left <= 0:
+                return
+
+
+class LocalText(Corpus):
+    """Text files by path or glob: .txt (or any plain text), .jsonl, .parquet, each also .gz.
+
+    Args:
+        path: a file or glob, or several.
+        field: the field of each JSON line, or the column of a parquet file, that holds the text.
+        document: what one document of a plain text file is. With `line`, one long file can be split.
+    """
+
+    def __init__(
+        self, path: str | list[str], field: str = "text", document: Literal["file", "line", "paragraph"] = "file"
+    ) -> None:
+        self.patterns = [path] if isinstance(path, str) else list(path)
+        self.field = field
+        self.document = document
+
+    def files(self) -> list[Path]:
+        """The files that the patterns name, sorted. Raises InputError for a pattern that names none."""
+        found: list[Path] = []
+        for pattern in self.patterns:
+            matches = sorted(Path(p) for p in glob.glob(str(Path(pattern).expanduser()), recursive=True))
+            matches = [p for p in matches if p.is_file()]
+            if not matches:
+                folder = Path(pattern).parent
+                siblings = [str(p) for p in folder.iterdir()] if folder.is_dir() else []
+                raise InputError(f"data.corpus.path: no file matches {pattern!r}.{nearest(pattern, siblings)}")
+            found.extend(matches)
+        return list(dict.fromkeys(found))
+
+    def documents(self) -> Iterator[str]:
+        for path in self.files():
+            yield from self._read(path)
+
+    def _read(self, path: Path) -> Iterator[str]:
+        kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        if kind == ".parquet":
+            yield from self._parquet(path)
+            return
+        try:
+            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"data.corpus.path: {path} is not UTF-8 text (byte {error.start})") from None
+        except (OSError, EOFError) as error:
+            raise InputError(f"data.corpus.path: {path} cannot be read ({error})") from None
+        if kind == ".jsonl":
+            yield from self._json_lines(path, text)
+        elif self.document == "line":
+            yield from text.splitlines(keepends=True)
+        elif self.document == "paragraph":
+            yield from (paragraph + "\n\n" for paragraph in text.split("\n\n") if paragraph)
+        else:
+            yield text
+
+    def _json_lines(self, path: Path, text: str) -> Iterator[str]:
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                yield str(row[self.field])
+            except (ValueError, TypeError, KeyError):
+                keys = list(row) if isinstance(locals().get("row"), dict) else []
+                raise InputError(
+                    f"data.corpus.field: {path}:{number} is not a JSON object with a field {self.field!r}"
+                    + (f", it has {', '.join(keys)}.{nearest(self.field, keys)}" if keys else "")
+                ) from None
+
+    def _parquet(self, path: Path) -> Iterator[str]:
+        import pandas  # slow to import, and only this format needs it
+
+        try:
+            frame = pandas.read_parquet(path)
+        except Exception as error:  # pyarrow has a family of its own; all mean an unreadable file
+            raise InputError(f"data.corpus.path: {path} is not a readable parquet file ({error})") from None
+        if self.field not in frame:
+            columns = [str(c) for c in frame.columns]
+            raise InputError(
+                f"data.corpus.field: {path} has no column {self.field!r}.{nearest(self.field, columns)} "
+                f"It has {', '.join(columns)}"
+            )
+        yield from (str(text) for text in frame[self.field])
+
+
+class HubText(Corpus):
+    """A dataset of the Hugging Face hub, through `datasets`, with the hub's own splits where it has them.
+
+    Args:
+        path: the dataset, e.g. `Salesforce/wikitext`.
+        name: its configuration, e.g. `wikitext-2-raw-v1`.
+        field: the column that holds the text.
+    """
+
+    def __init__(self, path: str, name: str | None = None, field: str = "text") -> None:
+        self.path = path
+        self.name = name
+        self.field = field
+
+    def _load(self) -> dict[str, list[str]]:
+        import datasets
+
+        datasets.disable_progress_bars()
+        try:
+            loaded = datasets.load_dataset(self.path, self.name)
+        except (ConnectionError, OSError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(
+                f"data.corpus: HubText cannot load {self.path!r} ({reason}). Without a network use "
+                "data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
+            ) from None
+        for split, rows in loaded.items():
+            if self.field not in rows.column_names:
+                raise InputError(
+                    f"data.corpus.field: {self.path!r} ({split}) has no column {self.field!r}."
+                    f"{nearest(self.field, rows.column_names)} It has {', '.join(rows.column_names)}"
+                )
+        return {str(split): [str(text) for text in rows[self.field]] for split, rows in loaded.items()}
+
+    def documents(self) -> Iterator[str]:
+        yield from itertools.chain.from_iterable(self._load().values())
+
+    def splits(self, fractions: Sequence[float]) -> Splits:
+        found = self._load()
+        if {"train", "validation"} <= set(found):
+            return {name: [text for text in found.get(name, []) if text] for name in SPLITS}
+        return split_documents([t for texts in found.values() for t in texts if t], fractions)

@@ -1,0 +1,55 @@
+"""The order of batches: a pure function of (seed, step), the same in every arm and on any number of devices."""
+
+import functools
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from lm.config import canonical
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed for the stream that `parts` name: independent streams, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8], "big") >> 1
+
+
+@functools.lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, blocks: int) -> np.ndarray:
+    """The order of the blocks in one pass over the text, int64 of shape (blocks,).
+
+    Drawn from RandomState, whose stream numpy keeps frozen between versions.
+    """
+    random = np.random.RandomState(seed_of("order", seed, epoch) % 2**32)
+    return random.permutation(blocks)
+
+
+def batch_blocks(seed: int, step: int, batch_size: int, blocks: int) -> np.ndarray:
+    """The block numbers of batch `step`, int64 of shape (batch_size,), counted through as many passes as it takes."""
+    positions = np.arange(step * batch_size, (step + 1) * batch_size)
+    epochs, places = np.divmod(positions, blocks)
+    return np.concatenate([permutation(seed, int(e), blocks)[places[epochs == e]] for e in np.unique(epochs)])
+
+
+def chain(digest: str, blocks: np.ndarray) -> str:
+    """The hash of an order so far, given the hash before and the next batch's block numbers."""
+    return hashlib.sha256(digest.encode() + np.ascontiguousarray(blocks, dtype="<i8").tobytes()).hexdigest()
+
+
+def order_hash(seed: int, steps: int, batch_size: int, blocks: int) -> str:
+    """The hash that `steps` batches in the right order must come to."""
+    digest = ""
+    for step in range(steps):
+        digest = chain(digest, batch_blocks(seed, step, batch_size, blocks))
+    return digest
+
+
+def share(rank: int, world: int, size: int) -> slice:
+    """The contiguous part of `size` rows that process `rank` of `world` takes."""
+    return slice(rank * size // world, (rank + 1) * size // world)
+
+
+def evaluation_batches(blocks: int, batch_size: int) -> Iterator[np.ndarray]:
+    """Every block once, in order, `batch_size` at a time; the last batch may be shorter."""
+    for start in range(0, blocks, batch_size):
+        yield np.arange(start, min(start + batch_size, blocks))

@@ -1,0 +1,1 @@
+"""Streaming measurements, exact under accumulation and across devices."""

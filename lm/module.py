@@ -1,0 +1,77 @@
+"""The LightningModule: loss, optimiser, gradient clipping, and buffers of what each step measured.
+
+Nothing is logged through Lightning: a step leaves tensors in a list, and the recorder empties the lists every so many
+steps, so that no step waits for a device.
+"""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
+
+from lm.data.order import seed_of
+from lm.data.text import Batch
+from lm.metrics.gradients import gradient_norm, parameters_by_part
+from lm.metrics.tokens import TokenStatistics
+from lm.model.transformer import Decoder
+from lm.optim import Optim
+
+
+class LanguageModel(LightningModule):
+    """A model and how it is trained.
+
+    Args:
+        model: gives logits (b, t, v) for tokens (b, t).
+        optim: objective, optimiser and schedule.
+        bytes_per_token: UTF-8 bytes behind each token, (v,).
+        seed: of the randomness in training, which is a pure function of (seed, batch, process).
+    """
+
+    def __init__(self, model: Decoder, optim: Optim, bytes_per_token: Tensor, seed: int) -> None:
+        super().__init__()
+        self.model = model
+        self.optim = optim
+        self.seed_value = seed
+        self.validation = TokenStatistics(bytes_per_token)
+        self.losses: list[Tensor] = []
+        self.blocks: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.part_norms: dict[str, Tensor] = {}
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
+        torch.manual_seed(seed_of("batch", self.seed_value, batch_idx, self.global_rank))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        logits_btv = self.model(batch.inputs_bt)
+        loss = self.optim.objective.loss(logits_btv.flatten(0, 1), batch.targets_bt.flatten())
+        self.losses.append(loss.detach())
+        self.blocks.append(batch.blocks_b)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validation.update(self.model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten())
+
+    def configure_optimizers(self) -> Any:
+        optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Measures the gradients, here unscaled and whole, then clips them by global norm or by value."""
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = gradient_norm(parameters)
+        self.norms.append(norm)
+        trainer: Any = self.trainer
+        if (self.global_step + 1) % trainer.log_every_n_steps == 0:
+            self.part_norms = {name: gradient_norm(part) for name, part in parameters_by_part(self.model).items()}
+        if gradient_clip_val and str(gradient_clip_algorithm or "norm").endswith("value"):
+            clip_grad_value_(parameters, gradient_clip_val)
+        elif gradient_clip_val:
+            clip_grads_with_norm_(parameters, gradient_clip_val, norm)

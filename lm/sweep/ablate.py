@@ -1,0 +1,99 @@
+"""`lm ablate`: plan, train what is missing, report."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.report.write import write_report
+from lm.results import Store
+from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
+from lm.sweep.plan import Experiment, Plan, Planned, make_plan, write_manifest
+from lm.sweep.progress import Display
+from lm.sweep.run import default_workers, threads_each, train_cells
+from lm.trainer import Execution, parameter_count
+
+
+def ablate(
+    experiment: Experiment,
+    out: Path,
+    workers: int | None,
+    plan_only: bool,
+    retry_failed: bool,
+    checkpoint_seconds: float,
+) -> int:
+    """Carries out an experiment. Returns 0 if every cell has a record, 1 if some were interrupted."""
+    plan, store = make_plan(experiment), Store(out)
+    for planned in plan.cells:
+        store.recover(planned.cell.id)
+    missing = plan.missing(store)
+    failed = [p for p in plan.cells if store.finished(p.cell.id) and store.record(p.cell.id)["status"] == "failed"]
+    if retry_failed:
+        missing = [p for p in plan.cells if p in missing or p in failed]
+    workers = workers or default_workers(len(missing))
+    if plan_only:
+        show_plan(plan, store, missing, workers)
+        return 0
+    folder = write_manifest(plan, store)
+    print(_opening(plan, missing, 0 if retry_failed else len(failed), store, workers), file=sys.stderr)
+    interrupted = 0
+    if missing:
+        with Display(len(missing), workers) as display:
+            execution = Execution(threads_each(workers), retry_failed, checkpoint_seconds)
+            interrupted = train_cells(missing, store, workers, display, execution)
+    write_report(folder, Console())
+    print(f"report: {folder / 'table.md'}", file=sys.stderr)
+    return 1 if interrupted else 0
+
+
+def _opening(plan: Plan, missing: list[Planned], failed: int, store: Store, workers: int) -> str:
+    total = len({p.cell.id for p in plan.cells})
+    resumed = sum(store.started(p.cell.id) for p in missing)
+    parts = [f"{total} cells: {total - len(missing)} done, {len(missing)} to train with {workers} at a time"]
+    if resumed:
+        parts.append(f"{resumed} from a checkpoint")
+    if failed:
+        parts.append(f"{failed} failed earlier (--retry-failed trains them again)")
+    return ", ".join(parts)
+
+
+def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) -> None:
+    """Prints the cells, how arms differ, their sizes, and an estimate of the time."""
+    console, experiment = Console(), plan.experiment
+    ids = {p.cell.id for p in missing}
+    table = Table(title=Text(experiment.title), title_justify="left", highlight=False)
+    for column in ("arm", "parameters", "seeds", "differs from the baseline"):
+        table.add_column(column)
+    base = parameter_count(plan.first(experiment.baseline))
+    for arm in experiment.arms:
+        count = parameter_count(plan.first(arm))
+        share = f" ({count / base - 1:+.2%})" if count != base else ""
+        changes = "\n".join(f"{path}: {a} -> {b}" for path, (a, b) in plan.changes(arm).items())
+        same = "baseline" if arm == experiment.baseline else "nothing: the same cells as the baseline"
+        table.add_row(*map(Text, [arm, f"{count:,}{share}", _states(plan, arm, store, ids), changes or same]))
+    console.print(table)
+    total = len({p.cell.id for p in plan.cells})
+    line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
+    if missing:
+        seconds = seconds_per_cell(plan, missing, store, threads_each(workers))
+        wall = wall_seconds([seconds[p.arm] for p in missing], workers)
+        line += (
+            f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"
+        )
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def _states(plan: Plan, arm: str, store: Store, missing: set[str]) -> str:
+    seeds: dict[str, list[str]] = {}
+    for planned in plan.cells:
+        if planned.arm == arm:
+            seeds.setdefault(_state(planned, store, missing), []).append(str(planned.seed))
+    return "\n".join(f"{state}: {', '.join(which)}" for state, which in seeds.items())
+
+
+def _state(planned: Planned, store: Store, missing: set[str]) -> str:
+    if store.finished(planned.cell.id):
+        return str(store.record(planned.cell.id)["status"]) + (" (again)" if planned.cell.id in missing else "")
+    return "started" if store.started(planned.cell.id) else "missing"

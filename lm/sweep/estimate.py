@@ -1,0 +1,89 @@
+"""How long missing cells will take, from cells like them or from a few steps."""
+
+import math
+import time
+
+import torch
+
+from lm.components import build
+from lm.model.transformer import initialized
+from lm.results import Store
+from lm.sweep.plan import Plan, Planned
+from lm.trainer import Cell, Run
+
+SECONDS_TO_MEASURE = 2.0
+
+
+def steps_evaluated(cell: Cell, training: int, blocks: int, batch: int) -> int:
+    """Evaluation batches over a whole run: every validation during training, and the full one at the end."""
+    settings = cell.config["trainer"]
+    full = math.ceil(blocks / batch)
+    limit, every = settings["limit_val_batches"], settings["val_check_interval"]
+    quick = full if limit is None else int(limit * full) if isinstance(limit, float) else min(limit, full)
+    interval = training if every is None else int(every * training) if isinstance(every, float) else int(every)
+    return training // max(1, interval) * quick + full
+
+
+def measured_seconds(cell: Cell, threads: int) -> float:
+    """Seconds the cell would take, judged by a bare loop over a few of its training and evaluation batches."""
+    torch.set_num_threads(threads)
+    run: Run = build(cell.config, Run)
+    data = run.data(run.seed)
+    data.facts = cell.facts
+    data.setup()
+    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
+    settings = cell.config["trainer"]
+    optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"])
+    training = settings["max_steps"] * settings["accumulate_grad_batches"]
+    seconds: list[float] = []
+    started = time.monotonic()
+    for batch in data.training_batches(0, min(training, 50)):
+        start = time.monotonic()
+        run.optim.objective.loss(model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.monotonic() - start)
+        if time.monotonic() - started > SECONDS_TO_MEASURE and len(seconds) > 1:
+            break
+    step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
+    with torch.inference_mode():
+        batch = next(iter(data.evaluation_batches("validation")))
+        start = time.monotonic()
+        model(batch.inputs_bt)
+        evaluation = time.monotonic() - start
+    evaluated = steps_evaluated(cell, training, data.blocks("validation"), data.evaluation_batch_size)
+    return training * step + evaluated * evaluation
+
+
+def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: int) -> dict[str, float]:
+    """Seconds of one cell of each arm with cells missing: from the arm's finished cells if there are any."""
+    found: dict[str, float] = {}
+    for planned in missing:
+        if planned.arm in found:
+            continue
+        done = [p.cell.id for p in plan.cells if p.arm == planned.arm and store.finished(p.cell.id)]
+        costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
+        if costs:
+            found[planned.arm] = sum(c["train_seconds"] + c["evaluation_seconds"] for c in costs) / len(costs)
+        else:
+            found[planned.arm] = measured_seconds(planned.cell, threads)
+    return found
+
+
+def wall_seconds(seconds: list[float], workers: int) -> float:
+    """How long `workers` take over cells of these lengths, in the given order."""
+    free = [0.0] * workers
+    for length in seconds:
+        soonest = min(range(workers), key=free.__getitem__)
+        free[soonest] += length
+    return max(free)
+
+
+def duration(seconds: float) -> str:
+    """A length of time to two figures a person reads: 8 s, 1 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

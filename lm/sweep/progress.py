@@ -1,0 +1,122 @@
+"""What a person sees while cells train: bars in a terminal, a line a cell in a log. Written to standard error."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from lm.sweep.estimate import duration
+from lm.sweep.plan import Planned
+from lm.sweep.run import Running, Watcher
+
+LINE_SECONDS = 30.0
+
+
+def outcome_line(record: dict[str, Any] | None) -> str:
+    """A cell's end in a few words."""
+    if record is None:
+        return "interrupted; the same command takes it up again"
+    if record["status"] == "ok":
+        return f"validation NLL {record['metrics']['nll']:.4f}"
+    return f"{record['status']}: {record['error']}"
+
+
+class Display(Watcher):
+    """Progress over `total` cells with an estimate of what is left, from the speed seen so far.
+
+    Args:
+        total: cells to train.
+        workers: that train at the same time.
+        expected: seconds a cell of each arm is expected to take, where something is known.
+    """
+
+    def __init__(self, total: int, workers: int, expected: dict[str, float] | None = None) -> None:
+        self.console = Console(stderr=True)
+        self.total = total
+        self.workers = workers
+        self.expected = dict(expected or {})
+        self.done = 0
+        self.spoken = time.monotonic()
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self.overall = self.bars.add_task("cells", total=total, note="")
+        self.tasks: dict[int, TaskID] = {}
+
+    def __enter__(self) -> "Display":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def left(self, running: list[Running], waiting: int) -> float | None:
+        """Seconds until all cells are done, or None before anything is known."""
+        for one in running:
+            if one.step:
+                rate = (time.monotonic() - one.started) / one.step
+                self.expected.setdefault(one.planned.arm, rate * one.steps)
+        if not self.expected:
+            return None
+        typical = sum(self.expected.values()) / len(self.expected)
+        of_running = [
+            max(0.0, self.expected.get(one.planned.arm, typical) - (time.monotonic() - one.started)) for one in running
+        ]
+        return max([(sum(of_running) + waiting * typical) / self.workers, *of_running])
+
+    def progress(self, running: list[Running], waiting: int) -> None:
+        left = self.left(running, waiting)
+        note = "" if left is None else f"about {duration(left)} left"
+        self.bars.update(self.overall, completed=self.done, note=note)
+        for slot in [s for s in self.tasks if s not in {r.slot for r in running}]:
+            self.bars.remove_task(self.tasks.pop(slot))
+        for one in running:
+            if one.slot not in self.tasks:
+                self.tasks[one.slot] = self.bars.add_task("", note="")
+            name = f"{one.planned.arm} seed {one.planned.seed}"
+            loss = f"loss {one.loss:.3f}" if one.step else "starting"
+            self.bars.update(
+                self.tasks[one.slot], description=name, completed=one.step, total=one.steps or None, note=loss
+            )
+        if not self.console.is_terminal and time.monotonic() - self.spoken > LINE_SECONDS:
+            self.spoken = time.monotonic()
+            at = ", ".join(f"{r.planned.arm} seed {r.planned.seed} at {r.step}/{r.steps}" for r in running)
+            self.console.print(f"        {at}; {note or 'no estimate yet'}", highlight=False, soft_wrap=True)
+
+    def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
+        if record is not None:
+            self.done += 1
+            if record["status"] == "ok":
+                self.expected[planned.arm] = seconds
+        name = f"{planned.arm} seed {planned.seed}"
+        self.console.print(
+            f"[{self.done}/{self.total}] {name}: {outcome_line(record)} ({duration(seconds)})",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def step_lines() -> Callable[[int, int, float], None]:
+    """Reports of one run as lines, at most one a second and always the last."""
+    console, started = Console(stderr=True), time.monotonic()
+    spoken = [-1.0]
+
+    def report(step: int, steps: int, loss: float) -> None:
+        now = time.monotonic()
+        if now - spoken[0] < 1 and step < steps:
+            return
+        spoken[0] = now
+        left = (now - started) / step * (steps - step)
+        text = f"step {step}/{steps}: training loss {loss:.4f}, about {duration(left)} left"
+        console.print(text, highlight=False, soft_wrap=True)
+
+    return report

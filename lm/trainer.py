@@ -1,0 +1,301 @@
+"""One cell: configuration in, record out."""
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from lm.components import build, plain_options, resolve
+from lm.config import InputError, Tree, canonical, run_id
+from lm.data.text import TextData
+from lm.data.tokens import Facts
+from lm.model.transformer import Decoder, initialized
+from lm.module import LanguageModel
+from lm.optim import Optim
+from lm.provenance import provenance
+from lm.recorder import Recorder, Report
+from lm.results import FORMAT, Record, Store, read_json, to_json, write_atomic
+
+
+class Trainer(lightning.pytorch.Trainer):
+    """Lightning's Trainer. Every setting not fixed here passes through.
+
+    Training is one pass over `max_steps` batches, so epochs mean nothing; `val_check_interval` counts batches.
+
+    Args:
+        recorder: supplied by the run.
+        max_steps: optimiser steps.
+        devices: devices of one cell.
+        log_every_n_steps: optimiser steps between rows of the learning curve.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        max_steps: int,
+        devices: list[int] | str | int = 1,
+        log_every_n_steps: int = 50,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            callbacks=[recorder],
+            max_steps=max_steps,
+            devices=devices,
+            log_every_n_steps=log_every_n_steps,
+            max_epochs=1,
+            min_epochs=None,
+            min_steps=None,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            limit_train_batches=None,
+            overfit_batches=0.0,
+            fast_dev_run=False,
+            barebones=False,
+            logger=False,
+            plugins=None,
+            profiler=None,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_autolog_hparams=False,
+            use_distributed_sampler=False,
+            reload_dataloaders_every_n_epochs=0,
+            default_root_dir=None,
+            model_registry=None,
+            **settings,
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """The root of a configuration."""
+
+    data: Callable[[int], TextData]
+    model: Callable[[int, int], Decoder]
+    optim: Optim
+    trainer: Callable[[Recorder], Trainer]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must be 0 or more")
+
+
+EXECUTION = frozenset(
+    (
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "strategy",
+        "log_every_n_steps",
+        "benchmark",
+        "detect_anomaly",
+        "inference_mode",
+    )
+)
+"""Trainer settings that say how a cell is run, not what it computes."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, checked and identified.
+
+    Args:
+        config: the resolved configuration.
+        facts: what its text came to.
+        id: the hash of what it computes.
+    """
+
+    config: Tree
+    facts: Facts
+    id: str
+
+
+def identity(config: Tree, facts: Facts) -> str:
+    """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out."""
+    defaults = plain_options(Trainer, 1)
+    trainer = {
+        key: value for key, value in config["trainer"].items() if key not in EXECUTION and value != defaults.get(key)
+    }
+    data = {key: value for key, value in config["data"].items() if key not in ("corpus", "tokenizer", "split")}
+    what = {**config, "trainer": trainer, "data": data}
+    return run_id({"format": FORMAT, "config": what, "text": facts.identity()})
+
+
+def check(tree: Tree) -> Cell:
+    """Resolves a configuration, prepares its text and builds its model without memory: a cell that can be trained.
+
+    Raises:
+        InputError: for anything that would keep the cell from being trained.
+    """
+    config = resolve(tree, Run)
+    run: Run = build(config, Run)
+    facts = _facts(canonical([config["data"][key] for key in ("corpus", "tokenizer", "split")]), config["seed"], run)
+    data = run.data(config["seed"])
+    data.facts = facts
+    data.prepare_data()
+    steps, devices = config["trainer"]["max_steps"], config["trainer"]["devices"]
+    if steps < 1:
+        raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {steps}")
+    world = (devices if isinstance(devices, int) and devices > 0 else 1) * config["trainer"]["num_nodes"]
+    if data.batch_size % world:
+        raise InputError(f"data.batch_size: {data.batch_size} rows cannot be shared evenly among {world} devices")
+    try:
+        with torch.device("meta"):
+            model = run.model(facts.vocabulary, data.context)
+            model(torch.zeros(1, data.context, dtype=torch.long))
+        run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], steps)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"model: {' '.join(str(error).split())}") from None
+    return Cell(config, facts, identity(config, facts))
+
+
+_prepared: dict[str, Facts] = {}
+
+
+def _facts(key: str, seed: int, run: Run) -> Facts:
+    """The prepared text; corpora are read once per process, not once per cell."""
+    if key not in _prepared:
+        data = run.data(seed)
+        data.prepare_data()
+        assert data.facts is not None
+        _prepared[key] = data.facts
+    return _prepared[key]
+
+
+def parameter_count(cell: Cell) -> int:
+    """Trainable parameters of the cell's model, shared ones once."""
+    with torch.device("meta"):
+        model = build(cell.config, Run).model(cell.facts.vocabulary, cell.config["data"]["context"])
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+# training ------------------------------------------------------------------------------------------------------------
+
+
+def write_work(cell: Cell, store: Store) -> Path:
+    """Puts the cell's description where the process that trains it will look, and returns that folder."""
+    import yaml
+
+    work = store.work(cell.id)
+    write_atomic(work / "cell.json", to_json(asdict(cell)))
+    write_atomic(work / "config.yaml", yaml.safe_dump(cell.config, sort_keys=False))
+    return work
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a cell is trained, as opposed to what it computes.
+
+    Args:
+        threads: of this process; None leaves torch's choice.
+        again: whether to train a cell that has a record already; the record stays until the new one is written.
+        checkpoint_seconds: between checkpoints; the most that a kill can cost.
+    """
+
+    threads: int | None = None
+    again: bool = False
+    checkpoint_seconds: float = 20.0
+
+
+def train(work: Path, report: Report, execution: Execution) -> None:
+    """Trains the cell described in `work` and makes it a finished cell, whatever becomes of it.
+
+    An earlier try's checkpoint is taken up. An exception is a result: it is recorded with its traceback. An interrupt
+    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try.
+    """
+    store, cell_id = Store(work.parent.parent), work.name.removeprefix(".").removesuffix(".work")
+    if getattr(
+        rank_zero_only, "rank", 0
+    ):  # another process of a multi-device cell, whose first process keeps the store
+        fit(_read(work), work, report, execution)
+        return
+    with store.lock(cell_id), quiet():
+        store.recover(cell_id)
+        if store.finished(cell_id) and not execution.again:  # by another command, while this one waited
+            shutil.rmtree(work, ignore_errors=True)
+            return
+        if execution.threads is not None:
+            torch.set_num_threads(execution.threads)
+        cell = _read(work)
+        times = {"started": time.time(), "resumed": store.started(cell_id)}
+        try:
+            if not (work / "outcome.json").is_file():
+                fit(cell, work, report, execution)
+            outcome = read_json(work / "outcome.json")
+        except Exception as error:
+            outcome = failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        finish(cell, store, outcome, {**times, "finished": time.time()})
+
+
+def _read(work: Path) -> Cell:
+    described = read_json(work / "cell.json")
+    return Cell(described["config"], Facts(**described["facts"]), described["id"])
+
+
+def failure(error: str, trace: str | None = None) -> Record:
+    """The outcome of a cell that could not be trained to its end."""
+    return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
+
+
+def fail(cell: Cell, store: Store, error: str, seconds: float) -> Record:
+    """Records that the cell's process ended without a word of its own."""
+    now = time.time()
+    return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
+
+
+def fit(cell: Cell, work: Path, report: Report, execution: Execution) -> None:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`."""
+    run: Run = build(cell.config, Run)
+    data = run.data(run.seed)
+    data.facts = cell.facts
+    data.setup()
+    assert data.tokens is not None
+    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
+    module = LanguageModel(model, run.optim, torch.from_numpy(data.tokens.bytes_per_token), run.seed)
+    trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds))
+    checkpoint = work / "last.ckpt"
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
+
+
+def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> Record:
+    """Makes the work folder a finished cell with a record of `outcome`."""
+    final = store.work(cell.id) / "final.ckpt"
+    if final.is_file():
+        os.replace(final, final.with_name("last.ckpt"))
+    record = {
+        "format": FORMAT,
+        "id": cell.id,
+        **outcome,
+        "data": {key: value for key, value in asdict(cell.facts).items() if key != "folder"},
+        "provenance": {**provenance(), **times},
+    }
+    return store.finish(cell.id, record)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps Lightning from telling what the record already says."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
