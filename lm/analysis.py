@@ -87,7 +87,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     if not differences:
         return math.nan
     sample = np.asarray(differences)
-    if not sample.any():
+    if len(sample) == 1 or not sample.any():
         return 1.0
     done = stats.permutation_test(
         (sample,), lambda x, axis: np.mean(x, axis=axis), permutation_type="samples", vectorized=True, rng=0

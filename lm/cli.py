@@ -1,7 +1,6 @@
 """The `lm` command. Nothing heavy is imported before a command needs it."""
 
 import argparse
-import difflib
 import json
 import os
 import signal
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lm import __version__
-from lm.config import InputError, Tree, load_yaml, override, parse_value
+from lm.config import InputError, Tree, load_yaml, nearest, override, parse_value
 
+COMMANDS = ("fit", "ablate", "report", "list")
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -86,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
     try:
         given, rest = _split(list(sys.argv[1:] if arguments is None else arguments))
+        if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+            raise InputError(f"no command {given[0]!r}.{nearest(given[0], COMMANDS)} Choose from {', '.join(COMMANDS)}")
         options = parser().parse_args(given)
         if options.command is None:
             parser().print_help()
@@ -133,7 +135,16 @@ def _settings(texts: Sequence[str], overrides: dict[str, Any]) -> dict[str, Any]
     return {**settings, **overrides}
 
 
+def _check_out(out: Path) -> None:
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {out}: {there} is a file; expected a folder")
+    if not os.access(there, os.W_OK):
+        raise InputError(f"--out {out}: {there} cannot be written to")
+
+
 def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    _check_out(options.out)
     tree: Tree = override(load_yaml(options.config), _settings(options.settings, overrides))
     from rich.console import Console
 
@@ -156,6 +167,7 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.sweep.plan import load_experiment
 
+    _check_out(options.out)
     settings = _settings(options.settings, overrides)
     if "seed" in settings:
         raise InputError("seed: an experiment has several; use --seeds 0,1,2")
@@ -173,8 +185,7 @@ def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if not options.folder.is_dir():
         siblings = [str(p) for p in options.folder.parent.iterdir()] if options.folder.parent.is_dir() else []
-        close = difflib.get_close_matches(str(options.folder), siblings, n=1)
-        raise InputError(f"{options.folder}: no such folder.{f' Did you mean {close[0]}?' if close else ''}")
+        raise InputError(f"{options.folder}: no such folder.{nearest(options.folder, siblings)}")
     from rich.console import Console
 
     from lm.report.write import write_report

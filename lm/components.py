@@ -298,7 +298,7 @@ def _build_node(node: Tree, slot: Slot, path: str) -> Any:
 
 
 class blame:  # noqa: N801 - reads as a statement
-    """Turns a constructor's ValueError into an InputError that says where in the configuration it came from."""
+    """Turns what a constructor raises into an InputError that says where in the configuration it came from."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -307,5 +307,6 @@ class blame:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (ValueError, NotImplementedError)):
-            raise InputError(f"{self.path}: {' '.join(str(error).split())}") from None
+        if isinstance(error, Exception) and not isinstance(error, InputError):
+            name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise InputError(f"{self.path}: {name}{' '.join(str(error).split())}") from None

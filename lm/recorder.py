@@ -58,6 +58,8 @@ class Recorder(Callback):
         self.order = ""
         self.batches = 0
         self.seconds = {"train": 0.0, "evaluation": 0.0}
+        self.losses: list[float] = []
+        self.norms: list[float] = []
         self.norm_sum, self.norm_count = 0.0, 0
         self.diverged: dict[str, Any] | None = None
         self.clock = 0.0
@@ -66,7 +68,7 @@ class Recorder(Callback):
 
     # what a checkpoint keeps
 
-    KEPT = ("rows", "order", "batches", "seconds", "norm_sum", "norm_count")
+    KEPT = ("rows", "order", "batches", "seconds", "losses", "norms", "norm_sum", "norm_count")
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.KEPT}
@@ -85,7 +87,8 @@ class Recorder(Callback):
         if done % trainer.accumulate_grad_batches:
             return
         if trainer.global_step % trainer.log_every_n_steps == 0:
-            self.flush(trainer, pl_module)
+            self.drain(trainer, pl_module)
+            self.write_row(trainer, pl_module)
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
             self.checkpoint_due = trainer.strategy.broadcast(overdue)
         # Not where validation follows: Lightning would not run it again after a resume.
@@ -96,44 +99,53 @@ class Recorder(Callback):
             and not trainer.should_stop
             and trainer.global_step < trainer.max_steps
         ):
-            self.flush(trainer, pl_module)
+            self.drain(trainer, pl_module)
             self._tick("train")
             trainer.save_checkpoint(self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
 
-    def flush(self, trainer: Any, module: LanguageModel) -> None:
-        """Empties the module's buffers into one row of the curve; ends the run at the first loss that is not finite."""
+    def drain(self, trainer: Any, module: LanguageModel) -> None:
+        """Takes over what the module's steps have measured; ends the run at the first loss that is not finite.
+
+        How often it is called changes nothing: values are kept one by one until a row is written.
+        """
         if not module.losses:
             return
-        losses = trainer.strategy.reduce(torch.stack(module.losses), reduce_op="mean").double().cpu()
-        norms = torch.stack(module.norms).double().cpu() if module.norms else torch.zeros(0, dtype=torch.float64)
-        blocks = _gathered(module, module.blocks)
-        every = trainer.accumulate_grad_batches
-        first_step = self.batches // every + 1
-        self._tick("train")
-        bad = (~losses.isfinite()).nonzero()
-        if len(bad):
-            self._diverge(first_step + int(bad[0]) // every, losses[: int(bad[0])], norms)
-            trainer.should_stop = True
-            losses = losses[: int(bad[0])]
-        for row in blocks:
-            self.order = chain(self.order, row)
-        self.batches += len(blocks)
-        self.norm_sum += float(norms[norms.isfinite()].sum())
-        self.norm_count += int(norms.isfinite().sum())
-        if len(losses) and self.diverged is None:
-            self._row(trainer.global_step).update(
-                tokens=float(self.batches * self.data.batch_size * self.data.context),
-                train_loss=float(losses.mean()),
-                learning_rate=module.optim.lr * module.optim.schedule.factor(trainer.global_step, trainer.max_steps),
-                gradient_norm=float(norms.mean()),
-                **{f"gradient_norm/{name}": float(norm) for name, norm in module.part_norms.items()},
-            )
-            if trainer.is_global_zero:
-                self.report(trainer.global_step, trainer.max_steps, float(losses.mean()))
-        for buffer in (module.losses, module.norms, module.blocks, module.part_norms):
+        losses = trainer.strategy.reduce(torch.stack(module.losses), reduce_op="mean").double().tolist()
+        norms = torch.stack(module.norms).double().tolist() if module.norms else []
+        for blocks in _gathered(module, module.blocks):
+            self.order = chain(self.order, blocks)
+        for buffer in (module.losses, module.norms, module.blocks):
             buffer.clear()
+        if self.diverged is None and not all(map(math.isfinite, losses)):
+            bad = next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
+            self._diverge((self.batches + bad) // trainer.accumulate_grad_batches + 1, losses[:bad], norms)
+            trainer.should_stop = True
+        self.batches += len(losses)
+        self.losses += losses
+        self.norms += norms
+        for norm in filter(math.isfinite, norms):
+            self.norm_sum += norm
+            self.norm_count += 1
+
+    def write_row(self, trainer: Any, module: LanguageModel) -> None:
+        """Turns the values kept since the last row into one row of the curve."""
+        self._tick("train")
+        if not self.losses or self.diverged is not None:
+            return
+        step, loss = trainer.global_step, sum(self.losses) / len(self.losses)
+        self._row(step).update(
+            tokens=float(self.batches * self.data.batch_size * self.data.context),
+            train_loss=loss,
+            learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
+            gradient_norm=sum(self.norms) / len(self.norms),
+            **{f"gradient_norm/{name}": float(norm) for name, norm in module.part_norms.items()},
+        )
+        self.losses, self.norms = [], []
+        module.part_norms.clear()
+        if trainer.is_global_zero:
+            self.report(step, trainer.max_steps, loss)
 
     def _row(self, step: int) -> dict[str, float]:
         return self.rows.setdefault(step, {})
@@ -143,16 +155,23 @@ class Recorder(Callback):
         self.seconds[kind] += now - self.clock
         self.clock = now
 
-    def _diverge(self, step: int, losses: Tensor, norms: Tensor) -> None:
+    def _diverge(self, step: int, losses: list[float], norms: list[float]) -> None:
+        """Notes the step whose loss is not finite, and the last values before it that were."""
         last = self.rows[max(self.rows)] if self.rows else {}
-        loss = float(losses[-1]) if len(losses) else last.get("train_loss")
-        norm = float(norms[norms.isfinite()][-1]) if norms.isfinite().any() else last.get("gradient_norm")
-        self.diverged = {"step": step, "last_finite": {"train_loss": loss, "gradient_norm": norm}}
+        finite_norms = [norm for norm in [*self.norms, *norms] if math.isfinite(norm)]
+        self.diverged = {
+            "step": step,
+            "last_finite": {
+                "train_loss": [last.get("train_loss"), *self.losses, *losses][-1],
+                "gradient_norm": [last.get("gradient_norm"), *finite_norms][-1],
+            },
+        }
 
     # evaluation
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        self.flush(trainer, pl_module)
+        self.drain(trainer, pl_module)
+        self._tick("train")
         pl_module.validation.reset()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -161,16 +180,17 @@ class Recorder(Callback):
         row.update({f"validation_{name}": measured[name] for name in ("nll", "bits_per_byte", "accuracy", "ece")})
         self._tick("evaluation")
         if not math.isfinite(measured["nll"]) and self.diverged is None:
-            self._diverge(trainer.global_step, torch.zeros(0), torch.zeros(0))
+            self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self.flush(trainer, pl_module)
+        self.drain(trainer, pl_module)
+        self.write_row(trainer, pl_module)
         measured: dict[str, Any] = {}
         if self.diverged is None:
             measured = self.evaluate(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
-                self._diverge(trainer.global_step, torch.zeros(0), torch.zeros(0))
+                self._diverge(trainer.global_step, [], [])
         trainer.save_checkpoint(self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", self.curve())

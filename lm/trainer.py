@@ -16,7 +16,7 @@ import lightning.pytorch
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lm.components import build, plain_options, resolve
+from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id
 from lm.data.text import TextData
 from lm.data.tokens import Facts
@@ -142,23 +142,28 @@ def check(tree: Tree) -> Cell:
     config = resolve(tree, Run)
     run: Run = build(config, Run)
     facts = _facts(canonical([config["data"][key] for key in ("corpus", "tokenizer", "split")]), config["seed"], run)
-    data = run.data(config["seed"])
+    with blame("data"):
+        data = run.data(config["seed"])
     data.facts = facts
     data.prepare_data()
-    steps, devices = config["trainer"]["max_steps"], config["trainer"]["devices"]
-    if steps < 1:
-        raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {steps}")
-    world = (devices if isinstance(devices, int) and devices > 0 else 1) * config["trainer"]["num_nodes"]
-    if data.batch_size % world:
-        raise InputError(f"data.batch_size: {data.batch_size} rows cannot be shared evenly among {world} devices")
-    try:
-        with torch.device("meta"):
-            model = run.model(facts.vocabulary, data.context)
-            model(torch.zeros(1, data.context, dtype=torch.long))
-        run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], steps)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"model: {' '.join(str(error).split())}") from None
+    _check_execution(run, data, config["trainer"])
+    with blame("model"), torch.device("meta"):
+        model = run.model(facts.vocabulary, data.context)
+        model(torch.zeros(1, data.context, dtype=torch.long))
+    with blame("optim"):
+        run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], config["trainer"]["max_steps"])
     return Cell(config, facts, identity(config, facts))
+
+
+def _check_execution(run: Run, data: TextData, settings: Tree) -> None:
+    if settings["max_steps"] < 1:
+        raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {settings['max_steps']}")
+    with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
+        trainer = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0))
+    if data.batch_size % trainer.world_size:
+        raise InputError(
+            f"data.batch_size: {data.batch_size} rows cannot be shared evenly among {trainer.world_size} devices"
+        )
 
 
 _prepared: dict[str, Facts] = {}
@@ -167,7 +172,8 @@ _prepared: dict[str, Facts] = {}
 def _facts(key: str, seed: int, run: Run) -> Facts:
     """The prepared text; corpora are read once per process, not once per cell."""
     if key not in _prepared:
-        data = run.data(seed)
+        with blame("data"):
+            data = run.data(seed)
         data.prepare_data()
         assert data.facts is not None
         _prepared[key] = data.facts
@@ -264,7 +270,9 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution) -> None:
     assert data.tokens is not None
     model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
     module = LanguageModel(model, run.optim, torch.from_numpy(data.tokens.bytes_per_token), run.seed)
-    trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds))
+    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds))
+    # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
+    trainer.precision_plugin.convert_module(module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
 

@@ -86,16 +86,15 @@ def notes(results: Results, table: pd.DataFrame) -> list[str]:
         f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}. Differences are to "
         f"{results.manifest['baseline']}, paired by seed, with Student's 95 % interval."
     ]
-    if arms and smallest_p(seeds) > ALPHA / arms:
+    comparisons, least = f"{arms} comparison{'s' if arms > 1 else ''}", smallest_p(seeds)
+    if arms and least > ALPHA / arms:
         found.append(
-            f"{seeds} seeds cannot reach significance: an exact sign-flip test gives no p below "
-            f"{smallest_p(seeds):.3g}, and {arms} comparison{'s' if arms > 1 else ''} under Holm's correction need {ALPHA / arms:.3g}. "
-            f"{seeds_needed(arms)} seeds could."
+            f"{seeds} seeds cannot reach significance: an exact sign-flip test gives no p below {least:.3g}, "
+            f"and with {comparisons} Holm's correction asks for {ALPHA / arms:.3g}. {seeds_needed(arms)} seeds could."
         )
     elif arms:
         found.append(
-            f"Verdicts come from exact sign-flip tests, Holm-adjusted over {arms} comparison{'s' if arms > 1 else ''} "
-            f"for each metric, at {ALPHA}."
+            f"Verdicts come from exact sign-flip tests at {ALPHA}, Holm-adjusted over {comparisons} for each metric."
         )
     for (arm, seed), record in sorted(results.records.items()):
         if record is None:

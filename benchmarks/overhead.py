@@ -1,0 +1,77 @@
+"""What Lightning and the recorder add to a bare PyTorch loop: the same training both ways, in turn, in one process.
+
+Prints milliseconds a step and the ratio for two sizes of model. Run with `make bench`.
+"""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from lm.components import build
+from lm.config import load_yaml, override
+from lm.model.transformer import initialized
+from lm.results import Store
+from lm.trainer import Cell, Execution, Run, check, train, write_work
+
+BASE = Path(__file__).parents[1] / "experiments/bases/char_tiny.yaml"
+SIZES = {
+    "width 32, 1 layer, 4 x 32 tokens": {
+        "model.width": 32,
+        "model.layers": 1,
+        "data.batch_size": 4,
+        "data.context": 32,
+    },
+    "width 64, 4 layers, 16 x 64 tokens": {},
+}
+STEPS, ROUNDS = 200, 5
+
+
+def bare(cell: Cell) -> float:
+    """Seconds a plain loop takes over the cell's training steps."""
+    run: Run = build(cell.config, Run)
+    data = run.data(run.seed)
+    data.facts = cell.facts
+    data.setup()
+    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
+    optimizer, schedule = run.optim.build(model.parameters(), STEPS)
+    start = time.perf_counter()
+    for batch in data.training_batches(0, STEPS):
+        loss = run.optim.objective.loss(model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cell.config["trainer"]["gradient_clip_val"])
+        optimizer.step()
+        schedule.step()
+    return time.perf_counter() - start
+
+
+def ours(cell: Cell) -> float:
+    """Seconds the same steps take in a run, as its record has them."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+        return float(store.record(cell.id)["cost"]["train_seconds"])
+
+
+def main() -> None:
+    """Prints the table."""
+    torch.set_num_threads(1)
+    table = Table("model", "bare ms/step", "ours ms/step", "added ms/step", "ratio (range)")
+    for name, changes in SIZES.items():
+        settings = {"trainer.max_steps": STEPS, "trainer.val_check_interval": 10 * STEPS, **changes}
+        cell = check(override(load_yaml(BASE), settings))
+        pairs = [(bare(cell), ours(cell)) for _ in range(ROUNDS)][1:]  # the first round warms up
+        ratios = sorted(b / a for a, b in pairs)
+        before, after = (1000 * statistics.median(side) / STEPS for side in zip(*pairs, strict=True))
+        spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        table.add_row(name, f"{before:.2f}", f"{after:.2f}", f"{after - before:.2f}", spread)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

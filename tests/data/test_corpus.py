@@ -1,0 +1,307 @@
+"""Documents and splits: where text comes from, and that none of it is in two places."""
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm.config import InputError
+from lm.data.corpus import SPLITS, Corpus, HubText, LocalText, StdlibText, fingerprint, split_documents
+
+TEXT = "first line\nsecond\n\nthird é\n"
+
+
+def documents(path: str | list[str], **options: Any) -> list[str]:
+    return list(LocalText(path, **options).documents())
+
+
+def written(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def refusal(path: str | list[str], **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        documents(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# splits
+
+
+def random_documents(count: int, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [f"{i}:" + "x" * int(random.integers(1, 200)) for i in range(count)]
+
+
+@pytest.mark.parametrize("fractions", [(0.9, 0.05, 0.05), (0.5, 0.25, 0.25), (0.8, 0.2, 0.0)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_document_is_in_one_split_and_in_its_place(seed: int, fractions: Sequence[float]) -> None:
+    texts = random_documents(60, seed)
+    splits = split_documents(texts, fractions)
+    assert tuple(splits) == SPLITS
+    assert [text for name in SPLITS for text in splits[name]] == texts
+    assert bool(splits["test"]) == (fractions[2] > 0)
+
+
+@pytest.mark.parametrize("fractions", [(0.9, 0.05, 0.05), (0.5, 0.25, 0.25)])
+def test_a_split_ends_within_one_document_of_its_share(fractions: Sequence[float]) -> None:
+    texts = random_documents(200, 5)
+    splits = split_documents(texts, fractions)
+    total, longest = sum(map(len, texts)), max(map(len, texts))
+    ends = np.cumsum([sum(map(len, splits[name])) for name in SPLITS]) - np.cumsum(fractions) * total
+    assert (ends >= -1e-6).all()
+    assert (ends < longest).all()
+
+
+def test_a_document_belongs_to_the_split_in_which_it_begins() -> None:
+    assert split_documents(["aaaa", "bb", "cc", "dd"], (0.5, 0.3, 0.2)) == {
+        "train": ["aaaa", "bb"],
+        "validation": ["cc"],
+        "test": ["dd"],
+    }
+
+
+def test_one_document_is_not_cut() -> None:
+    assert split_documents(["abc"], (0.9, 0.05, 0.05)) == {"train": ["abc"], "validation": [], "test": []}
+
+
+def test_the_fingerprint_tells_texts_boundaries_and_splits_apart() -> None:
+    splits = [
+        {"train": ["ab"], "validation": ["c"], "test": []},
+        {"train": ["a", "b"], "validation": ["c"], "test": []},
+        {"train": ["ab"], "validation": [], "test": ["c"]},
+        {"train": ["ab"], "validation": ["d"], "test": []},
+        {"train": ["ab", ""], "validation": ["c"], "test": []},
+        {"train": ["ab"], "validation": ["c\n"], "test": []},
+    ]
+    assert len({fingerprint(each) for each in splits}) == len(splits)
+    assert fingerprint(splits[0]) == fingerprint(json.loads(json.dumps(splits[0])))
+
+
+def test_empty_documents_are_left_out_and_a_corpus_of_them_is_refused() -> None:
+    class Listed(Corpus):
+        def __init__(self, texts: list[str]) -> None:
+            self.texts = texts
+
+        def documents(self) -> Iterator[str]:
+            yield from self.texts
+
+    assert Listed(["", "a", "", "b"]).splits((0.5, 0.5, 0))["train"] == ["a"]
+    with pytest.raises(InputError, match=r"^data.corpus: Listed holds no text$"):
+        Listed(["", ""]).splits((0.9, 0.05, 0.05))
+
+
+# files
+
+
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+    assert documents(written(tmp_path / "a.txt", TEXT)) == [TEXT]
+    assert documents(written(tmp_path / "a.md", TEXT)) == [TEXT]
+
+
+@pytest.mark.parametrize("document", ["file", "line", "paragraph"])
+@pytest.mark.parametrize("text", [TEXT, "a\n\n\n\nb", "a\r\n\r\nb\r\n", "\n\na\n\nb\n\n"])
+def test_the_documents_of_a_file_add_up_to_the_file(tmp_path: Path, document: str, text: str) -> None:
+    assert "".join(documents(written(tmp_path / "a.txt", text), document=document)) == text
+
+
+def test_a_file_is_cut_into_lines_or_paragraphs(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "one\ntwo\n\nthree\n\n")
+    assert documents(path, document="line") == ["one\n", "two\n", "\n", "three\n", "\n"]
+    assert documents(path, document="paragraph") == ["one\ntwo\n\n", "three\n\n"]
+
+
+def test_each_json_line_is_a_document(tmp_path: Path) -> None:
+    lines = '{"text": "a\\nb", "n": 1}\n\n{"text": "é"}\n'
+    assert documents(written(tmp_path / "a.jsonl", lines)) == ["a\nb", "é"]
+    assert documents(written(tmp_path / "a.jsonl", '{"body": "a"}\n'), field="body") == ["a"]
+
+
+def test_a_json_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path) -> None:
+    texts = ["a\u2028b", "c\x85d", "e\u2029f"]  # what str.splitlines takes for ends of lines
+    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    assert documents(written(tmp_path / "a.jsonl", lines)) == texts
+
+
+def test_each_row_of_a_parquet_file_is_a_document(tmp_path: Path) -> None:
+    pd.DataFrame({"text": ["a", "é"], "body": ["c", "d"]}).to_parquet(tmp_path / "a.parquet")
+    assert documents(str(tmp_path / "a.parquet")) == ["a", "é"]
+    assert documents(str(tmp_path / "a.parquet"), field="body") == ["c", "d"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_missing_text_is_refused_or_left_out_but_not_spelt(tmp_path: Path, kind: str) -> None:
+    pd.DataFrame({"text": ["a", None]}).to_parquet(tmp_path / "a.parquet")
+    written(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": null}\n')
+    try:
+        found = documents(str(tmp_path / f"a.{kind}"))
+    except InputError:
+        return
+    assert [text for text in found if text] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [("a.txt", TEXT, [TEXT]), ("a.md", TEXT, [TEXT]), ("a.jsonl", '{"text": "a"}\n{"text": "b"}\n', ["a", "b"])],
+)
+def test_a_gzipped_file_reads_as_the_plain_one(tmp_path: Path, name: str, content: str, expected: list[str]) -> None:
+    path = written(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
+    assert documents(path) == expected
+
+
+def test_a_gzipped_parquet_file_reads_as_the_plain_one(tmp_path: Path) -> None:
+    pd.DataFrame({"text": ["a", "b"]}).to_parquet(tmp_path / "a.parquet")
+    path = written(tmp_path / "b.parquet.gz", gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    assert documents(path) == ["a", "b"]
+
+
+def test_a_glob_names_files_in_sorted_order_and_each_once(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("b.txt", "a.txt", "deep/c.txt", "d.md"):
+        written(tmp_path / name, name)
+    assert documents(f"{tmp_path}/*.txt") == ["a.txt", "b.txt"]
+    assert documents(f"{tmp_path}/**/*.txt") == ["a.txt", "b.txt", "deep/c.txt"]
+    assert documents([f"{tmp_path}/d.md", f"{tmp_path}/*.txt", f"{tmp_path}/a.txt"]) == ["d.md", "a.txt", "b.txt"]
+
+
+def test_a_path_that_looks_like_a_glob_names_its_file(tmp_path: Path) -> None:
+    assert documents(written(tmp_path / "part[1].txt", TEXT)) == [TEXT]
+
+
+# refusing
+
+
+def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    right, wrong = written(tmp_path / "input.txt", TEXT), str(tmp_path / "inptu.txt")
+    assert refusal(wrong) == f"data.corpus.path: no file matches {wrong!r}. Did you mean {right}?"
+    assert refusal(str(tmp_path / "no" / "such" / "*.txt")).startswith("data.corpus.path: no file matches")
+
+
+def test_a_wrong_field_is_answered_with_the_fields_there_are(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", '{"text": "a"}\n{"body": "b", "id": 1}\n')
+    message = (
+        f"data.corpus.field: {path}:2 is not a JSON object with a field 'boddy', it has body, id. Did you mean body?"
+    )
+    assert refusal(path, field="text").startswith(
+        f"data.corpus.field: {path}:2 is not a JSON object with a field 'text'"
+    )
+    path = written(tmp_path / "a.jsonl", '{"boddy": "a"}\n{"body": "b", "id": 1}\n')
+    assert refusal(path, field="boddy") == message
+    pd.DataFrame({"body": ["a"], "id": [1]}).to_parquet(tmp_path / "a.parquet")
+    path = str(tmp_path / "a.parquet")
+    message = f"data.corpus.field: {path} has no column 'boddy'. Did you mean body? It has body, id"
+    assert refusal(path, field="boddy") == message
+
+
+@pytest.mark.parametrize("line", ["[1]", '"text"', "{", "3"])
+def test_a_line_that_is_no_json_object_is_refused_by_number(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path / "a.jsonl", '{"text": "a"}\n' + line + "\n")
+    assert refusal(path) == f"data.corpus.field: {path}:2 is not a JSON object with a field 'text'"
+
+
+def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", b"abc\xff")
+    assert refusal(path) == f"data.corpus.path: {path} is not UTF-8 text (byte 3)"
+
+
+WHOLE = gzip.compress(b"hello world " * 500)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"plain", WHOLE[:-20], WHOLE[:10] + b"\xff\xff" + WHOLE[12:], WHOLE[:-8] + bytes(8)],
+    ids=["not gzip", "cut short", "damaged", "wrong checksum"],
+)
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = written(tmp_path / "a.txt.gz", content)
+    assert refusal(path).startswith(f"data.corpus.path: {path} cannot be read (")
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", "plain")
+    assert refusal(path).startswith(f"data.corpus.path: {path} is not a readable parquet file (")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="LocalText holds no text"):
+        LocalText(written(tmp_path / "a.txt", "")).splits((0.9, 0.05, 0.05))
+
+
+# the standard library
+
+
+def test_the_standard_library_gives_the_same_text_every_time_and_no_more_than_asked() -> None:
+    texts = list(StdlibText(20_000, 3_000).documents())
+    assert texts == list(StdlibText(20_000, 3_000).documents())
+    assert sum(map(len, texts)) == 20_000
+    assert max(map(len, texts)) == 3_000
+
+
+def test_more_of_the_standard_library_begins_with_the_same_text() -> None:
+    short, long = list(StdlibText(10_000, 1_000).documents()), list(StdlibText(20_000, 1_000).documents())
+    assert long[: len(short) - 1] == short[:-1]
+
+
+@pytest.mark.parametrize("options", [{"size": 0}, {"longest": -1}])
+def test_sizes_below_one_character_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1 character"):
+        StdlibText(**options)
+
+
+# the hub
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """Makes `datasets` answer with a value, or raise it."""
+
+    def load_dataset(*_: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("no route\nto host"), datasets.exceptions.DatasetNotFoundError("no such"), OSError()]
+)
+def test_without_the_hub_one_line_says_what_to_use_instead(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    hub(monkeypatch, error)
+    with pytest.raises(InputError) as caught:
+        HubText("some/text").splits((0.9, 0.05, 0.05))
+    message = str(caught.value)
+    assert message.startswith("data.corpus: HubText cannot load 'some/text' (")
+    assert "StdlibText" in message
+    assert "LocalText" in message
+    assert "\n" not in message
+
+
+def rows(*texts: str) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": list(texts)})
+
+
+def test_the_splits_of_the_hub_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"test": rows("e"), "train": rows("a", "", "b"), "validation": rows("c"), "extra": rows("x")}
+    hub(monkeypatch, datasets.DatasetDict(found))
+    assert HubText("some/text").splits((0.9, 0.05, 0.05)) == {"train": ["a", "b"], "validation": ["c"], "test": ["e"]}
+
+
+def test_a_dataset_without_splits_is_split_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub(monkeypatch, datasets.DatasetDict({"train": rows("aa", "bb", "", "cc")}))
+    assert HubText("some/text").splits((0.3, 0.3, 0.4)) == {"train": ["aa"], "validation": ["bb"], "test": ["cc"]}
+
+
+def test_a_wrong_field_of_the_hub_is_answered_with_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub(monkeypatch, datasets.DatasetDict({"train": rows("a")}))
+    with pytest.raises(InputError) as caught:
+        list(HubText("some/text", field="txt").documents())
+    message = "data.corpus.field: 'some/text' (train) has no column 'txt'. Did you mean text? It has text"
+    assert str(caught.value) == message

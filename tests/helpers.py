@@ -1,0 +1,76 @@
+"""Small models and small runs that several tests build."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lm.components import build, choices, resolve, slots
+from lm.config import Tree, override
+from lm.model.transformer import Decoder, initialized
+
+VOCABULARY, CONTEXT = 11, 12
+
+MODEL: Tree = {
+    "width": 16,
+    "heads": 2,
+    "layers": 2,
+    "embedding": {},
+    "position": "Rope",
+    "block": "PreNorm",
+    "norm": "LayerNorm",
+    "attention": "MultiHead",
+    "mlp": "GELU",
+    "initializer": "Normal",
+}
+
+RUN: Tree = {
+    "data": {
+        "corpus": {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 3000}},
+        "tokenizer": "Bytes",
+        "context": 16,
+        "batch_size": 8,
+        "split": [0.8, 0.1, 0.1],
+    },
+    "model": MODEL,
+    "optim": {
+        "lr": 0.01,
+        "optimizer": {"class_path": "AdamW", "init_args": {"weight_decay": 0.1}},
+        "schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 4}},
+        "objective": "CrossEntropy",
+    },
+    "trainer": {
+        "accelerator": "cpu",
+        "max_steps": 12,
+        "log_every_n_steps": 3,
+        "val_check_interval": 4,
+        "limit_val_batches": 2,
+        "gradient_clip_val": 1.0,
+        "precision": "64-true",
+    },
+    "seed": 0,
+}
+
+
+@dataclass
+class ModelRoot:
+    model: Callable[[int, int], Decoder]
+
+
+def decoder(changes: dict[str, Any] | None = None, seed: int = 0) -> Decoder:
+    """A tiny decoder with `changes` to the parts, keyed as under `model`."""
+    tree = override({"model": MODEL}, {f"model.{key}": value for key, value in (changes or {}).items()})
+    return initialized(build(resolve(tree, ModelRoot), ModelRoot).model, VOCABULARY, CONTEXT, seed)
+
+
+def parts() -> list[tuple[str, str]]:
+    """Every (kind, class name) that may stand in a decoder: new subclasses are found by themselves."""
+    found = slots(Decoder, 2)
+    kinds = [kind for kind in found if kind not in ("embedding", "initializer")]
+    return [(kind, name) for kind in kinds for name in choices(found[kind].base)]
+
+
+def tokens(batch: int = 3, time: int = CONTEXT, seed: int = 0) -> torch.Tensor:
+    """Random token ids, (batch, time)."""
+    return torch.randint(VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,94 @@
+"""Gradient norms against torch's own, over parts that are a partition of the parameters."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from lm.components import build, resolve
+from lm.config import load_yaml
+from lm.metrics.gradients import gradient_norm, parameters_by_part
+from lm.trainer import Run
+
+
+class Parts(nn.Module):
+    """An embedding tied to the head, a list of blocks, a frozen part and one without parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(3)])
+        self.dropout = nn.Dropout(0.1)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.head = nn.Linear(4, 7)
+        self.head.weight = self.embedding.weight
+
+
+def with_gradients(model: nn.Module, seed: int = 0) -> nn.Module:
+    random = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter.dtype)
+    return model
+
+
+def test_the_norm_is_the_one_torch_clips_by() -> None:
+    model = with_gradients(Parts().double())
+    found = gradient_norm(model.parameters())
+    torch.testing.assert_close(found, clip_grad_norm_(model.parameters(), math.inf), rtol=1e-13, atol=0)
+    by_hand = math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None))
+    assert float(found) == pytest.approx(by_hand, rel=1e-13)
+
+
+def test_measuring_changes_no_gradient() -> None:
+    model = with_gradients(Parts())
+    before = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    gradient_norm(model.parameters())
+    assert all(map(torch.equal, before, [p.grad for p in model.parameters() if p.grad is not None]))
+
+
+def test_parameters_without_gradients_count_for_nothing() -> None:
+    with_none = nn.Parameter(torch.ones(3))
+    with_one = nn.Parameter(torch.zeros(2))
+    with_one.grad = torch.tensor([3.0, 4.0])
+    assert float(gradient_norm([with_none, with_one])) == 5.0
+    assert float(gradient_norm([with_none])) == 0.0
+    assert float(gradient_norm([])) == 0.0
+
+
+def test_a_gradient_that_is_not_finite_shows_in_the_norm() -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([1.0, math.nan])
+    assert math.isnan(gradient_norm([parameter]))
+
+
+def test_parts_are_children_and_the_members_of_lists_with_shared_parameters_in_the_first() -> None:
+    model = Parts()
+    parts = parameters_by_part(model)
+    assert list(parts) == ["embedding", "blocks.0", "blocks.1", "blocks.2", "head"]
+    assert parts["embedding"] == [model.embedding.weight]
+    assert parts["head"] == [model.head.bias]
+
+
+def char_tiny() -> nn.Module:
+    path = Path(__file__).resolve().parents[2] / "experiments" / "bases" / "char_tiny.yaml"
+    model: nn.Module = build(resolve(load_yaml(path), Run), Run).model(13, 8)
+    return model
+
+
+@pytest.mark.parametrize("make", [Parts, char_tiny])
+def test_parts_hold_every_trainable_parameter_once(make: type[nn.Module]) -> None:
+    model = make()
+    found = [p for part in parameters_by_part(model).values() for p in part]
+    assert len(found) == len(set(found))
+    assert set(found) == {p for p in model.parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("make", [Parts, char_tiny])
+def test_the_norms_of_the_parts_make_up_the_whole(make: type[nn.Module]) -> None:
+    model = with_gradients(make().double())
+    squares = [float(gradient_norm(part)) ** 2 for part in parameters_by_part(model).values()]
+    assert math.sqrt(sum(squares)) == pytest.approx(float(gradient_norm(model.parameters())), rel=1e-12)

@@ -1,0 +1,116 @@
+"""What every part of a decoder must keep, for every class that may stand in its place."""
+
+import copy
+
+import pytest
+import torch
+from helpers import CONTEXT, VOCABULARY, decoder, parts, tokens
+
+from lm.model.initial import ResidualLinear
+
+PARTS = parts()
+
+
+@pytest.fixture(params=PARTS, ids=[f"{kind}={name}" for kind, name in PARTS])
+def change(request: pytest.FixtureRequest) -> dict[str, str]:
+    kind, name = request.param
+    return {kind: name}
+
+
+@torch.no_grad()
+def test_output_before_a_token_does_not_depend_on_it(change: dict[str, str]) -> None:
+    model, before = decoder(change).double().eval(), tokens()
+    for time in range(1, CONTEXT):
+        after = before.clone()
+        after[:, time] = (after[:, time] + 1) % VOCABULARY
+        left, right = model(before), model(after)
+        torch.testing.assert_close(left[:, :time], right[:, :time], rtol=0, atol=0)
+        assert (left[:, time] != right[:, time]).any(), "a token must change its own output"
+
+
+def test_every_parameter_gets_a_gradient(change: dict[str, str]) -> None:
+    model = decoder(change)
+    model(tokens()).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        # Softmax ignores what is added to all scores of a row, so an offset of the keys changes nothing unless turned.
+        if name.endswith("attention.key.bias"):
+            continue
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_shape_and_dtype_are_kept(change: dict[str, str]) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        logits = decoder(change).to(dtype)(tokens(batch=2))
+        assert logits.shape == (2, CONTEXT, VOCABULARY)
+        assert logits.dtype == dtype
+
+
+def test_autocast_to_bfloat16_is_finite(change: dict[str, str]) -> None:
+    model = decoder(change)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(tokens())
+    logits.float().sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@torch.no_grad()
+def test_state_dict_round_trip_gives_the_same_outputs(change: dict[str, str]) -> None:
+    model, other = decoder(change, seed=0), decoder(change, seed=1)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    torch.testing.assert_close(model(tokens()), other(tokens()), rtol=0, atol=0)
+
+
+def test_same_seed_gives_the_same_values_whatever_was_drawn_before(change: dict[str, str]) -> None:
+    torch.manual_seed(1)
+    model = decoder(change)
+    torch.manual_seed(2)
+    for (name, left), right in zip(model.named_parameters(), decoder(change).parameters(), strict=True):
+        assert torch.equal(left, right), name
+
+
+def test_swapping_a_part_leaves_every_other_parameter_bit_identical(change: dict[str, str]) -> None:
+    base, arm = dict(decoder().named_parameters()), dict(decoder(change).named_parameters())
+    shared = [name for name in base if name in arm and base[name].shape == arm[name].shape]
+    assert len(shared) > len(base) / 2
+    for name in shared:
+        assert torch.equal(base[name], arm[name]), name
+
+
+def test_another_seed_gives_other_values() -> None:
+    left, right = decoder(seed=0), decoder(seed=1)
+    for (name, module), other in zip(left.named_modules(), right.modules(), strict=True):
+        if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+            assert not torch.equal(module.weight, other.weight), name
+
+
+def test_maps_into_the_residual_stream_are_scaled_by_depth() -> None:
+    model = decoder({"width": 128, "layers": 8})
+    for module in model.modules():
+        if isinstance(module, ResidualLinear):
+            assert module.weight.std().item() == pytest.approx(0.02 / 16**0.5, rel=0.05)
+        elif isinstance(module, torch.nn.Linear) and module.in_features == 128:
+            assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_context_longer_than_the_training_one_works_where_the_encoding_allows(change: dict[str, str]) -> None:
+    model = decoder(change)
+    longer = tokens(batch=1, time=3 * CONTEXT)
+    if change.get("position") == "Learned":
+        with pytest.raises(ValueError, match="learned positions"):
+            model(longer)
+    else:
+        assert model(longer).isfinite().all()
+
+
+def test_a_tiny_model_learns_one_batch_by_heart() -> None:
+    model, batch = decoder({"width": 32}), tokens(batch=4, time=9)
+    batch[:, 0] = torch.arange(4)  # rows that begin alike could not be told apart
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        loss = torch.nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.01

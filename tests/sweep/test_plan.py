@@ -1,0 +1,107 @@
+"""What an experiment file asks for, and how a wrong one is answered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.config import InputError
+from lm.results import Store
+from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
+from lm.sweep.plan import load_experiment, make_plan
+
+ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    """An experiment file over the tests' small base, with keys replaced (None: left out)."""
+    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
+    tree = {"base": "base.yaml", "baseline": "post", "arms": ARMS, "seeds": [3, 5], **changes}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False))
+    return path
+
+
+def test_cells_are_arms_times_seeds_in_pairs(tmp_path: Path) -> None:
+    plan = make_plan(load_experiment(write(tmp_path), {}))
+    assert [(p.seed, p.arm) for p in plan.cells] == [(s, a) for s in (3, 5) for a in ("post", "pre", "rms")]
+    assert len({p.cell.id for p in plan.cells}) == 6
+    assert all(p.cell.config["seed"] == p.seed for p in plan.cells)
+
+
+def test_an_arm_differs_from_the_baseline_by_what_it_declares(tmp_path: Path) -> None:
+    plan = make_plan(load_experiment(write(tmp_path), {}))
+    assert plan.changes("post") == {}
+    assert plan.changes("pre") == {"model.block": ("PostNorm", "PreNorm")}
+    changed = plan.changes("rms")  # the base is pre-norm, and so is this arm
+    assert changed["model.norm"] == ("LayerNorm", "RMSNorm")
+    assert set(changed) == {"model.block", "model.norm", "model.norm.eps", "model.norm.bias"}
+
+
+def test_arms_that_compute_the_same_share_their_cells(tmp_path: Path) -> None:
+    arms = {"post": {"model.block": "PostNorm"}, "again": {"model.block": {"class_path": "PostNorm"}}}
+    plan = make_plan(load_experiment(write(tmp_path, arms=arms), {}))
+    assert len(plan.cells) == 4
+    assert len(plan.missing(Store(tmp_path))) == 2
+
+
+def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, common={"optim.lr": 0.5}), {"trainer.max_steps": 7}, [9])
+    plan = make_plan(experiment)
+    assert [p.cell.config["trainer"]["max_steps"] for p in plan.cells] == [7, 7, 7]
+    assert [p.cell.config["optim"]["lr"] for p in plan.cells] == [0.5] * 3
+    assert [p.seed for p in plan.cells] == [9] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"basline": "post"}, "no key 'basline' in an experiment. Did you mean baseline?"),
+        ({"baseline": "posst"}, "no arm 'posst'. Did you mean post? Choose from post, pre, rms"),
+        ({"baseline": None}, "baseline is missing"),
+        ({"base": "bse.yaml"}, "cannot be read"),
+        ({"seeds": []}, "expected a number of seeds or a list"),
+        ({"seeds": [1, 1]}, "given twice"),
+        ({"seeds": [0.5]}, "found [0.5]"),
+        ({"seeds": True}, "found True"),
+        ({"arms": ["post"]}, "expected a mapping"),
+        ({"arms": {"post": {}, "../up": {}}}, "arm '../up'"),
+        ({"arms": {"post": {"seed": 3}}}, "seeds belong to the experiment"),
+        ({"arms": {"post": {"model.blok": "PreNorm"}}}, "arm post: model.blok: ... Did you mean block?"),
+        ({"arms": {"post": {"model.block": "PreNrom"}}}, "arm post: model.block: ... Did you mean PreNorm?"),
+        ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "eps": 1}}}}, "move 'eps' under init_args"),
+        ({"arms": {"post": {"model.heads": 3}}}, "arm post: model: heads=3 must divide width=16"),
+    ],
+)
+def test_a_wrong_experiment_is_answered_before_anything_is_trained(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(InputError) as caught:
+        make_plan(load_experiment(path, {}))
+    for part in words.split(" ... "):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_seed_count_means_the_first_seeds(tmp_path: Path) -> None:
+    assert load_experiment(write(tmp_path, seeds=4), {}).seeds == [0, 1, 2, 3]
+
+
+def test_wall_time_is_that_of_the_busiest_worker() -> None:
+    assert wall_seconds([3, 3, 3], 1) == 9
+    assert wall_seconds([3, 3, 3], 2) == 6
+    assert wall_seconds([5, 1, 1, 1], 2) == 5
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(8.2, "8 s"), (80, "1 min 20 s"), (7500, "2 h 5 min")])
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_evaluation_batches_of_a_run_are_counted(tmp_path: Path) -> None:
+    cell = make_plan(load_experiment(write(tmp_path), {})).cells[0].cell
+    # 12 steps validate every 4 on 2 batches each; the full split is ceil(336 / 32) = 11 batches, once.
+    assert steps_evaluated(cell, training=12, blocks=336, batch=32) == 3 * 2 + 11

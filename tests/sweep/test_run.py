@@ -1,0 +1,182 @@
+"""The processes that train cells: kill them, and nothing is lost, doubled or left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.results import Store
+
+pytestmark = pytest.mark.slow
+TIMED = ("train_seconds", "evaluation_seconds", "tokens_per_second", "peak_memory")
+
+
+def write(folder: Path, **arms: dict[str, Any]) -> Path:
+    (folder / "base.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 60}}))
+    path = folder / "small.yaml"
+    arms = arms or {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}}
+    tree = {"base": "base.yaml", "baseline": next(iter(arms)), "arms": arms, "seeds": [0, 1]}
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def command(spec: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "lm", "ablate", str(spec), "--out", str(out), "--checkpoint-seconds", "0", *more]
+
+
+def ablate(spec: Path, out: Path, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(spec, out, *more), capture_output=True, text=True, timeout=300, **options)
+
+
+def measured(out: Path) -> dict[str, Any]:
+    """Everything every cell measured, but for times."""
+    found = {}
+    for path in sorted((out / "cells").glob("[0-9a-f]*/record.json")):
+        record = json.loads(path.read_text())
+        record.pop("provenance")
+        record["cost"] = {k: v for k, v in record["cost"].items() if k not in TIMED}
+        found[path.parent.name] = (record, path.with_name("history.csv").read_text())
+    return found
+
+
+def mine(marker: str) -> list[int]:
+    """Processes whose command line or environment holds `marker`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker in (entry / "environ").read_text(errors="replace") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path) -> None:
+    spec = write(tmp_path)
+    first = ablate(spec, tmp_path / "whole")
+    assert first.returncode == 0, first.stderr
+    assert "4 to train" in first.stderr
+    out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
+    environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
+    for _ in range(3):
+        process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.DEVNULL)
+        done = len(list(out.glob("cells/[0-9a-f]*")))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if len(list(out.glob("cells/[0-9a-f]*"))) > done or list(out.glob("cells/.*.work/last.ckpt")):
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 20
+        while mine(marker) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not mine(marker), "an orphan goes on training"
+    again = ablate(spec, out)
+    assert again.returncode == 0, again.stderr
+    assert measured(out) == measured(tmp_path / "whole")
+    assert not list(out.glob("cells/.*.work"))
+
+
+def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(tmp_path: Path) -> None:
+    spec = write(tmp_path)
+    assert ablate(spec, tmp_path / "out").returncode == 0
+    table = (tmp_path / "out/small/table.md").read_text()
+    cells = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")}
+    again = ablate(spec, tmp_path / "out")
+    assert "4 cells: 4 done, 0 to train" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")} == cells
+    assert (tmp_path / "out/small/table.md").read_text() == table
+
+
+def test_two_commands_at_once_train_each_cell_once(tmp_path: Path) -> None:
+    spec = write(tmp_path)
+    processes = [
+        subprocess.Popen(command(spec, tmp_path / "out", "--workers", "1"), stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    store = Store(tmp_path / "out")
+    assert len(measured(tmp_path / "out")) == 4
+    starts = [store.record(cell)["provenance"]["started"] for cell in measured(tmp_path / "out")]
+    assert len(set(starts)) == 4
+    assert not list((tmp_path / "out").glob("cells/.*.work"))
+
+
+USER = """
+import os
+from lm.model.mlp import ReLU
+
+class Raises(ReLU):
+    \"\"\"Fails once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            raise RuntimeError("out of luck")
+        return super().forward(x_btd)
+
+class Dies(ReLU):
+    \"\"\"Kills its process once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            os.kill(os.getpid(), 9)
+        return super().forward(x_btd)
+"""
+
+
+def test_failed_and_diverged_cells_are_rows_and_stop_no_other(tmp_path: Path) -> None:
+    (tmp_path / "user_parts.py").write_text(USER)
+    spec = write(
+        tmp_path,
+        good={},
+        raises={"model.mlp": "user_parts.Raises"},
+        dies={"model.mlp": "user_parts.Dies"},
+        diverges={"optim.lr": 1e200, "optim.schedule": "Constant"},
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = ablate(spec, tmp_path / "out", "--seeds", "0", env=environment)
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "out/small/table.md").read_text()
+    assert "raises seed 0 failed: RuntimeError: out of luck" in table
+    assert "dies seed 0 failed: process killed by SIGKILL" in table
+    assert "diverges seed 0 diverged: loss not finite at step 2" in table
+    records = [record for record, _ in measured_all(tmp_path / "out")]
+    assert sorted(record["status"] for record in records) == ["diverged", "failed", "failed", "ok"]
+
+    (tmp_path / "user_parts.py").write_text(USER.replace('raise RuntimeError("out of luck")', "pass"))
+    kept = ablate(spec, tmp_path / "out", "--seeds", "0", env=environment)
+    assert "2 failed earlier" in kept.stderr
+    again = ablate(spec, tmp_path / "out", "--seeds", "0", "--retry-failed", env=environment)
+    assert "2 to train" in again.stderr
+    records = [record for record, _ in measured_all(tmp_path / "out")]
+    assert sorted(record["status"] for record in records) == ["diverged", "failed", "ok", "ok"]
+
+
+def measured_all(out: Path) -> list[tuple[dict[str, Any], str]]:
+    return [
+        (json.loads(path.read_text()), path.parent.name)
+        for path in sorted((out / "cells").glob("[0-9a-f]*/record.json"))
+    ]
+
+
+def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None:
+    spec = write(tmp_path)
+    process = subprocess.Popen(
+        command(spec, tmp_path / "out", "--workers", "1"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/cells/[0-9a-f]*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.strip().splitlines()[-1] == "lm: interrupted; the same command takes up where this one stopped"
+    assert "Traceback" not in error
+    assert measured_all(tmp_path / "out")

@@ -1,0 +1,295 @@
+"""The real command line: what it prints, and one line with exit code 2 for everything it cannot use."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config import override
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tests' small configuration as run.yaml in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    return tmp_path
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], *words: str) -> None:
+    """Runs a command line that must be answered with one line, exit code 2 and nothing written."""
+    before = sorted(Path.cwd().rglob("*"))
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.strip().splitlines()) == 1, shown.err
+    for word in words:
+        assert word in shown.err
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+BAD_SETTINGS: list[tuple[list[str], list[str]]] = [
+    (["--model.position", "Rpoe"], ["model.position", "'Rpoe'", "Did you mean Rope?", "Choose from Alibi"]),
+    (["--model.positon", "Rope"], ["model.positon", "Did you mean position?"]),
+    (["--modle.width", "8"], ["modle", "Did you mean model?"]),
+    (["--model.mlp.expansoin", "2"], ["model.mlp.expansoin", "Did you mean expansion?"]),
+    (["--optim.lr", "fast"], ["optim.lr", "expected a number", "'fast'"]),
+    (["--optim.lr", "0"], ["optim", "lr=0", "above 0"]),
+    (["--optim.lr", ".nan"], ["optim", "nan"]),
+    (["--model.width", "1.5"], ["model.width", "expected a whole number", "1.5"]),
+    (["--model.width", "-4"], ["width=-4", "at least 1"]),
+    (["--model.heads", "3"], ["heads=3 must divide width=16"]),
+    (["--model.heads", "16", "--model.position", "Rope"], ["head size 1", "must be even"]),
+    (["--model.attention.scale", "sqrt"], ["model.attention.scale", "1/sqrt(d_k)", "none"]),
+    (["--model.embedding.tied", "perhaps"], ["model.embedding.tied", "true or false"]),
+    (["--model.norm", "{class_path: RMSNorm, eps: 1}"], ["model.norm", "under init_args"]),
+    (
+        ["--model.norm", "{class_path: RMSNorm, init_args: {bias: false}}"],
+        ["model.norm.bias", "RMSNorm has no setting"],
+    ),
+    (["--model.norm", "no.such.Norm"], ["model.norm", "cannot import 'no.such.Norm'"]),
+    (["--model.norm", "pathlib.Path"], ["model.norm", "not a concrete subclass"]),
+    (["--optim.objective.label_smoothing", "1.5"], ["optim.objective", "label_smoothing=1.5"]),
+    (["--optim.optimizer", "Adamw2"], ["optim.optimizer", "Did you mean AdamW?"]),
+    (["--optim.schedule.warmup", "-3"], ["optim.schedule", "warmup=-3"]),
+    (["--trainer.max_steps", "0"], ["trainer.max_steps", "1 or more"]),
+    (["--trainer.max_steps", "ten"], ["trainer.max_steps", "expected a whole number", "'ten'"]),
+    (["--trainer.precision", "bf17"], ["trainer.precision", "bf16"]),
+    (["--trainer.max_epochs", "3"], ["trainer.max_epochs", "Did you mean max_steps?"]),
+    (["--trainer.devices", "3", "--trainer.strategy", "ddp"], ["data.batch_size", "3 devices"]),
+    (["--trainer.accelerator", "gpuu"], ["trainer", "gpuu"]),
+    (["--trainer.strategy", "dpp"], ["trainer", "dpp"]),
+    (["--data.corpus", "{class_path: LocalText, init_args: {path: none.txt}}"], ["data.corpus.path", "'none.txt'"]),
+    (["--data.corpus", "LocalText"], ["data.corpus.path", "needs this setting"]),
+    (["--data.corpus.size", "300"], ["data:", "context + 1 = 17"]),
+    (["--data.context", "100000"], ["data:", "100001"]),
+    (["--data.split", "[0.9, 0.9, 0.1]"], ["data:", "split=[0.9, 0.9, 0.1]"]),
+    (["--data.split", "[0.9]"], ["data.split", "3 items"]),
+    (
+        ["--data.tokenizer", "{class_path: GPT2, init_args: {vocab: a.json, merges: b.bpe}}"],
+        ["data.tokenizer", "'a.json'"],
+    ),
+    (["--seed", "-1"], ["seed=-1"]),
+    (["--seed", "x"], ["seed", "expected a whole number"]),
+    (["--set", "optim.lr"], ["--set optim.lr", "KEY=VALUE"]),
+    (["--optim.lr"], ["--optim.lr", "needs a value"]),
+    (["--opt"], ["--opt"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_SETTINGS, ids=[" ".join(a) for a, _ in BAD_SETTINGS])
+def test_a_setting_that_cannot_be_used_is_one_line(
+    base: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    refused(["fit", "run.yaml", *arguments], capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("runn.yaml", None, ["runn.yaml", "cannot be read", "Did you mean run.yaml?"]),
+        ("broken.yaml", b"model: [1, 2", ["broken.yaml:1", "not valid YAML"]),
+        ("list.yaml", b"- a\n- b\n", ["list.yaml", "expected a mapping", "list"]),
+        ("empty.yaml", b"", ["empty.yaml", "expected a mapping"]),
+        ("twice.yaml", b"seed: 1\nseed: 2\n", ["twice.yaml:2", "'seed' given twice"]),
+        ("latin.yaml", b"title: caf\xe9\n", ["latin.yaml", "UTF-8"]),
+        ("tag.yaml", b"seed: !!python/object/apply:os.getcwd []\n", ["tag.yaml:1", "not valid YAML"]),
+        ("bare.yaml", b"seed: 1\n", ["data", "needs this setting"]),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(
+    base: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, words: list[str]
+) -> None:
+    if content is not None:
+        (base / name).write_bytes(content)
+    refused(["fit", name], capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", ["holds no text"]), (b"\xff\xfe\x00", ["is not UTF-8 text"]), (b"short\n", ["data:", "tokens"])],
+)
+def test_a_text_that_cannot_be_used_is_one_line(
+    base: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: list[str]
+) -> None:
+    (base / "text.txt").write_bytes(content)
+    refused(
+        ["fit", "run.yaml", "--data.corpus", "{class_path: LocalText, init_args: {path: text.txt}}"], capsys, *words
+    )
+
+
+def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach 'Salesforce/wikitext' on the Hub (LocalEntryNotFoundError)")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    corpus = "{class_path: HubText, init_args: {path: Salesforce/wikitext, name: wikitext-2-raw-v1}}"
+    refused(["fit", "run.yaml", "--data.corpus", corpus], capsys, "Salesforce/wikitext", "StdlibText", "LocalText")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["abalte"], ["abalte", "Did you mean ablate?"]),
+        (["report", "nowhere"], ["nowhere", "no such folder"]),
+        (["report", "."], ["experiment.json"]),
+        (["report", ".", "--optim.lr", "1"], ["takes no setting"]),
+        (["ablate", "run.yaml"], ["run.yaml", "no key"]),
+        (["fit"], ["config"]),
+        (["fit", "run.yaml", "--wrokers", "2"], ["--wrokers"]),
+        (["ablate", "spec.yaml", "--seeds", "0,a"], ["--seeds", "'a'"]),
+        (["ablate", "spec.yaml", "--seeds", "1,1"], ["--seeds", "twice"]),
+        (["ablate", "spec.yaml", "--workers", "0"], ["--workers", "1 or more"]),
+        (["ablate", "spec.yaml", "--seed", "1"], ["--seeds"]),
+        (["ablate", "spec.yaml", "--set", "model.blok=PreNorm"], ["model.blok", "Did you mean block?"]),
+        (["fit", "run.yaml", "--out", "run.yaml"], ["--out", "run.yaml"]),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_is_one_line(
+    base: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.block": "PostNorm"}}, "seeds": [0]}
+    (base / "spec.yaml").write_text(yaml.safe_dump(spec))
+    refused(arguments, capsys, *words)
+
+
+def test_results_of_another_version_are_refused(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = {"format": 0, "baseline": "a", "arms": {}, "seeds": []}
+    (base / "old").mkdir()
+    (base / "old/experiment.json").write_text(json.dumps(manifest))
+    refused(["report", "old"], capsys, "old/experiment.json", "format 0", "expected 1", "another version")
+    (base / "old/experiment.json").write_text("{")
+    refused(["report", "old"], capsys, "old/experiment.json", "not valid JSON")
+
+
+def lm(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "lm", *arguments], capture_output=True, text=True, **options)
+
+
+@pytest.mark.slow
+def test_a_misspelling_in_a_real_process_is_one_line_and_no_traceback(base: Path) -> None:
+    done = lm("fit", "run.yaml", "--model.position", "Rpoe", cwd=base)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("lm: model.position: no Position called 'Rpoe'. Did you mean Rope?")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_help_is_quick_and_lists_the_commands() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = lm("--help")
+        seconds.append(time.perf_counter() - start)
+    assert all(word in done.stdout for word in ("fit", "ablate", "report", "list"))
+    loaded = lm_modules("import lm.cli; lm.cli.parser()")
+    assert not {"torch", "lightning", "pandas", "matplotlib", "scipy", "jsonargparse"} & loaded
+
+
+def lm_modules(code: str) -> set[str]:
+    """Top-level modules loaded after running `code` in a fresh process."""
+    script = f"{code}\nimport sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_list_names_every_component_with_options_and_doc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    positions = {member["name"]: member for member in found["model.position"]}
+    assert {"Alibi", "Rope", "Sinusoidal", "Learned", "NoPosition"} <= set(positions)
+    assert positions["Rope"]["options"]["base"] == {"accepts": "a number", "default": 10000.0}
+    assert all(member["doc"] for members in found.values() for member in members if "torch" not in member["doc"])
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert all(kind in text for kind in found)
+
+
+@pytest.mark.slow
+def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(base: Path) -> None:
+    first = lm("fit", "run.yaml", "--optim.lr", "3e-3", "--out", "out", cwd=base)
+    assert first.returncode == 0, first.stderr
+    assert "validation NLL" in first.stdout
+    (config,) = base.glob("out/cells/*/config.yaml")
+    saved = yaml.safe_load(config.read_text())
+    assert saved["optim"]["lr"] == 0.003
+    assert saved["model"]["mlp"] == {
+        "class_path": "GELU",
+        "init_args": {"approximate": "none", "bias": True, "expansion": 4.0},
+    }
+    again = lm("fit", str(config), "--out", "out", cwd=base)
+    assert again.returncode == 0, again.stderr
+    assert "already trained" in again.stderr
+    assert again.stdout == first.stdout
+
+
+@pytest.mark.slow
+def test_plan_shows_cells_differences_and_time_and_writes_nothing(base: Path) -> None:
+    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1]}
+    (base / "spec.yaml").write_text(yaml.safe_dump(spec))
+    before = sorted(base.rglob("*"))
+    done = lm("ablate", "spec.yaml", "--plan", cwd=base, env={**os.environ, "COLUMNS": "120"})
+    assert done.returncode == 0, done.stderr
+    assert "missing: 0, 1" in done.stdout
+    assert "model.norm: LayerNorm -> RMSNorm" in done.stdout
+    assert "4 cells: 0 done, 4 to train; about" in done.stdout
+    assert sorted(base.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
+    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1, 2]}
+    (base / "spec.yaml").write_text(yaml.safe_dump(spec))
+    done = lm("ablate", "spec.yaml", "--out", "out", cwd=base)
+    assert done.returncode == 0, done.stderr
+    assert "3 seeds cannot reach significance" in " ".join(done.stdout.split())
+    table = (base / "out/spec/table.md").read_text()
+    for name in ("table.md", "table.csv", "learning_curve.png", "reliability.svg", "gradient_norm.png"):
+        (base / "out/spec" / name).unlink()
+    (base / "torch").mkdir()
+    (base / "torch/__init__.py").write_text("raise ImportError('no torch here')")
+    again = lm("report", "out/spec", cwd=base, env={**os.environ, "PYTHONPATH": str(base)})
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == done.stdout
+    assert (base / "out/spec/table.md").read_text() == table
+    assert (base / "out/spec/learning_curve.png").is_file()
+    assert "**" not in table
+
+
+SHIPPED = sorted(Path(__file__).parents[1].glob("experiments/*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_experiment_can_be_planned(path: Path, tmp_path: Path) -> None:
+    from lm.sweep.plan import load_experiment, make_plan
+
+    settings = {}
+    if "nanogpt" in path.stem:
+        text = tmp_path / "text.txt"
+        text.write_text("".join(f"line {i} of a text\n" for i in range(500)))
+        settings = {"data.corpus.path": str(text)}
+    plan = make_plan(load_experiment(path, settings))
+    for arm in plan.experiment.arms:
+        assert arm == plan.experiment.baseline or plan.changes(arm), "an arm that is the baseline under another name"
+    assert len(plan.cells) == len(plan.experiment.arms) * len(plan.experiment.seeds)
+
+
+def test_an_override_on_the_command_line_wins_over_the_file() -> None:
+    tree = override(RUN, {"optim.lr": 1.0, "model.norm.init_args.eps": 1e-3})
+    assert tree["optim"]["lr"] == 1.0
+    assert tree["model"]["norm"] == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}

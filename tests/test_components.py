@@ -1,0 +1,340 @@
+"""What a configuration may hold, on the real root and on classes a user might bring."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lm.components import Slot, build, choices, describe, plain_options, resolve, slot_of
+from lm.config import InputError, Tree, load_yaml, override, run_id
+from lm.model.position import Position, Rope
+from lm.model.shape import Shape
+from lm.optim import WarmupCosine
+from lm.trainer import Run
+
+BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
+
+
+def resolved(changes: dict[str, Any] | None = None) -> Tree:
+    return resolve(override(BASE, changes or {}), Run)
+
+
+def refusal(changes: dict[str, Any]) -> str:
+    """The one line with which a configuration is refused."""
+    with pytest.raises(InputError) as caught:
+        build(resolved(changes), Run)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module of a user's own with components in it."""
+    source = """
+from pathlib import Path
+
+from lm.model.position import Position
+from lm.model.shape import Shape
+from lm.optim import Schedule
+
+
+class Spiral(Position):
+    def __init__(self, shape: Shape, turns: float, tables: dict[str, tuple[int, int]] = {"a": (1, 2)},
+                 pairs: list[tuple[int, int]] = [(3, 4)]) -> None:
+        super().__init__()
+        self.turns = turns
+
+
+class Filed(Position):
+    def __init__(self, shape: Shape, file: Path = Path("x")) -> None:
+        super().__init__()
+
+
+class Rope(Position):
+    def __init__(self, shape: Shape, base: float = 3.0) -> None:
+        super().__init__()
+
+
+class Scaled(Position):
+    def __init__(self, shape: Shape, scale: float = 1.0, scale_residual: int = 1) -> None:
+        super().__init__()
+
+
+class Halved(Schedule):
+    def __init__(self, every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every={every}\\nmust be at least 1")
+
+    def factor(self, t: int, total: int) -> float:
+        return 0.5
+
+
+class Unfinished(Schedule):
+    pass
+"""
+    name = f"brought_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+# refusing
+
+
+@pytest.mark.parametrize("path", ["model.position", "model.position.class_path"])
+def test_a_wrong_name_is_answered_with_the_nearest_choice_and_all_of_them(path: str) -> None:
+    assert refusal({path: "Rpoe"}) == (
+        "model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from "
+        f"{', '.join(choices(Position))}, or give the dotted path of your own class"
+    )
+    assert {"Alibi", "Learned", "NoPosition", "Rope", "Sinusoidal"} <= choices(Position).keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "beginning"),
+    [
+        ("model.positon", "model.positon: Decoder has no setting 'positon'. Did you mean position? It takes "),
+        ("modle.width", "modle: Run has no setting 'modle'. Did you mean model? It takes data, model, optim, "),
+        ("model.position.bse", "model.position.bse: Rope has no setting 'bse'. Did you mean base? It takes base"),
+        ("optim.optimizer.beta", "optim.optimizer.beta: AdamW has no setting 'beta'. Did you mean betas? It takes "),
+        ("trainer.max_stesp", "trainer.max_stesp: Trainer has no setting 'max_stesp'. Did you mean max_steps? "),
+        ("data.tokenizer.size", "data.tokenizer.size: Characters has no setting 'size'. It takes no settings"),
+    ],
+)
+def test_a_wrong_key_is_answered_with_the_nearest_one_and_all_of_them(path: str, beginning: str) -> None:
+    assert refusal({path: 1}).startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("trainer.max_steps", "many", "expected a whole number, found 'many'"),
+        ("seed", 1.5, "expected a whole number, found 1.5"),
+        ("model.embedding.tied", 3, "expected true or false, found 3"),
+        ("optim.lr", "fast", "expected a number, found 'fast'"),
+        ("data.split", [0.9, 0.1], "expected a list (3 items, each a number), found [0.9, 0.1]"),
+        ("data.evaluation_batch_size", "x", "expected a whole number or null, found 'x'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_answered_with_the_right_one(path: str, value: object, message: str) -> None:
+    assert refusal({path: value}) == f"{path}: {message}"
+
+
+def test_a_value_that_is_none_of_the_listed_is_answered_with_the_nearest() -> None:
+    assert refusal({"model.mlp.approximate": "tahn"}) == (
+        "model.mlp.approximate: expected one of none, tanh, found 'tahn'. Did you mean tanh?"
+    )
+    assert refusal({"model.attention.scale": "1/sqrt(dk)"}) == (
+        "model.attention.scale: expected one of 1/sqrt(d_k), 1/d_k, none or a number, found '1/sqrt(dk)'. "
+        "Did you mean 1/sqrt(d_k)?"
+    )
+
+
+@pytest.mark.parametrize("path", ["seed", "optim.lr", "model.position", "data.corpus", "trainer"])
+def test_a_setting_without_a_default_is_asked_for(path: str) -> None:
+    tree = override(BASE, {})
+    section: Any = tree
+    *above, name = path.split(".")
+    for key in above:
+        section = section[key]
+    del section[name]
+    with pytest.raises(InputError) as caught:
+        resolve(tree, Run)
+    assert str(caught.value).startswith(f"{path if path != 'trainer' else 'trainer.max_steps'}: ")
+    assert "needs this setting: " in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [3, ["Rope"], {"base": 3}, None])
+def test_a_component_that_is_no_class_name_is_answered_with_the_choices(value: object) -> None:
+    assert refusal({"model.position": value}).endswith(f"found {value!r}. Choose from {', '.join(choices(Position))}")
+
+
+def test_an_option_beside_class_path_is_refused() -> None:
+    message = "a component has class_path and init_args only; move 'base' under init_args"
+    assert refusal({"model.position": {"class_path": "Rope", "base": 3}}) == f"model.position: {message}"
+
+
+def test_a_section_is_refused_unless_it_is_a_mapping() -> None:
+    assert refusal({"optim": [1]}) == "optim: expected a mapping of settings of Optim, found [1]"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("json.JSONDecoder", "'json.JSONDecoder' is not a concrete subclass of lm.model.position.Position"),
+        ("json.dumps", "'json.dumps' is not a concrete subclass of lm.model.position.Position"),
+        ("lm.optim.Constant", "'lm.optim.Constant' is not a concrete subclass of lm.model.position.Position"),
+        ("no_such_module.X", "cannot import 'no_such_module.X': No module named 'no_such_module'"),
+        ("json.Nothing", "cannot import 'json.Nothing': module 'json' has no attribute 'Nothing'"),
+    ],
+)
+def test_a_dotted_path_to_something_else_is_refused(name: str, message: str) -> None:
+    assert refusal({"model.position": name}) == f"model.position: {message}"
+
+
+def test_an_abstract_class_is_refused(brought: str) -> None:
+    ending = "is not a concrete subclass of lm.optim.Schedule"
+    assert refusal({"optim.schedule": f"{brought}.Unfinished"}) == f"optim.schedule: '{brought}.Unfinished' {ending}"
+    assert refusal({"optim.schedule": "lm.optim.Schedule"}) == f"optim.schedule: 'lm.optim.Schedule' {ending}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optim.lr": -1}, "optim: lr=-1.0 must be a finite number above 0"),
+        ({"optim.schedule.final": 2}, "optim.schedule: final=2.0 must lie in [0, 1]"),
+        ({"data.corpus.size": 0}, "data.corpus: size=0 must be at least 1 character"),
+        ({"seed": -1}, "seed=-1 must be 0 or more"),
+    ],
+)
+def test_a_value_that_a_constructor_refuses_is_refused_with_its_path(changes: dict[str, Any], message: str) -> None:
+    assert refusal(changes) == message
+
+
+def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str) -> None:
+    change = {"optim.schedule": {"class_path": f"{brought}.Halved", "init_args": {"every": 0}}}
+    assert refusal(change) == "optim.schedule: every=0 must be at least 1"
+
+
+def test_the_option_at_fault_is_named_though_its_name_begins_like_another(brought: str) -> None:
+    options = {"scale": 1.0, "scale_residual": "x"}
+    message = refusal({"model.position": {"class_path": f"{brought}.Scaled", "init_args": options}})
+    assert message == "model.position.scale_residual: expected a whole number, found 'x'"
+
+
+# finding
+
+
+def test_a_class_of_a_users_own_is_found_by_its_dotted_path(brought: str) -> None:
+    node = {"class_path": f"{brought}.Spiral", "init_args": {"turns": 2}}
+    config = resolved({"model.position": node})
+    assert config["model"]["position"]["class_path"] == f"{brought}.Spiral"
+    position = build(config, Run).model.keywords["position"](Shape(5, 4, 8, 2, 1))
+    assert (type(position).__name__, type(position).__module__, position.turns) == ("Spiral", brought, 2.0)
+
+
+def test_a_class_of_a_users_own_does_not_stand_in_for_one_of_the_same_name(brought: str) -> None:
+    own, ours = resolved({"model.position": f"{brought}.Rope"}), resolved({"model.position": "Rope"})
+    assert own["model"]["position"] == {"class_path": f"{brought}.Rope", "init_args": {"base": 3.0}}
+    assert ours["model"]["position"] == {"class_path": "Rope", "init_args": {"base": 10000.0}}
+    assert choices(Position)["Rope"] is Rope
+
+
+def test_one_class_has_one_name_however_it_was_given() -> None:
+    names = ["Rope", "lm.model.position.Rope", {"class_path": "Rope"}, {"class_path": "Rope", "init_args": None}]
+    assert len({run_id(resolved({"model.position": name})) for name in names}) == 1
+
+
+def test_the_choices_are_the_concrete_public_subclasses_of_the_package() -> None:
+    found = choices(Position)
+    assert list(found) == sorted(found)
+    assert all(issubclass(cls, Position) and cls is not Position for cls in found.values())
+    assert all(cls.__module__.startswith("lm.") for cls in found.values())
+    assert {"AdamW", "SGD"} <= choices(torch.optim.Optimizer).keys()
+
+
+@pytest.mark.parametrize(
+    ("hint", "slot"),
+    [
+        (int, None),
+        (str | int, None),
+        (list[int], None),
+        (Path, None),
+        (WarmupCosine, Slot(WarmupCosine, 0)),
+        (WarmupCosine | None, Slot(WarmupCosine, 0, optional=True)),
+        (WarmupCosine | int, None),
+        (Callable[[int, int], Position], Slot(Position, 2)),
+        (Callable[..., Position], None),
+        (Callable[[int], int], None),
+    ],
+)
+def test_a_parameter_is_a_component_if_its_type_is_a_class(hint: Any, slot: Slot | None) -> None:
+    assert slot_of(hint) == slot
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (int | None, "a whole number or null"),
+        (list[str], "a list (items, each text)"),
+        (tuple[float, float], "a list (2 items, each a number)"),
+        (bool, "true or false"),
+    ],
+)
+def test_a_type_is_described_in_words(hint: Any, words: str) -> None:
+    assert describe(hint) == words
+
+
+# filling in
+
+
+def test_every_default_is_filled_in() -> None:
+    config = resolved({"optim.schedule": "WarmupCosine", "optim.optimizer": "AdamW", "model.position": "Rope"})
+    assert config["optim"]["schedule"] == {"class_path": "WarmupCosine", "init_args": {"warmup": 100, "final": 0.1}}
+    assert config["model"]["position"] == {"class_path": "Rope", "init_args": {"base": 10000.0}}
+    betas = torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).defaults["betas"]
+    assert config["optim"]["optimizer"]["init_args"]["betas"] == list(betas)
+    assert config["trainer"]["accumulate_grad_batches"] == 1
+    assert config["data"]["evaluation_batch_size"] is None
+
+
+def test_numbers_that_yaml_reads_as_text_or_as_whole_become_what_the_constructor_takes() -> None:
+    assert type(resolved({"optim.lr": 1})["optim"]["lr"]) is float
+    assert resolved({"optim.lr": "3e-4"})["optim"]["lr"] == 3e-4  # YAML 1.1 wants 3.0e-4
+    assert run_id(resolved({"model.position.base": 500})) == run_id(resolved({"model.position.base": 500.0}))
+
+
+def test_a_default_written_out_changes_no_id() -> None:
+    assert run_id(resolved({"model.position": "Rope"})) == run_id(resolved({"model.position.base": 10000}))
+
+
+def test_resolving_leaves_the_tree_alone() -> None:
+    before = json.dumps(BASE)
+    resolve(BASE, Run)
+    assert json.dumps(BASE) == before
+
+
+def test_a_resolved_configuration_is_its_own_resolution() -> None:
+    config = resolved()
+    assert resolve(config, Run) == config
+
+
+def test_a_resolved_configuration_survives_json() -> None:
+    config = resolved()
+    assert json.loads(json.dumps(config)) == config
+    assert resolve(json.loads(json.dumps(config)), Run) == config
+
+
+@pytest.mark.parametrize("node", [{"class_path": "Spiral", "init_args": {"turns": 1}}, {"class_path": "Filed"}])
+def test_options_of_a_users_own_survive_json(brought: str, node: Tree) -> None:
+    config = resolved({"model.position": {**node, "class_path": f"{brought}.{node['class_path']}"}})
+    assert resolve(json.loads(json.dumps(config)), Run) == config
+    assert json.loads(json.dumps(config)) == config
+
+
+def test_the_settings_that_the_program_fixes_are_not_offered() -> None:
+    trainer = resolved()["trainer"]
+    assert not {"recorder", "callbacks", "logger", "max_epochs", "enable_checkpointing"} & trainer.keys()
+    assert "lr" not in plain_options(torch.optim.AdamW, 2)
+    assert "params" not in plain_options(torch.optim.AdamW, 2)
+
+
+# building
+
+
+def test_what_is_built_is_what_was_asked_for() -> None:
+    run = build(resolved({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 7}}}), Run)
+    assert (run.optim.lr, run.optim.schedule.warmup, run.optim.schedule.final) == (2e-3, 7, 0.1)
+    model = run.model(11, 8)
+    assert (model.shape, len(model.blocks)) == (Shape(11, 8, 64, 4, 4), 4)
+    optimizer = run.optim.optimizer([torch.zeros(2, requires_grad=True)], 0.5)
+    assert type(optimizer) is torch.optim.AdamW
+    assert (optimizer.defaults["lr"], tuple(optimizer.defaults["betas"])) == (0.5, (0.9, 0.99))
+
+
+def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
+    trainer = build(resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu"}), Run).trainer
+    assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 600)

@@ -1,0 +1,221 @@
+"""Reading, overriding and identifying configuration trees."""
+
+import hashlib
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.config import (
+    InputError,
+    canonical,
+    differences,
+    flatten,
+    load_yaml,
+    nearest,
+    override,
+    parse_value,
+    run_id,
+)
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "some.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+# reading
+
+
+def test_yaml_gives_the_tree_it_spells(tmp_path: Path) -> None:
+    path = written(tmp_path, "a: {b: 1, c: [x, null]}\nd: 2.5\n")
+    assert load_yaml(path) == {"a": {"b": 1, "c": ["x", None]}, "d": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: 1\nb: 2\na: 3\n", 3), ("a:\n  b: 1\n  b: 2\n", 3), ("a: {b: 1, b: 1}\n", 1)]
+)
+def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError, match=r"given twice") as caught:
+        load_yaml(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+
+
+def test_broken_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "a: 1\nb: [1, 2\nc: 3\n")
+    with pytest.raises(InputError, match="not valid YAML") as caught:
+        load_yaml(path)
+    assert str(caught.value).startswith(f"{path}:3: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "found NoneType"), ("- a\n", "found list"), (b"a: \xff\n", "not UTF-8")]
+)
+def test_a_file_without_a_mapping_is_refused_in_one_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load_yaml(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_constructs_no_python_objects(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not valid YAML"):
+        load_yaml(written(tmp_path, "a: !!python/object/apply:os.getcwd []\n"))
+
+
+def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    right = written(tmp_path, "a: 1\n")
+    with pytest.raises(InputError) as caught:
+        load_yaml(tmp_path / "smoe.yaml")
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'smoe.yaml'}: cannot be read (No such file or directory). Did you mean {right}?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("true", True),
+        ("null", None),
+        ("[1, 2]", [1, 2]),
+        ("{a: b}", {"a": "b"}),
+        ("Rope", "Rope"),
+        ("[1", "[1"),
+    ],
+)
+def test_a_value_on_the_command_line_is_read_as_yaml(text: str, value: object) -> None:
+    assert parse_value(text) == value
+
+
+def test_the_nearest_choice_is_found_whatever_its_case() -> None:
+    assert nearest("alibi", ["Rope", "Alibi"]) == " Did you mean Alibi?"
+    assert nearest("zzzzzz", ["Rope", "Alibi"]) == ""
+
+
+# overriding
+
+TREE: dict[str, Any] = {
+    "model": {"position": {"class_path": "Rope", "init_args": {"base": 500}}, "norm": "LayerNorm", "width": 64},
+    "optim": {"lr": 1, "optimizer": {"class_path": "AdamW", "init_args": {"betas": [0.9, 0.99], "fused": True}}},
+}
+
+
+def overridden(changes: dict[str, Any], path: str) -> Any:
+    """What stands at `path` after `changes`."""
+    node: Any = override(TREE, changes)
+    for name in path.split("."):
+        node = node[name]
+    return node
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optim.optimizer": "SGD"},
+        {"optim.optimizer": {"class_path": "SGD"}},
+        {"optim.optimizer.class_path": "SGD"},
+        {"optim": {"optimizer": "SGD"}},
+        {"optim": {"optimizer": {"class_path": "SGD"}}},
+        {"optim": {"optimizer.class_path": "SGD"}},
+    ],
+)
+def test_no_option_of_the_old_class_survives_a_new_one(changes: dict[str, Any]) -> None:
+    assert overridden(changes, "optim.optimizer") in ("SGD", {"class_path": "SGD"})
+
+
+def test_an_option_given_after_a_new_class_belongs_to_it() -> None:
+    changes = {"optim.optimizer.class_path": "SGD", "optim.optimizer.momentum": 0.9}
+    assert overridden(changes, "optim.optimizer") == {"class_path": "SGD", "init_args": {"momentum": 0.9}}
+
+
+@pytest.mark.parametrize("path", ["model.position.base", "model.position.init_args.base"])
+def test_init_args_may_be_left_out_of_a_path(path: str) -> None:
+    assert overridden({path: 7}, "model.position") == {"class_path": "Rope", "init_args": {"base": 7}}
+
+
+def test_an_option_of_a_component_given_by_name_alone_is_set() -> None:
+    assert overridden({"model.norm.eps": 1e-3}, "model.norm") == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}
+
+
+def test_an_option_of_a_component_with_empty_init_args_is_set() -> None:
+    tree = {"position": {"class_path": "Rope", "init_args": None}}  # `init_args:` with nothing behind it
+    assert override(tree, {"position.base": 7}) == {"position": {"class_path": "Rope", "init_args": {"base": 7}}}
+
+
+def test_a_mapping_given_for_a_section_is_merged_into_it() -> None:
+    assert overridden({"model": {"width": 128, "position.base": 7}}, "model") == {
+        "position": {"class_path": "Rope", "init_args": {"base": 7}},
+        "norm": "LayerNorm",
+        "width": 128,
+    }
+
+
+def test_a_list_is_replaced_not_merged() -> None:
+    assert overridden({"optim.optimizer.betas": [0.5]}, "optim.optimizer.init_args.betas") == [0.5]
+
+
+def test_overriding_leaves_the_tree_and_the_changes_alone() -> None:
+    tree, changes = {"a": {"b": [1]}}, {"a": {"c": {"d": [2]}}}
+    changed = override(tree, changes)
+    changed["a"]["b"].append(0)
+    changed["a"]["c"]["d"].append(0)
+    assert (tree, changes) == ({"a": {"b": [1]}}, {"a": {"c": {"d": [2]}}})
+
+
+# identity
+
+
+def test_the_id_is_the_hash_of_sorted_compact_json() -> None:
+    assert canonical({"b": [1, "é"], "a": None}) == '{"a":null,"b":[1,"é"]}'
+    assert run_id({"b": [1, "é"], "a": None}) == hashlib.sha256('{"a":null,"b":[1,"é"]}'.encode()).hexdigest()
+
+
+def test_the_id_does_not_depend_on_the_order_of_keys() -> None:
+    items = [("a", 1), ("b", {"x": 1, "y": 2}), ("c", None)]
+    assert len({run_id(dict(order)) for order in itertools.permutations(items)}) == 1
+    assert run_id({"b": {"x": 1, "y": 2}}) == run_id({"b": {"y": 2, "x": 1}})
+
+
+def test_the_id_changes_with_any_value() -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"model.width": 65},
+        {"model.position.base": 501},
+        {"model.position": "Alibi"},
+        {"optim.lr": None},
+        {"optim.lr": 2},
+        {"optim.optimizer.betas": [0.99, 0.9]},
+        {"optim.optimizer.fused": False},
+        {"seed": 0},
+    ]
+    assert len({run_id(override(TREE, change)) for change in changes}) == len(changes)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_json_cannot_hold_has_no_id(value: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        run_id({"a": value})
+
+
+def test_a_flat_tree_names_components_by_their_class() -> None:
+    assert flatten(TREE["optim"]) == {
+        "lr": 1,
+        "optimizer": "AdamW",
+        "optimizer.betas": [0.9, 0.99],
+        "optimizer.fused": True,
+    }
+
+
+def test_differences_are_the_paths_whose_values_differ() -> None:
+    other = override(TREE, {"model.position": {"class_path": "Alibi", "init_args": {}}, "optim.lr": 2})
+    assert differences(TREE, TREE) == {}
+    assert differences(TREE, other) == {
+        "model.position": ("Rope", "Alibi"),
+        "model.position.base": (500, None),
+        "optim.lr": (1, 2),
+    }

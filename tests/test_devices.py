@@ -1,0 +1,68 @@
+"""Several processes compute what one computes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from helpers import RUN
+
+pytestmark = pytest.mark.slow
+
+
+def fit(folder: Path, *more: str) -> tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]:
+    """Record, learning curve and weights of one run of the command line."""
+    config = folder.parent / "run.yaml"
+    config.write_text(yaml.safe_dump(RUN))
+    done = subprocess.run(
+        [sys.executable, "-m", "lm", "fit", str(config), "--out", str(folder), *more],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (record,) = folder.glob("cells/[0-9a-f]*/record.json")
+    checkpoint = torch.load(record.with_name("last.ckpt"), weights_only=True)
+    return (
+        json.loads(record.read_text()),
+        record.with_name("history.csv").read_text().splitlines(),
+        checkpoint["state_dict"],
+    )
+
+
+def numbers(line: str) -> list[float]:
+    return [float(cell) if cell else 0.0 for cell in line.split(",")]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
+def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, strategy: str) -> None:
+    one, curve, weights = fit(tmp_path / "one")
+    two, other_curve, other_weights = fit(
+        tmp_path / "two", "--trainer.devices", "2", "--trainer.strategy", strategy, "--trainer.accelerator", "cpu"
+    )
+    assert two["cost"]["world_size"] == 2
+    assert two["id"] == one["id"]
+    assert two["pairing"] == one["pairing"]
+    assert two["evaluated"] == one["evaluated"]
+    assert two["reliability"]["count"] == one["reliability"]["count"]
+    for name, value in one["metrics"].items():
+        assert two["metrics"][name] == pytest.approx(value, rel=1e-9), name
+    for name in ("parameters", "tokens"):
+        assert two["cost"][name] == one["cost"][name]
+    assert other_curve[0] == curve[0]
+    for mine, other in zip(curve[1:], other_curve[1:], strict=True):
+        assert numbers(other) == pytest.approx(numbers(mine), rel=1e-9)
+    assert other_weights.keys() == weights.keys()
+    for name, value in weights.items():
+        torch.testing.assert_close(other_weights[name], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_device_gives_the_losses_of_the_cpu(tmp_path: Path) -> None:
+    cpu, _, _ = fit(tmp_path / "cpu")
+    cuda, _, _ = fit(tmp_path / "cuda", "--trainer.accelerator", "cuda")
+    assert cuda["pairing"] == cpu["pairing"]
+    assert cuda["metrics"]["nll"] == pytest.approx(cpu["metrics"]["nll"], rel=1e-6)

@@ -1,0 +1,107 @@
+"""Data flows one way: a file imports only from files above it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lm
+
+ROOT = Path(lm.__file__).parent
+ORDER = (
+    "config",
+    "components",
+    "catalogue",
+    "results",
+    "data",
+    "model",
+    "metrics",
+    "optim",
+    "module",
+    "provenance",
+    "recorder",
+    "trainer",
+    "analysis",
+    "report",
+    "sweep",
+    "cli",
+    "__main__",
+)
+"""The parts of lm, each of which may import from those before it; a new file needs a place here."""
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of the module in a file."""
+    parts = ("lm", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of lm that a file imports, wherever in the file that stands."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            members = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [member if member in MODULES else str(node.module) for member in members]
+        else:
+            continue
+        found |= {name for name in names if name.split(".")[0] == "lm"}
+    return found
+
+
+def part(module: str) -> str:
+    """The first name below lm: a file of the package, or a folder."""
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_from_files_above_it(path: Path) -> None:
+    if name_of(path) == "lm":
+        assert not imports(path)
+        return
+    below = ORDER.index(part(name_of(path)))
+    for module in imports(path) - {"lm"}:
+        assert ORDER.index(part(module)) <= below, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_no_two_files_import_each_other() -> None:
+    left = {name: imports(path) & MODULES.keys() - {name} for name, path in MODULES.items()}
+    while left:
+        free = {name for name, needed in left.items() if not needed & left.keys()}
+        assert free, f"a circle among {sorted(left)}"
+        left = {name: needed for name, needed in left.items() if name not in free}
+
+
+def test_config_imports_nothing_of_lm() -> None:
+    assert imports(ROOT / "config.py") == set()
+
+
+def loaded(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after a statement."""
+    code = f"import sys\n{statement}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["lm.results", "lm.analysis", "lm.report.write"])
+def test_reading_results_takes_no_torch(module: str) -> None:
+    found = loaded(f"import {module}")
+    assert "lm" in found
+    assert not found & {"torch", "lightning"}
+
+
+@pytest.mark.slow
+def test_the_command_line_loads_nothing_heavy_before_a_command_needs_it() -> None:
+    found = loaded("import lm.cli")
+    assert "lm" in found
+    assert not found & {"torch", "lightning", "pandas", "matplotlib", "jsonargparse", "datasets", "scipy"}

@@ -1,0 +1,165 @@
+"""The store on disk: a cell is finished or it is not."""
+
+import json
+import math
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lm.config import InputError
+from lm.results import FORMAT, QUANTITIES, WORK_FILES, Store, read_json, to_json, write_atomic
+
+CELL = "0123abcd"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def begun(store: Store, name: str = "history.csv", text: str = "step\n") -> Path:
+    """The work folder of a cell with one file that is to be kept and all that are not."""
+    for temporary in WORK_FILES:
+        write_atomic(store.work(CELL) / temporary, "{}")
+    write_atomic(store.work(CELL) / name, text)
+    return store.work(CELL)
+
+
+def test_a_written_file_holds_what_was_given_and_nothing_else_is_left(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a" / "b.txt", "é\n")
+    write_atomic(tmp_path / "a" / "b.txt", b"\x00\xff")
+    assert (tmp_path / "a" / "b.txt").read_bytes() == b"\x00\xff"
+    assert os.listdir(tmp_path / "a") == ["b.txt"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("disk full")
+
+    write_atomic(tmp_path / "b.txt", "old")
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(tmp_path / "b.txt", "new")
+    assert (tmp_path / "b.txt").read_text() == "old"
+    assert os.listdir(tmp_path) == ["b.txt"]
+
+
+def test_json_ends_in_a_newline_and_refuses_nan(tmp_path: Path) -> None:
+    assert to_json({"ä": None}) == '{\n  "ä": null\n}\n'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"a": math.nan})
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "cannot be read"), ("{", "not valid JSON"), ("\x00", "JSON")])
+def test_unreadable_json_is_refused_by_name(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        read_json(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_cell_is_finished_only_once_it_has_been_renamed(store: Store) -> None:
+    work = begun(store)
+    write_atomic(work / "record.json", to_json({"format": FORMAT}))
+    assert not store.finished(CELL)
+    store.recover(CELL)
+    assert store.finished(CELL)
+    assert not work.exists()
+
+
+def test_a_finished_cell_holds_its_record_and_drops_what_only_the_work_needed(store: Store) -> None:
+    begun(store)
+    record = {"format": FORMAT, "status": "ok", "metrics": {"nll": 1.5, "perplexity": None}}
+    assert store.finish(CELL, record) == record
+    assert store.record(CELL) == record
+    assert sorted(os.listdir(store.directory(CELL))) == ["history.csv", "record.json"]
+    assert store.history(CELL).read_text() == "step\n"
+
+
+def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
+    begun(store, "old.txt")
+    store.finish(CELL, {"format": FORMAT, "status": "failed"})
+    begun(store, "new.txt")
+    store.finish(CELL, {"format": FORMAT, "status": "ok"})
+    assert store.record(CELL)["status"] == "ok"
+    assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
+
+
+def test_recovering_does_nothing_to_work_without_a_record(store: Store) -> None:
+    work = begun(store)
+    before = sorted(os.listdir(work))
+    store.recover(CELL)
+    store.recover("no such cell")
+    assert sorted(os.listdir(work)) == before
+    assert not store.finished(CELL)
+
+
+@pytest.mark.parametrize("call", ["unlink", "rmtree", "replace"])
+def test_a_finish_cut_short_anywhere_is_completed_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    begun(store, "old.txt")
+    store.finish(CELL, {"format": FORMAT, "status": "failed"})
+    begun(store, "new.txt")
+    write_atomic(store.work(CELL) / "record.json", to_json({"format": FORMAT, "status": "ok"}))
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.results.shutil.rmtree" if call == "rmtree" else f"lm.results.os.{call}", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.recover(CELL)
+    store.recover(CELL)
+    assert store.record(CELL)["status"] == "ok"
+    assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
+
+
+def test_a_cell_is_started_once_it_has_a_checkpoint(store: Store) -> None:
+    work = begun(store)
+    assert not store.started(CELL)
+    write_atomic(work / "last.ckpt", b"weights")
+    assert store.started(CELL)
+    store.finish(CELL, {"format": FORMAT})
+    assert not store.started(CELL)
+
+
+@pytest.mark.parametrize("found", [{"format": FORMAT + 1}, {"status": "ok"}, [1]])
+def test_a_record_of_another_version_is_refused(store: Store, found: object) -> None:
+    write_atomic(store.directory(CELL) / "record.json", json.dumps(found))
+    with pytest.raises(InputError, match=f"expected {FORMAT}; it was written by another version"):
+        store.record(CELL)
+
+
+def test_a_lock_keeps_others_out_until_it_is_released(store: Store) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with Store(store.out).lock(CELL):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with store.lock(CELL):
+        thread.start()
+        with store.lock("another cell"):
+            time.sleep(0.1)
+        order.append("first")
+    thread.join(timeout=10)
+    assert order == ["first", "second"]
+
+
+def test_every_quantity_has_a_label_of_its_own_and_a_direction() -> None:
+    assert len({meaning.label for meaning in QUANTITIES.values()}) == len(QUANTITIES)
+    assert {name for name, meaning in QUANTITIES.items() if meaning.better == "higher"} == {
+        "accuracy",
+        "tokens_per_second",
+    }
+    assert {name for name, meaning in QUANTITIES.items() if meaning.better is None} == {
+        "gradient_norm",
+        "parameters",
+        "tokens",
+    }

@@ -1,0 +1,320 @@
+"""One cell from configuration to record: trained as a bare loop would train it, resumed as if never stopped."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import RUN
+
+from lm.components import build
+from lm.config import InputError, override
+from lm.data.order import order_hash
+from lm.data.text import TextData
+from lm.model.transformer import Decoder, initialized
+from lm.results import Store
+from lm.trainer import Cell, Execution, Run, check, train, write_work
+
+pytestmark = pytest.mark.slow
+QUIET = Execution(threads=1)
+ALWAYS = Execution(threads=1, checkpoint_seconds=0)
+
+
+class Killed(BaseException):
+    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
+
+
+def silent(step: int, steps: int, loss: float) -> None:
+    pass
+
+
+def run(out: Path, changes: dict[str, Any] | None = None, execution: Execution = QUIET) -> tuple[Cell, dict[str, Any]]:
+    cell, store = check(override(RUN, changes or {})), Store(out)
+    train(write_work(cell, store), silent, execution)
+    return cell, store.record(cell.id)
+
+
+def history(out: Path, cell: Cell) -> list[dict[str, str]]:
+    with Store(out).history(cell.id).open() as file:
+        return list(csv.DictReader(file))
+
+
+def weights(out: Path, cell: Cell) -> dict[str, torch.Tensor]:
+    checkpoint = torch.load(Store(out).directory(cell.id) / "last.ckpt", weights_only=True)
+    return {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
+
+
+def prepared(cell: Cell) -> tuple[Run, TextData, Decoder]:
+    built: Run = build(cell.config, Run)
+    data = built.data(built.seed)
+    data.setup()
+    return built, data, initialized(built.model, cell.facts.vocabulary, data.context, built.seed).double()
+
+
+def bare_loop(cell: Cell) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
+    """The same training in plain PyTorch: weights, losses and gradient norms."""
+    built, data, model = prepared(cell)
+    settings, clip = cell.config["trainer"], cell.config["trainer"]["gradient_clip_val"]
+    optimizer, schedule = built.optim.build(model.parameters(), settings["max_steps"])
+    losses, norms = [], []
+    for batch in data.training_batches(0, settings["max_steps"]):
+        loss = built.optim.objective.loss(model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return dict(model.state_dict()), losses, norms
+
+
+def test_training_is_the_bare_loop(tmp_path: Path) -> None:
+    cell, record = run(tmp_path, {"trainer.log_every_n_steps": 1})
+    expected, losses, norms = bare_loop(cell)
+    rows = history(tmp_path, cell)
+    assert [float(row["train_loss"]) for row in rows] == pytest.approx(losses, rel=1e-12)
+    assert [float(row["gradient_norm"]) for row in rows] == pytest.approx(norms, rel=1e-9)
+    assert max(norms) > 1, "clipping must have been at work"
+    for name, value in weights(tmp_path, cell).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+    assert record["metrics"]["gradient_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-9)
+
+
+def test_gradient_norms_of_the_parts_add_up_to_the_global_one(tmp_path: Path) -> None:
+    cell, _ = run(tmp_path, {"trainer.log_every_n_steps": 1})
+    for row in history(tmp_path, cell):
+        parts = [float(value) for name, value in row.items() if name.startswith("gradient_norm/")]
+        assert len(parts) == 4  # embedding, two blocks, final norm
+        assert math.hypot(*parts) == pytest.approx(float(row["gradient_norm"]), rel=1e-9)
+
+
+def test_the_record_holds_what_a_second_evaluation_finds(tmp_path: Path) -> None:
+    cell, record = run(
+        tmp_path, {"optim.objective": {"class_path": "CrossEntropy", "init_args": {"label_smoothing": 0.2}}}
+    )
+    _, data, model = prepared(cell)
+    model.load_state_dict(weights(tmp_path, cell))
+    with torch.no_grad():
+        batches = list(data.evaluation_batches("validation"))
+        logits = torch.cat([model(batch.inputs_bt).flatten(0, 1) for batch in batches])
+        targets = torch.cat([batch.targets_bt.flatten() for batch in batches])
+    nll = torch.nn.functional.cross_entropy(logits, targets).item()
+    measured = record["metrics"]
+    assert measured["nll"] == pytest.approx(nll, rel=1e-12), "evaluation never smooths"
+    assert measured["perplexity"] == pytest.approx(math.exp(nll), rel=1e-12)
+    assert measured["bits_per_byte"] == pytest.approx(nll / math.log(2), rel=1e-12), "a byte a token"
+    assert measured["accuracy"] == pytest.approx((logits.argmax(-1) == targets).double().mean().item(), abs=1e-12)
+    smoothed = bare_loop(cell)[1][-3:]
+    assert measured["train_loss"] == pytest.approx(sum(smoothed) / 3, rel=1e-9), "the objective is smoothed"
+    assert record["evaluated"]["tokens"] == len(targets) == data.blocks("validation") * 16
+    assert sum(record["reliability"]["count"]) == len(targets)
+
+
+def test_the_record_is_complete(tmp_path: Path) -> None:
+    cell, record = run(tmp_path)
+    assert record["status"] == "ok"
+    assert record["id"] == cell.id == Store(tmp_path).directory(cell.id).name
+    assert record["steps"] == 12
+    assert record["cost"]["parameters"] == sum(p.numel() for p in prepared(cell)[2].parameters())
+    assert record["cost"]["tokens"] == 12 * 8 * 16
+    assert record["cost"]["tokens_per_second"] > 0
+    assert record["cost"]["peak_memory"] > 0
+    blocks = (cell.facts.tokens["train"] - 1) // 16
+    assert record["pairing"] == {"order": order_hash(0, 12, 8, blocks), "batches": 12}
+    assert record["provenance"]["packages"]["torch"] == torch.__version__
+    names = {path.name for path in Store(tmp_path).directory(cell.id).iterdir()}
+    assert names == {"config.yaml", "record.json", "history.csv", "last.ckpt"}
+    assert not Store(tmp_path).work(cell.id).exists()
+
+
+def test_accumulating_two_batches_is_training_on_their_union(tmp_path: Path) -> None:
+    whole = {"trainer.val_check_interval": 100, "data.evaluation_batch_size": 8}
+    halves = {**whole, "data.batch_size": 4, "trainer.accumulate_grad_batches": 2}
+    one, first = run(tmp_path, whole)
+    two, second = run(tmp_path, halves)
+    assert first["steps"] == second["steps"] == 12
+    assert first["cost"]["tokens"] == second["cost"]["tokens"]
+    for name, value in weights(tmp_path, one).items():
+        torch.testing.assert_close(weights(tmp_path, two)[name], value, rtol=1e-9, atol=1e-12)
+    for name in ("nll", "accuracy", "ece", "train_loss", "gradient_norm"):
+        assert second["metrics"][name] == pytest.approx(first["metrics"][name], rel=1e-9)
+
+
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what time and place decide."""
+    timed = ("train_seconds", "evaluation_seconds", "tokens_per_second", "peak_memory")
+    kept = {key: value for key, value in record.items() if key != "provenance"}
+    return {**kept, "cost": {key: value for key, value in record["cost"].items() if key not in timed}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model.dropout": 0.1},
+        {"data.batch_size": 4, "trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 6},
+        {"trainer.log_every_n_steps": 2, "trainer.val_check_interval": 3},
+        {"trainer.log_every_n_steps": 1, "trainer.val_check_interval": 1},
+        {"trainer.log_every_n_steps": 5, "trainer.val_check_interval": 100},
+    ],
+    ids=["plain", "dropout", "accumulation", "validation-off-beat", "every-step", "last-window-short"],
+)
+def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    cell, whole = run(tmp_path / "whole", changes)
+    store = Store(tmp_path / "killed")
+    work = write_work(cell, store)
+    kills, last = 0, 0
+
+    def kill(step: int, steps: int, loss: float) -> None:
+        nonlocal kills, last
+        if step > last + 1 and step < steps:
+            kills, last = kills + 1, step
+            raise Killed
+
+    for _ in range(20):
+        try:
+            train(work, kill, ALWAYS)
+            break
+        except Killed:
+            assert not store.finished(cell.id)
+    assert kills >= 1
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert history(tmp_path / "killed", cell) == history(tmp_path / "whole", cell)
+    assert store.record(cell.id)["provenance"]["resumed"] is (changes.get("trainer.log_every_n_steps") != 1)
+    expected = weights(tmp_path / "whole", cell)
+    for name, value in weights(tmp_path / "killed", cell).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "killed")
+    work = write_work(cell, store)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    for place in ("lm.trainer.finish", "lm.results.Store.recover"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, killed)
+            with pytest.raises(Killed):
+                train(work, silent, QUIET)
+    assert not store.finished(cell.id)
+    monkeypatch.setattr("lm.trainer.fit", killed)  # nothing is left to train
+    train(work, silent, QUIET) if work.is_dir() else None
+    assert comparable(store.record(cell.id)) == comparable(whole)
+
+
+def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, first = run(tmp_path)
+    monkeypatch.setattr("lm.trainer.fit", lambda *_: pytest.fail("trained again"))
+    train(write_work(cell, Store(tmp_path)), silent, QUIET)
+    assert Store(tmp_path).record(cell.id) == first
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
+    # Adam's first step is as long as the rate: weights of 1e200 overflow when multiplied.
+    cell, record = run(tmp_path, {"optim.lr": 1e200, "optim.schedule": "Constant", "trainer.log_every_n_steps": 5})
+    assert record["status"] == "diverged"
+    assert record["diverged"]["step"] == 2
+    assert record["diverged"]["last_finite"]["train_loss"] == pytest.approx(bare_loop(cell)[1][0], rel=1e-12)
+    assert math.isfinite(record["diverged"]["last_finite"]["gradient_norm"])
+    assert record["metrics"] == {}
+    assert "step 2" in record["error"]
+    json.dumps(record, allow_nan=False)
+
+
+BROKEN = """
+import torch
+from lm.model.mlp import ReLU
+
+class Broken(ReLU):
+    \"\"\"Fails once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            raise RuntimeError("out of luck")
+        return super().forward(x_btd)
+"""
+
+
+def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_broken.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cell, record = run(tmp_path, {"model.mlp": "user_broken.Broken"})
+    assert record["status"] == "failed"
+    assert record["error"] == "RuntimeError: out of luck"
+    assert "Traceback" in record["traceback"]
+    assert cell.config["model"]["mlp"]["class_path"] == "user_broken.Broken"
+
+
+def test_identity_ignores_where_the_text_lies_and_how_the_cell_is_run(tmp_path: Path) -> None:
+    text = "".join(f"line {i} of a text\n" for i in range(2000))
+    ids = set()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(text)
+        corpus = {"class_path": "LocalText", "init_args": {"path": str(tmp_path / name), "document": "line"}}
+        for extra in ({}, {"trainer.log_every_n_steps": 7}, {"trainer.devices": 2, "trainer.strategy": "ddp"}):
+            ids.add(check(override(RUN, {"data.corpus": corpus, **extra})).id)
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"optim.lr": 0.011},
+        {"model.norm": "RMSNorm"},
+        {"trainer.max_steps": 13},
+        {"trainer.precision": "32-true"},
+        {"trainer.gradient_clip_val": None},
+        {"data.context": 15},
+        {"data.split": [0.7, 0.2, 0.1]},
+        {"data.corpus.size": 60001},
+        {"data.tokenizer": "Characters"},
+    ],
+    ids=str,
+)
+def test_identity_changes_with_what_is_computed(changes: dict[str, Any]) -> None:
+    assert check(override(RUN, changes)).id != check(RUN).id
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trainer.max_steps": 0}, "trainer.max_steps: expected 1 or more"),
+        ({"trainer.devices": 3, "trainer.strategy": "ddp"}, "data.batch_size: 8 rows cannot be shared evenly among 3"),
+        ({"trainer.max_epochs": 3}, r"trainer.max_epochs: Trainer has no setting 'max_epochs'. Did you mean max_steps"),
+        ({"model.heads": 3}, "heads=3 must divide width=16"),
+        ({"data.corpus.size": 300}, "data: the validation split has"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_a_cell_that_could_not_be_trained_is_refused_when_it_is_built(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check(override(RUN, changes))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_arms_of_one_seed_see_the_same_batches_and_start_from_the_same_shared_values(tmp_path: Path, seed: int) -> None:
+    base, first = run(tmp_path, {"seed": seed})
+    for changes in ({"model.norm": "RMSNorm"}, {"model.block": "PostNorm"}, {"model.position": "Alibi"}):
+        arm, second = run(tmp_path, {"seed": seed, **changes})
+        assert second["pairing"] == first["pairing"]
+        left, right = (dict(prepared(cell)[2].named_parameters()) for cell in (base, arm))
+        for name in left.keys() & right.keys():
+            assert torch.equal(left[name], right[name]), name
+
+
+def test_training_beats_the_best_that_single_characters_could_do(tmp_path: Path) -> None:
+    changes = {"trainer.max_steps": 300, "trainer.val_check_interval": 300, "trainer.precision": "32-true"}
+    cell, record = run(tmp_path, {**changes, "data.batch_size": 16})
+    data = prepared(cell)[1]
+    assert data.tokens is not None
+    counts = torch.bincount(torch.from_numpy(data.tokens.split["validation"].astype("int64")))
+    entropy = -(counts / counts.sum() * (counts / counts.sum()).clamp(min=1e-12).log()).sum().item()
+    assert record["metrics"]["nll"] < entropy - 0.3
