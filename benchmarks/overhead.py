@@ -36,12 +36,12 @@ def bare(cell: Cell) -> float:
     run: Run = build(cell.config, Run)
     data = run.data(run.seed)
     data.facts = cell.facts
-    data.setup()
+    data.setup("fit")
     model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
     optimizer, schedule = run.optim.build(model.parameters(), STEPS)
     start = time.perf_counter()
     for batch in data.training_batches(0, STEPS):
-        loss = run.optim.objective.loss(model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten())
+        loss = run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), cell.config["trainer"]["gradient_clip_val"])

@@ -15,6 +15,9 @@ from lm.results import FORMAT, QUANTITIES, Record, Store, read_json
 
 ALPHA = 0.05
 
+HEADLINE = "nll"
+"""The quantity by which arms are judged where an experiment names no other."""
+
 
 @dataclass(frozen=True)
 class Results:
@@ -29,6 +32,11 @@ class Results:
         """All arms, the baseline first."""
         baseline = self.manifest["baseline"]
         return [baseline, *(arm for arm in self.manifest["arms"] if arm != baseline)]
+
+    @property
+    def headline(self) -> str:
+        """The quantity by which the arms are judged."""
+        return str(self.manifest.get("metric", HEADLINE))
 
     def of(self, arm: str) -> list[Record]:
         """The records of an arm, in the order of the seeds."""
@@ -48,7 +56,7 @@ def load(folder: Path) -> Results:
         raise InputError(
             f"{path}: format {manifest.get('format')!r}, expected {FORMAT}; it was written by another version"
         )
-    store = Store(folder.parent)
+    store = Store(folder.resolve().parent)
     records = {
         (arm, int(seed)): store.record(cell) if store.finished(cell) else None
         for arm, described in manifest["arms"].items()
@@ -59,6 +67,8 @@ def load(folder: Path) -> Results:
 
 def value(record: Record, quantity: str) -> float:
     """A measured quantity of a record; NaN where it was not measured."""
+    if record.get("status", "ok") != "ok":
+        return math.nan
     found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
     return math.nan if found is None else float(found)
 
@@ -114,9 +124,9 @@ def verdict(difference: float, p_adjusted: float, pairs: int, comparisons: int, 
     """What may be said of a difference, in a few words."""
     if pairs == 0 or math.isnan(difference):
         return "no pair to compare"
-    if smallest_p(pairs) > ALPHA / max(1, comparisons):
-        return f"{pairs} seeds cannot reach significance ({seeds_needed(comparisons)} could)"
-    if not p_adjusted <= ALPHA:
+    if not (p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA):
+        if smallest_p(pairs) > ALPHA / max(1, comparisons):
+            return f"{pairs} seeds cannot reach significance ({seeds_needed(comparisons)} could)"
         return "inconclusive"
     if better is None:
         return "higher" if difference > 0 else "lower"
@@ -175,29 +185,37 @@ def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
 
 
 def unpaired(results: Results) -> list[str]:
-    """Where arm and baseline of one seed did not see the same tokens in the same order, in words."""
-    found = []
+    """The arms that on some seed did not see the baseline's tokens in the baseline's order, in words."""
+    found: dict[str, list[int]] = {}
     for (arm, seed), record in results.records.items():
         base = results.records[results.manifest["baseline"], seed]
         if record is None or base is None or record["status"] != "ok" or base["status"] != "ok":
             continue
-        if record["pairing"] != base["pairing"] or record["data"]["fingerprint"] != base["data"]["fingerprint"]:
-            found.append(f"{arm} seed {seed} saw other batches than the baseline")
-    return found
+        texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
+        if texts[0] != texts[1]:
+            found.setdefault(arm, []).append(seed)
+    return [
+        f"{arm} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} saw other batches than the baseline"
+        for arm, seeds in found.items()
+    ]
+
+
+def one_tokenizer(results: Results) -> bool:
+    """Whether all records cut the text into the same tokens; otherwise what is measured per token is not comparable."""
+    return len({record["data"]["tokenizer"] for record in results.records.values() if record is not None}) <= 1
 
 
 def circumstances(results: Results) -> dict[str, list[str]]:
-    """The circumstances in which cells differ that should be alike: code, packages, device, precision of the run."""
+    """The circumstances in which cells differ that should be alike: code, packages, device."""
     seen: dict[str, set[str]] = {}
     for record in results.records.values():
         if record is not None:
             origin = record["provenance"]
-            for name, found in (
-                ("commit", origin["git"]["commit"]),
-                ("device", origin["device"]),
-                *((f"{package} version", version) for package, version in origin["packages"].items()),
-            ):
-                seen.setdefault(name, set()).add(str(found))
+            commit = str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")
+            seen.setdefault("commit", set()).add(commit)
+            seen.setdefault("device", set()).add(origin["device"])
+            for package, version in origin["packages"].items():
+                seen.setdefault(f"{package} version", set()).add(version)
     return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
 
 

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from lm.components import REQUIRED, choices, describe_option, is_section, plain_options, slots
+from lm.components import REQUIRED, choices, describe_option, plain_options, slots
 
 Catalogue = dict[str, list[dict[str, Any]]]
 
@@ -11,7 +11,7 @@ Catalogue = dict[str, list[dict[str, Any]]]
 def catalogue(root: type) -> Catalogue:
     """For each component parameter found under `root`, its choices with their options and first line of doc.
 
-    A kind is the dotted path at which the component stands.
+    A kind is the dotted path at which the component stands, the same for all classes that have such a part.
     """
     found: Catalogue = {}
     _collect(root, 0, "", found)
@@ -22,6 +22,8 @@ def _collect(cls: type, supplied: int, path: str, found: Catalogue) -> None:
     for name, slot in slots(cls, supplied).items():
         kind = f"{path}.{name}" if path else name
         members = choices(slot.base)
+        if kind in found:
+            continue
         found[kind] = [
             {
                 "name": choice,
@@ -36,8 +38,8 @@ def _collect(cls: type, supplied: int, path: str, found: Catalogue) -> None:
             }
             for choice, member in members.items()
         ]
-        if is_section(slot.base):
-            _collect(slot.base, slot.supplied, kind, found)
+        for member in members.values():
+            _collect(member, slot.supplied, kind, found)
 
 
 def lines(found: Catalogue) -> list[str]:

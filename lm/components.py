@@ -12,6 +12,7 @@ and filled in by jsonargparse, one parser a class.
 import functools
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -44,6 +45,8 @@ def slot_of(hint: Any) -> Slot | None:
         return None
     supplied = 0
     if typing.get_origin(hint) is Callable:
+        if len(typing.get_args(hint)) != 2:
+            return None
         arguments, hint = typing.get_args(hint)
         if arguments is Ellipsis:
             return None
@@ -70,17 +73,17 @@ def slots(cls: type, supplied: int = 0) -> dict[str, Slot]:
 
 
 def choices(base: type) -> dict[str, type]:
-    """The concrete public classes that may stand where `base` is asked for, by short name, from the base's package.
+    """The concrete public classes that may stand where `base` is asked for, by short name.
 
-    A class defined elsewhere is named by its dotted path.
+    They are those of the base's package and of this one; a class defined elsewhere is named by its dotted path.
     """
-    package = base.__module__.split(".")[0]
+    packages = {base.__module__.split(".")[0], __name__.split(".")[0]}
     found: dict[str, type] = {}
     queue: list[type] = base.__subclasses__()
     while queue:
         cls = queue.pop(0)
         queue.extend(cls.__subclasses__())
-        public = not cls.__name__.startswith("_") and cls.__module__.split(".")[0] == package
+        public = not cls.__name__.startswith("_") and cls.__module__.split(".")[0] in packages
         if public and not inspect.isabstract(cls):
             found.setdefault(cls.__name__, cls)
     return dict(sorted(found.items())) or {base.__name__: base}
@@ -179,14 +182,18 @@ def _check_plain(cls: type, supplied: int, given: Tree, path: str) -> Tree:
         return {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}
     except Exception as error:  # jsonargparse raises several kinds; each becomes the one line below
         for name, value in given.items():
-            if f'"{name}' in str(error).splitlines()[0]:
+            if re.search(rf'"{re.escape(name)}(?!\w)', str(error).splitlines()[0]):
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def _plain(value: Any) -> Any:
     """`value` as JSON would give it back, so that a configuration read from a file equals the one written."""
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def describe_option(cls: type, name: str) -> str:
@@ -224,7 +231,8 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str) -> Tree:
     defaults = inspect.signature(cls).parameters
     for name in accepted:
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty
-        if name not in given and not has_default and plain.get(name, REQUIRED) is REQUIRED:
+        absent = name not in given or (name in plain and given[name] is None)
+        if absent and not has_default and plain.get(name, REQUIRED) is REQUIRED:
             what = " or ".join(choices(components[name].base)) if name in components else describe_option(cls, name)
             raise InputError(f"{join(path, name)}: {cls.__name__} needs this setting: {what}")
     resolved = _check_plain(cls, supplied, {k: v for k, v in given.items() if k in plain}, path)
@@ -309,4 +317,4 @@ class blame:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            raise InputError(f"{self.path}: {name}{' '.join(str(error).split())}") from None
+            raise InputError(f"{self.path + ': ' if self.path else ''}{name}{' '.join(str(error).split())}") from None

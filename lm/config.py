@@ -101,7 +101,8 @@ def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
 
 def _set(node: Tree, path: list[str], value: Any) -> None:
     if is_component(node) and path[0] not in ("class_path", "init_args"):
-        node = node.setdefault("init_args", {})
+        node["init_args"] = node.get("init_args") or {}
+        node = node["init_args"]
     key, rest = path[0], path[1:]
     current = node.get(key)
     if rest == ["class_path"]:

@@ -11,11 +11,12 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
 
+from lm.data import IGNORED
+from lm.data.batch import Batch
 from lm.data.order import seed_of
-from lm.data.text import Batch
 from lm.metrics.gradients import gradient_norm, parameters_by_part
 from lm.metrics.tokens import TokenStatistics
-from lm.model.transformer import Decoder
+from lm.model.transformer import Model
 from lm.optim import Optim
 
 
@@ -29,14 +30,15 @@ class LanguageModel(LightningModule):
         seed: of the randomness in training, which is a pure function of (seed, batch, process).
     """
 
-    def __init__(self, model: Decoder, optim: Optim, bytes_per_token: Tensor, seed: int) -> None:
+    def __init__(self, model: Model, optim: Optim, bytes_per_token: Tensor, seed: int) -> None:
         super().__init__()
         self.model = model
         self.optim = optim
         self.seed_value = seed
         self.validation = TokenStatistics(bytes_per_token)
         self.losses: list[Tensor] = []
-        self.blocks: list[Tensor] = []
+        self.rows: list[Tensor] = []
+        self.tokens: list[Tensor] = []
         self.norms: list[Tensor] = []
         self.part_norms: dict[str, Tensor] = {}
 
@@ -48,14 +50,22 @@ class LanguageModel(LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits_btv = self.model(batch.inputs_bt)
-        loss = self.optim.objective.loss(logits_btv.flatten(0, 1), batch.targets_bt.flatten())
+        logits_btv = self.model(*batch.inputs)
+        loss = self.optim.objective.loss(logits_btv.flatten(0, 1), batch.targets_bt.flatten()) * self.weight(batch)
         self.losses.append(loss.detach())
-        self.blocks.append(batch.blocks_b)
+        self.tokens.append((batch.targets_bt != IGNORED).sum())
+        self.rows.append(batch.rows_b)
         return loss
 
+    def weight(self, batch: Batch) -> Any:
+        """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
+        if self.trainer.world_size == 1:
+            return 1.0
+        mine: Any = (batch.targets_bt != IGNORED).sum().double()
+        return mine / self.trainer.strategy.reduce(mine.clone(), reduce_op="mean")
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.validation.update(self.model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten())
+        self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
 
     def configure_optimizers(self) -> Any:
         optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps)

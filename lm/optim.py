@@ -1,103 +1,142 @@
-"""What is minimised, by which rule, at which rate. Optimisers are torch's; schedules are pure functions."""
+"""How a model is trained: objective, optimiser and schedule together. Optimisers are torch's, found by class name."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from lm.model.transformer import Embedding
+from lm.objective import Objective
+from lm.schedule import Schedule
+
+UNUSABLE: dict[Any, str] = {
+    torch.optim.LBFGS: "evaluates the loss several times an update and takes no parameter groups",
+    torch.optim.SparseAdam: "takes sparse gradients only, and these are dense",
+    torch.optim.Rprop: "steps by the sign of the gradient of all data, which a batch does not give",
+    torch.optim.Muon: "takes matrices only; MuonAdamW is Muon for the hidden ones and AdamW for the rest",
+}
+"""Optimisers of torch that cannot train a model here, and why."""
+
+# parameters ----------------------------------------------------------------------------------------------------------
 
 
-def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
-    """The share of the peak rate at update `t`, counted from 1: t / warmup, then half a cosine down.
+def tables(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that hold a row a token or a position: embeddings, and the map to logits."""
+    modules = [module for module in model.modules() if isinstance(module, (nn.Embedding, Embedding))]
+    return list(dict.fromkeys(parameter for module in modules for parameter in module.parameters()))
 
-    It is 1 at t = warmup and `final` at t = total (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983).
+
+def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
+    """Parameter groups: matrices, which decay, and vectors (gains, offsets), which do not.
+
+    Those of `tables` that are matrices decay too, in a group of their own marked `table`.
     """
-    if t < warmup:
-        return t / warmup
-    progress = min(1.0, (t - warmup) / max(1, total - warmup))
-    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-class Schedule(ABC):
-    """How the learning rate moves over training."""
-
-    @abstractmethod
-    def factor(self, t: int, total: int) -> float:
-        """The share of the peak rate for update `t`, counted from 1, of `total`."""
-
-
-class Constant(Schedule):
-    """The same rate throughout, after a linear warm-up.
-
-    Args:
-        warmup: optimiser steps.
-    """
-
-    def __init__(self, warmup: int = 0) -> None:
-        self.warmup = _warmup(warmup)
-
-    def factor(self, t: int, total: int) -> float:
-        return min(1.0, t / self.warmup) if self.warmup else 1.0
-
-
-class WarmupCosine(Schedule):
-    """Linear warm-up, then half a cosine down.
-
-    Args:
-        warmup: optimiser steps.
-        final: share of the peak rate at the end.
-    """
-
-    def __init__(self, warmup: int = 100, final: float = 0.1) -> None:
-        if not 0 <= final <= 1:
-            raise ValueError(f"final={final} must lie in [0, 1]")
-        self.warmup = _warmup(warmup)
-        self.final = final
-
-    def factor(self, t: int, total: int) -> float:
-        return warmup_cosine(t, self.warmup, total, self.final)
-
-
-def _warmup(steps: int) -> int:
-    if steps < 0:
-        raise ValueError(f"warmup={steps} must be 0 or more steps")
-    return steps
-
-
-class Objective(ABC):
-    """The loss that training minimises; evaluation always uses the plain negative log-likelihood."""
-
-    @abstractmethod
-    def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
-        """A scalar, in nats per token."""
-
-
-class CrossEntropy(Objective):
-    """Mean cross-entropy against (1 - a) onehot + a / v (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567).
-
-    Args:
-        label_smoothing: a.
-    """
-
-    def __init__(self, label_smoothing: float = 0.0) -> None:
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
-        self.label_smoothing = label_smoothing
-
-    def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(logits_nv, targets_n, label_smoothing=self.label_smoothing)
-
-
-def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices, which decay, and vectors (gains, offsets), which do not."""
     trainable = [p for p in parameters if p.requires_grad]
+    marked = {id(p) for p in tables}
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if p.ndim >= 2]},
+        {"params": [p for p in trainable if p.ndim >= 2 and id(p) not in marked]},
+        {"params": [p for p in trainable if p.ndim >= 2 and id(p) in marked], "table": True},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+# optimisers ----------------------------------------------------------------------------------------------------------
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon for hidden matrices, AdamW for vectors and tables (Jordan 2024, https://kellerjordan.github.io/posts/muon).
+
+    Muon's updates are scaled to the size of AdamW's, so that both share one rate (Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982).
+
+    Args:
+        params: groups; those marked `table` go to AdamW whole.
+        lr: the rate of both.
+        weight_decay: decoupled, of both.
+        momentum, nesterov, ns_steps: Muon's.
+        betas, eps: AdamW's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+    ) -> None:
+        shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
+        muon: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+        hidden, others = (_part(params, wanted) for wanted in (True, False))
+        self.parts: list[torch.optim.Optimizer] = []
+        if hidden:
+            self.parts.append(torch.optim.Muon(hidden, **shared, **muon, adjust_lr_fn="match_rms_adamw"))
+        if others:
+            self.parts.append(torch.optim.AdamW(others, **shared, betas=betas, eps=eps))
+        super().__init__([group for part in self.parts for group in part.param_groups], {**shared, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update of all parameters; groups and state are this optimiser's, so that it is saved as one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            is_muon = isinstance(part, torch.optim.Muon)
+            part.param_groups = [group for group in self.param_groups if group["hidden"] is is_muon]
+            part.state = self.state
+            part.step()
+        return loss
+
+
+def _part(groups: Iterable[dict[str, Any]], hidden: bool) -> list[dict[str, Any]]:
+    """The groups cut down to their hidden matrices, or to all else."""
+    cut = [
+        {**group, "hidden": hidden, "params": [p for p in group["params"] if _is_hidden(p, group) is hidden]}
+        for group in groups
+    ]
+    return [group for group in cut if group["params"]]
+
+
+def _is_hidden(parameter: nn.Parameter, group: dict[str, Any]) -> bool:
+    return parameter.ndim == 2 and not group.get("table", False)
+
+
+def beta2_at(t: int, beta2: float) -> float:
+    """min(beta2, 1 - t^-0.8), the memory of squared gradients at update `t` counted from 1 (Shazeer and Stern 2018,
+    section 7.2, https://arxiv.org/abs/1804.04235)."""
+    return min(beta2, 1 - t**-0.8)
+
+
+class Beta2Warmup(LambdaLR):
+    """The rate of a schedule, and a beta2 that rises with the updates to the one configured.
+
+    torch's Adam still divides by 1 - beta2^t, which Adafactor has no need of: early updates are up to a tenth shorter.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> None:
+        if "betas" not in optimizer.defaults:
+            name = type(optimizer).__name__
+            raise ValueError(f"beta2_warmup=True needs an optimiser with betas, such as AdamW; {name} has none")
+        self.betas = [tuple(group["betas"]) for group in optimizer.param_groups]
+        super().__init__(optimizer, factor)
+
+    def get_lr(self) -> list[Any]:
+        """The rates of update last_epoch + 1; its beta2 is put into the groups."""
+        for group, (beta1, beta2) in zip(self.optimizer.param_groups, self.betas, strict=True):
+            group["betas"] = (beta1, beta2_at(self.last_epoch + 1, beta2))
+        return super().get_lr()
+
+
+# together ------------------------------------------------------------------------------------------------------------
 
 
 class Optim:
@@ -108,6 +147,7 @@ class Optim:
         optimizer: a torch optimiser; its own defaults hold where nothing is given.
         schedule: how the rate moves.
         objective: what is minimised.
+        beta2_warmup: whether beta2 of Adam and its kin is min(beta2, 1 - t^-0.8) at update t.
     """
 
     def __init__(
@@ -116,18 +156,23 @@ class Optim:
         optimizer: Callable[[Any, float], torch.optim.Optimizer],
         schedule: Schedule,
         objective: Objective,
+        beta2_warmup: bool = False,
     ) -> None:
         if not (lr > 0 and math.isfinite(lr)):
             raise ValueError(f"lr={lr} must be a finite number above 0")
+        cls: Any = getattr(optimizer, "func", optimizer)
+        if cls in UNUSABLE:
+            raise ValueError(f"optimizer={cls.__name__} {UNUSABLE[cls]}; choose AdamW, SGD, MuonAdamW or another")
         self.lr = lr
         self.optimizer = optimizer
         self.schedule = schedule
         self.objective = objective
+        self.beta2_warmup = beta2_warmup
 
     def build(
-        self, parameters: Iterable[nn.Parameter], total: int
-    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-        """The optimiser over `parameters` and its schedule over `total` steps."""
-        optimizer = self.optimizer(decay_groups(parameters), self.lr)
-        schedule = self.schedule
-        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step + 1, total))
+        self, parameters: Iterable[nn.Parameter], total: int, tables: Collection[nn.Parameter] = ()
+    ) -> tuple[torch.optim.Optimizer, LambdaLR]:
+        """The optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps."""
+        optimizer = self.optimizer(decay_groups(parameters, tables), self.lr)
+        kind = Beta2Warmup if self.beta2_warmup else LambdaLR
+        return optimizer, kind(optimizer, lambda step: self.schedule.factor(step + 1, total))

@@ -13,8 +13,8 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
+from lm.data.batch import Data
 from lm.data.order import chain
-from lm.data.text import TextData
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel
@@ -49,7 +49,7 @@ class Recorder(Callback):
         checkpoint_seconds: between checkpoints.
     """
 
-    def __init__(self, work: Path, data: TextData, report: Report, checkpoint_seconds: float) -> None:
+    def __init__(self, work: Path, data: Data, report: Report, checkpoint_seconds: float) -> None:
         self.work = work
         self.data = data
         self.report = report
@@ -57,6 +57,7 @@ class Recorder(Callback):
         self.rows: dict[int, dict[str, float]] = {}
         self.order = ""
         self.batches = 0
+        self.tokens = 0
         self.seconds = {"train": 0.0, "evaluation": 0.0}
         self.losses: list[float] = []
         self.norms: list[float] = []
@@ -68,7 +69,7 @@ class Recorder(Callback):
 
     # what a checkpoint keeps
 
-    KEPT = ("rows", "order", "batches", "seconds", "losses", "norms", "norm_sum", "norm_count")
+    KEPT = ("rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count")
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.KEPT}
@@ -114,9 +115,10 @@ class Recorder(Callback):
             return
         losses = trainer.strategy.reduce(torch.stack(module.losses), reduce_op="mean").double().tolist()
         norms = torch.stack(module.norms).double().tolist() if module.norms else []
-        for blocks in _gathered(module, module.blocks):
-            self.order = chain(self.order, blocks)
-        for buffer in (module.losses, module.norms, module.blocks):
+        for rows_b in _gathered(module, module.rows):
+            self.order = chain(self.order, rows_b)
+        self.tokens += int(trainer.strategy.reduce(torch.stack(module.tokens), reduce_op="sum").sum())
+        for buffer in (module.losses, module.norms, module.rows, module.tokens):
             buffer.clear()
         if self.diverged is None and not all(map(math.isfinite, losses)):
             bad = next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
@@ -136,7 +138,7 @@ class Recorder(Callback):
             return
         step, loss = trainer.global_step, sum(self.losses) / len(self.losses)
         self._row(step).update(
-            tokens=float(self.batches * self.data.batch_size * self.data.context),
+            tokens=float(self.tokens),
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
             gradient_norm=sum(self.norms) / len(self.norms),
@@ -225,7 +227,7 @@ class Recorder(Callback):
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """The measured part of the record."""
-        tokens = self.batches * self.data.batch_size * self.data.context
+        tokens = self.tokens
         rows = [row for _, row in sorted(self.rows.items()) if "train_loss" in row]
         if self.diverged is None:
             metrics = {name: measured[name] for name in ("nll", "perplexity", "bits_per_byte", "accuracy", "ece")}
@@ -242,7 +244,6 @@ class Recorder(Callback):
             "evaluated": {
                 "split": "validation",
                 "tokens": measured.get("evaluated_tokens"),
-                "blocks": self.data.blocks("validation"),
             },
             "reliability": measured.get("reliability"),
             "cost": {
@@ -258,9 +259,12 @@ class Recorder(Callback):
         }
 
 
-def _gathered(module: LanguageModel, blocks: list[Tensor]) -> list[np.ndarray]:
-    """Block numbers of each batch over all processes, in their global order."""
-    gathered: Any = module.all_gather(torch.stack(blocks))  # (batches, b), or (world, batches, b)
+def _gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
+    """Row numbers of each batch over all processes, in their global order; batches may differ in size."""
+    most = torch.tensor(max(map(len, rows)), device=rows[0].device)
+    size = int(module.trainer.strategy.reduce(most, reduce_op="max"))
+    padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
+    gathered: Any = module.all_gather(padded)  # (batches, b), or (world, batches, b)
     if gathered.ndim == 3:
         gathered = gathered.transpose(0, 1).flatten(1)
-    return list(gathered.cpu().numpy())
+    return [rows_b[rows_b >= 0] for rows_b in gathered.cpu().numpy()]

@@ -25,7 +25,7 @@ from lm.config import InputError
 FORMAT = 1
 """Version of the record. A store written by another version is refused, not guessed at."""
 
-WORK_FILES = ("cell.json", "outcome.json", "progress.json")
+WORK_FILES = ("cell.json", "outcome.json")
 """What a work folder holds that a finished cell does not."""
 
 Record = dict[str, Any]
@@ -139,11 +139,17 @@ class Store:
     def finish(self, cell: str, record: Record) -> Record:
         """Writes the record into the cell's work folder and makes the folder the finished cell."""
         write_atomic(self.work(cell) / "record.json", to_json(record))
-        self.recover(cell)
+        self.complete(cell)
         return record
 
     def recover(self, cell: str) -> None:
         """Completes a `finish` that was cut short after the record was written; does nothing otherwise."""
+        if (self.work(cell) / "record.json").is_file():
+            with self.lock(cell):
+                self.complete(cell)
+
+    def complete(self, cell: str) -> None:
+        """The second half of `finish`, for who holds the lock."""
         work, directory = self.work(cell), self.directory(cell)
         if not (work / "record.json").is_file():
             return

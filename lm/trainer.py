@@ -18,9 +18,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id
-from lm.data.text import TextData
+from lm.data import pairs, rows, text  # noqa: F401 - their classes are choices
+from lm.data.batch import Data
 from lm.data.tokens import Facts
-from lm.model.transformer import Decoder, initialized
+from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
+from lm.model.transformer import Model, initialized
 from lm.module import LanguageModel
 from lm.optim import Optim
 from lm.provenance import provenance
@@ -81,8 +83,8 @@ class Trainer(lightning.pytorch.Trainer):
 class Run:
     """The root of a configuration."""
 
-    data: Callable[[int], TextData]
-    model: Callable[[int, int], Decoder]
+    data: Callable[[int], Data]
+    model: Callable[[int, int], Model]
     optim: Optim
     trainer: Callable[[Recorder], Trainer]
     seed: int
@@ -106,6 +108,9 @@ EXECUTION = frozenset(
 )
 """Trainer settings that say how a cell is run, not what it computes."""
 
+TEXT = frozenset(("corpus", "tokenizer", "split"))
+"""Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -128,7 +133,8 @@ def identity(config: Tree, facts: Facts) -> str:
     trainer = {
         key: value for key, value in config["trainer"].items() if key not in EXECUTION and value != defaults.get(key)
     }
-    data = {key: value for key, value in config["data"].items() if key not in ("corpus", "tokenizer", "split")}
+    options = config["data"]["init_args"].items()
+    data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
     return run_id({"format": FORMAT, "config": what, "text": facts.identity()})
 
@@ -141,29 +147,26 @@ def check(tree: Tree) -> Cell:
     """
     config = resolve(tree, Run)
     run: Run = build(config, Run)
-    facts = _facts(canonical([config["data"][key] for key in ("corpus", "tokenizer", "split")]), config["seed"], run)
+    facts = _facts(canonical(config["data"]), config["seed"], run)
     with blame("data"):
         data = run.data(config["seed"])
     data.facts = facts
-    data.prepare_data()
+    data.setup("fit")
     _check_execution(run, data, config["trainer"])
+    batch = next(iter(data.training_batches(0, 1)))
     with blame("model"), torch.device("meta"):
-        model = run.model(facts.vocabulary, data.context)
-        model(torch.zeros(1, data.context, dtype=torch.long))
+        run.model(facts.vocabulary, data.context)(*(x[:1].to("meta") for x in batch.inputs))
     with blame("optim"):
         run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], config["trainer"]["max_steps"])
     return Cell(config, facts, identity(config, facts))
 
 
-def _check_execution(run: Run, data: TextData, settings: Tree) -> None:
+def _check_execution(run: Run, data: Data, settings: Tree) -> None:
     if settings["max_steps"] < 1:
         raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {settings['max_steps']}")
     with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
         trainer = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0))
-    if data.batch_size % trainer.world_size:
-        raise InputError(
-            f"data.batch_size: {data.batch_size} rows cannot be shared evenly among {trainer.world_size} devices"
-        )
+    data.check_devices(trainer.world_size)
 
 
 _prepared: dict[str, Facts] = {}
@@ -183,7 +186,8 @@ def _facts(key: str, seed: int, run: Run) -> Facts:
 def parameter_count(cell: Cell) -> int:
     """Trainable parameters of the cell's model, shared ones once."""
     with torch.device("meta"):
-        model = build(cell.config, Run).model(cell.facts.vocabulary, cell.config["data"]["context"])
+        run: Run = build(cell.config, Run)
+        model = run.model(cell.facts.vocabulary, run.data(run.seed).context)
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
@@ -228,7 +232,7 @@ def train(work: Path, report: Report, execution: Execution) -> None:
         fit(_read(work), work, report, execution)
         return
     with store.lock(cell_id), quiet():
-        store.recover(cell_id)
+        store.complete(cell_id)
         if store.finished(cell_id) and not execution.again:  # by another command, while this one waited
             shutil.rmtree(work, ignore_errors=True)
             return
@@ -266,10 +270,9 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution) -> None:
     run: Run = build(cell.config, Run)
     data = run.data(run.seed)
     data.facts = cell.facts
-    data.setup()
-    assert data.tokens is not None
+    data.setup("fit")
     model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
-    module = LanguageModel(model, run.optim, torch.from_numpy(data.tokens.bytes_per_token), run.seed)
+    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds))
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     trainer.precision_plugin.convert_module(module)

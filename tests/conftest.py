@@ -51,13 +51,14 @@ def record(cell: str, outcome: float | str, seed: int) -> dict[str, Any]:
     if outcome == "failed":
         return {**common, "status": "failed", "error": "RuntimeError: no", "metrics": {}, "cost": {}}
     ended_well = isinstance(outcome, float)
+    nll = outcome if isinstance(outcome, float) else 1.0
     metrics = {
-        "nll": outcome,
+        "nll": nll,
         "perplexity": None,
-        "bits_per_byte": 2 * outcome,
-        "accuracy": 1 / outcome,
+        "bits_per_byte": 2 * nll,
+        "accuracy": 1 / nll,
         "ece": 0.01,
-        "train_loss": outcome - 0.1,
+        "train_loss": nll - 0.1,
         "gradient_norm": 1.0,
     }
     reliability = {"count": [10 * (m + 1) for m in range(BINS)], "confidence": [(m + 0.5) / BINS for m in range(BINS)]}

@@ -13,25 +13,31 @@ from lm.model.transformer import Decoder, initialized
 VOCABULARY, CONTEXT = 11, 12
 
 MODEL: Tree = {
-    "width": 16,
-    "heads": 2,
-    "layers": 2,
-    "embedding": {},
-    "position": "Rope",
-    "block": "PreNorm",
-    "norm": "LayerNorm",
-    "attention": "MultiHead",
-    "mlp": "GELU",
-    "initializer": "Normal",
+    "class_path": "Decoder",
+    "init_args": {
+        "width": 16,
+        "heads": 2,
+        "layers": 2,
+        "embedding": {},
+        "position": "Rope",
+        "block": "PreNorm",
+        "norm": "LayerNorm",
+        "attention": "MultiHead",
+        "mlp": "GELU",
+        "initializer": "Normal",
+    },
 }
 
 RUN: Tree = {
     "data": {
-        "corpus": {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 3000}},
-        "tokenizer": "Bytes",
-        "context": 16,
-        "batch_size": 8,
-        "split": [0.8, 0.1, 0.1],
+        "class_path": "TextData",
+        "init_args": {
+            "corpus": {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 3000}},
+            "tokenizer": "Bytes",
+            "context": 16,
+            "batch_size": 8,
+            "split": [0.8, 0.1, 0.1],
+        },
     },
     "model": MODEL,
     "optim": {
@@ -58,10 +64,12 @@ class ModelRoot:
     model: Callable[[int, int], Decoder]
 
 
-def decoder(changes: dict[str, Any] | None = None, seed: int = 0) -> Decoder:
+def decoder(
+    changes: dict[str, Any] | None = None, seed: int = 0, vocabulary: int = VOCABULARY, context: int = CONTEXT
+) -> Decoder:
     """A tiny decoder with `changes` to the parts, keyed as under `model`."""
     tree = override({"model": MODEL}, {f"model.{key}": value for key, value in (changes or {}).items()})
-    return initialized(build(resolve(tree, ModelRoot), ModelRoot).model, VOCABULARY, CONTEXT, seed)
+    return initialized(build(resolve(tree, ModelRoot), ModelRoot).model, vocabulary, context, seed)
 
 
 def parts() -> list[tuple[str, str]]:
@@ -74,3 +82,16 @@ def parts() -> list[tuple[str, str]]:
 def tokens(batch: int = 3, time: int = CONTEXT, seed: int = 0) -> torch.Tensor:
     """Random token ids, (batch, time)."""
     return torch.randint(VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(seed))
+
+
+def example(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Normal random numbers in float64."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def noisy(module: torch.nn.Module) -> Any:
+    """The module in float64 and evaluation, every parameter a random number, offsets and gains too."""
+    with torch.no_grad():
+        for index, parameter in enumerate(module.parameters()):
+            parameter.copy_(0.5 * example(*parameter.shape, seed=index))
+    return module.double().eval()

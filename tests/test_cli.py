@@ -227,9 +227,9 @@ def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(base: Pat
     (config,) = base.glob("out/cells/*/config.yaml")
     saved = yaml.safe_load(config.read_text())
     assert saved["optim"]["lr"] == 0.003
-    assert saved["model"]["mlp"] == {
+    assert saved["model"]["init_args"]["mlp"] == {
         "class_path": "GELU",
-        "init_args": {"approximate": "none", "bias": True, "expansion": 4.0},
+        "init_args": {"approximate": "none", "bias": True, "dropout": 0.0, "expansion": 4.0},
     }
     again = lm("fit", str(config), "--out", "out", cwd=base)
     assert again.returncode == 0, again.stderr
@@ -292,4 +292,4 @@ def test_every_shipped_experiment_can_be_planned(path: Path, tmp_path: Path) -> 
 def test_an_override_on_the_command_line_wins_over_the_file() -> None:
     tree = override(RUN, {"optim.lr": 1.0, "model.norm.init_args.eps": 1e-3})
     assert tree["optim"]["lr"] == 1.0
-    assert tree["model"]["norm"] == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}
+    assert tree["model"]["init_args"]["norm"] == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}

@@ -10,9 +10,10 @@ import torch
 
 from lm.components import Slot, build, choices, describe, plain_options, resolve, slot_of
 from lm.config import InputError, Tree, load_yaml, override, run_id
-from lm.model.position import Position, Rope
+from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.optim import WarmupCosine
+from lm.optim import MuonAdamW
+from lm.schedule import WarmupCosine
 from lm.trainer import Run
 
 BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
@@ -20,6 +21,14 @@ BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" /
 
 def resolved(changes: dict[str, Any] | None = None) -> Tree:
     return resolve(override(BASE, changes or {}), Run)
+
+
+def at(config: Tree, path: str) -> Any:
+    """What stands at `path`, `init_args` left out of it as in an override."""
+    node: Any = config
+    for name in path.split("."):
+        node = (node["init_args"] if "class_path" in node else node)[name]
+    return node
 
 
 def refusal(changes: dict[str, Any]) -> str:
@@ -38,7 +47,7 @@ from pathlib import Path
 
 from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.optim import Schedule
+from lm.schedule import Schedule
 
 
 class Spiral(Position):
@@ -136,14 +145,12 @@ def test_a_value_that_is_none_of_the_listed_is_answered_with_the_nearest() -> No
 @pytest.mark.parametrize("path", ["seed", "optim.lr", "model.position", "data.corpus", "trainer"])
 def test_a_setting_without_a_default_is_asked_for(path: str) -> None:
     tree = override(BASE, {})
-    section: Any = tree
-    *above, name = path.split(".")
-    for key in above:
-        section = section[key]
-    del section[name]
+    above, _, name = path.rpartition(".")
+    section = at(tree, above) if above else tree
+    del (section["init_args"] if "class_path" in section else section)[name]
     with pytest.raises(InputError) as caught:
         resolve(tree, Run)
-    assert str(caught.value).startswith(f"{path if path != 'trainer' else 'trainer.max_steps'}: ")
+    assert str(caught.value).startswith(f"{path}: ")
     assert "needs this setting: " in str(caught.value)
 
 
@@ -166,7 +173,7 @@ def test_a_section_is_refused_unless_it_is_a_mapping() -> None:
     [
         ("json.JSONDecoder", "'json.JSONDecoder' is not a concrete subclass of lm.model.position.Position"),
         ("json.dumps", "'json.dumps' is not a concrete subclass of lm.model.position.Position"),
-        ("lm.optim.Constant", "'lm.optim.Constant' is not a concrete subclass of lm.model.position.Position"),
+        ("lm.schedule.Constant", "'lm.schedule.Constant' is not a concrete subclass of lm.model.position.Position"),
         ("no_such_module.X", "cannot import 'no_such_module.X': No module named 'no_such_module'"),
         ("json.Nothing", "cannot import 'json.Nothing': module 'json' has no attribute 'Nothing'"),
     ],
@@ -176,9 +183,9 @@ def test_a_dotted_path_to_something_else_is_refused(name: str, message: str) -> 
 
 
 def test_an_abstract_class_is_refused(brought: str) -> None:
-    ending = "is not a concrete subclass of lm.optim.Schedule"
+    ending = "is not a concrete subclass of lm.schedule.Schedule"
     assert refusal({"optim.schedule": f"{brought}.Unfinished"}) == f"optim.schedule: '{brought}.Unfinished' {ending}"
-    assert refusal({"optim.schedule": "lm.optim.Schedule"}) == f"optim.schedule: 'lm.optim.Schedule' {ending}"
+    assert refusal({"optim.schedule": "lm.schedule.Schedule"}) == f"optim.schedule: 'lm.schedule.Schedule' {ending}"
 
 
 @pytest.mark.parametrize(
@@ -211,20 +218,21 @@ def test_the_option_at_fault_is_named_though_its_name_begins_like_another(brough
 def test_a_class_of_a_users_own_is_found_by_its_dotted_path(brought: str) -> None:
     node = {"class_path": f"{brought}.Spiral", "init_args": {"turns": 2}}
     config = resolved({"model.position": node})
-    assert config["model"]["position"]["class_path"] == f"{brought}.Spiral"
+    assert at(config, "model.position")["class_path"] == f"{brought}.Spiral"
     position = build(config, Run).model.keywords["position"](Shape(5, 4, 8, 2, 1))
     assert (type(position).__name__, type(position).__module__, position.turns) == ("Spiral", brought, 2.0)
 
 
 def test_a_class_of_a_users_own_does_not_stand_in_for_one_of_the_same_name(brought: str) -> None:
     own, ours = resolved({"model.position": f"{brought}.Rope"}), resolved({"model.position": "Rope"})
-    assert own["model"]["position"] == {"class_path": f"{brought}.Rope", "init_args": {"base": 3.0}}
-    assert ours["model"]["position"] == {"class_path": "Rope", "init_args": {"base": 10000.0}}
-    assert choices(Position)["Rope"] is Rope
+    assert at(own, "model.position") == {"class_path": f"{brought}.Rope", "init_args": {"base": 3.0}}
+    assert at(ours, "model.position") == {"class_path": "Rope", "init_args": {"base": 10000.0}}
+    assert choices(Position)["Rope"].__module__.startswith("lm.")
 
 
 def test_one_class_has_one_name_however_it_was_given() -> None:
-    names = ["Rope", "lm.model.position.Rope", {"class_path": "Rope"}, {"class_path": "Rope", "init_args": None}]
+    dotted = f"{choices(Position)['Rope'].__module__}.Rope"
+    names = ["Rope", dotted, {"class_path": "Rope"}, {"class_path": "Rope", "init_args": None}]
     assert len({run_id(resolved({"model.position": name})) for name in names}) == 1
 
 
@@ -234,6 +242,12 @@ def test_the_choices_are_the_concrete_public_subclasses_of_the_package() -> None
     assert all(issubclass(cls, Position) and cls is not Position for cls in found.values())
     assert all(cls.__module__.startswith("lm.") for cls in found.values())
     assert {"AdamW", "SGD"} <= choices(torch.optim.Optimizer).keys()
+
+
+def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> None:
+    assert choices(torch.optim.Optimizer)["MuonAdamW"] is MuonAdamW
+    config = resolved({"optim.optimizer": "lm.optim.MuonAdamW"})
+    assert config["optim"]["optimizer"]["class_path"] == "MuonAdamW"
 
 
 @pytest.mark.parametrize(
@@ -273,12 +287,12 @@ def test_a_type_is_described_in_words(hint: Any, words: str) -> None:
 
 def test_every_default_is_filled_in() -> None:
     config = resolved({"optim.schedule": "WarmupCosine", "optim.optimizer": "AdamW", "model.position": "Rope"})
-    assert config["optim"]["schedule"] == {"class_path": "WarmupCosine", "init_args": {"warmup": 100, "final": 0.1}}
-    assert config["model"]["position"] == {"class_path": "Rope", "init_args": {"base": 10000.0}}
+    assert at(config, "optim.schedule") == {"class_path": "WarmupCosine", "init_args": {"warmup": 100, "final": 0.1}}
+    assert at(config, "model.position") == {"class_path": "Rope", "init_args": {"base": 10000.0}}
     betas = torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).defaults["betas"]
-    assert config["optim"]["optimizer"]["init_args"]["betas"] == list(betas)
-    assert config["trainer"]["accumulate_grad_batches"] == 1
-    assert config["data"]["evaluation_batch_size"] is None
+    assert at(config, "optim.optimizer.betas") == list(betas)
+    assert at(config, "trainer.accumulate_grad_batches") == 1
+    assert at(config, "data.evaluation_batch_size") is None
 
 
 def test_numbers_that_yaml_reads_as_text_or_as_whole_become_what_the_constructor_takes() -> None:

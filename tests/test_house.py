@@ -18,14 +18,20 @@ ORDER = (
     "data",
     "model",
     "metrics",
+    "schedule",
+    "objective",
     "optim",
     "module",
     "provenance",
     "recorder",
     "trainer",
+    "count",
     "analysis",
     "report",
+    "generate",
+    "translate",
     "sweep",
+    "verify",
     "cli",
     "__main__",
 )
@@ -89,7 +95,8 @@ def test_config_imports_nothing_of_lm() -> None:
 def loaded(statement: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after a statement."""
     code = f"import sys\n{statement}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    command = [sys.executable, "-P", "-c", code]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
 @pytest.mark.slow

@@ -1,49 +1,24 @@
-"""Schedules, objective and optimiser against torch's own and against formulas written out."""
+"""Optimisers in groups, at the rate of a schedule, against torch's own and against formulas written out."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from helpers import RUN, decoder
+from torch import Tensor, nn
 
-from lm.optim import Constant, CrossEntropy, Optim, Schedule, WarmupCosine, decay_groups, warmup_cosine
+from lm.components import build, resolve
+from lm.config import InputError, override
+from lm.objective import CrossEntropy
+from lm.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
+from lm.results import Store
+from lm.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
+from lm.trainer import Execution, check, train, write_work
 
-# schedules
-
-
-@pytest.mark.parametrize(
-    ("t", "factor"), [(1, 0.1), (5, 0.5), (10, 1.0), (35, 0.5 + 0.5 * math.sqrt(0.5)), (60, 0.5), (110, 0.0)]
-)
-def test_warmup_cosine_worked_by_hand(t: int, factor: float) -> None:
-    assert warmup_cosine(t, 10, 110) == pytest.approx(factor, abs=1e-15)
-
-
-@pytest.mark.parametrize(("warmup", "total", "final"), [(0, 10, 0.0), (3, 20, 0.1), (1, 7, 1.0), (19, 20, 0.3)])
-def test_the_schedule_peaks_after_warmup_and_ends_at_its_final_share(warmup: int, total: int, final: float) -> None:
-    factors = [warmup_cosine(t, warmup, total, final) for t in range(warmup, total + 1)]
-    assert factors[0] == 1.0
-    assert factors[-1] == pytest.approx(final, abs=1e-15)
-    assert (np.diff(factors) <= 0).all()
-    assert warmup_cosine(total + 5, warmup, total, final) == factors[-1]
-    assert np.diff([warmup_cosine(t, warmup, total, final) for t in range(warmup + 1)]) == pytest.approx(
-        [1 / warmup] * warmup if warmup else []
-    )
-
-
-def test_the_cosine_is_torchs() -> None:
-    warmup, total, final = 5, 30, 0.1
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=final)
-    for t in range(warmup, total + 1):
-        assert warmup_cosine(t, warmup, total, final) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
-        optimizer.step()
-        torchs.step()
-
-
-def test_a_constant_rate_warms_up_linearly_and_stays() -> None:
-    assert [Constant(4).factor(t, 8) for t in range(1, 9)] == [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]
-    assert [Constant().factor(t, 3) for t in range(1, 4)] == [1, 1, 1]
+# rate
 
 
 @pytest.mark.parametrize("schedule", [WarmupCosine(3, 0.2), Constant(2), Constant()])
@@ -59,41 +34,7 @@ def test_update_t_is_made_at_the_rate_of_the_schedule_at_t(schedule: Schedule) -
     assert rates == pytest.approx([0.5 * schedule.factor(t, total) for t in range(1, total + 1)], rel=1e-12)
 
 
-# objective
-
-
-def logits_and_targets(n: int = 12, v: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
-    random = torch.Generator().manual_seed(0)
-    logits_nv = 3 * torch.randn(n, v, generator=random, dtype=torch.float64)
-    return logits_nv, torch.randint(v, (n,), generator=random)
-
-
-def test_cross_entropy_worked_by_hand() -> None:
-    logits_nv = torch.tensor([[2, 1, 0.1, -1, 0.5], [1.2, 0, 0.3, 2, -0.2]], dtype=torch.float64)
-    assert float(CrossEntropy().loss(logits_nv, torch.tensor([0, 3]))) == pytest.approx(0.6063537, abs=5e-8)
-    single = torch.tensor([[2, 1, 0.1]], dtype=torch.float64)
-    assert float(CrossEntropy().loss(single, torch.tensor([0]))) == pytest.approx(0.4170299, abs=5e-8)
-
-
-def test_the_gradient_of_cross_entropy_is_p_minus_y() -> None:
-    logits_nv = torch.tensor([[5, 0.5]], dtype=torch.float64, requires_grad=True)
-    CrossEntropy().loss(logits_nv, torch.tensor([0])).backward()
-    torch.testing.assert_close(logits_nv.grad, torch.tensor([[-0.0109869, 0.0109869]]).double(), atol=5e-8, rtol=0)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_label_smoothing_is_cross_entropy_against_mixed_targets(smoothing: float) -> None:
-    logits_nv, targets_n = logits_and_targets()
-    v = logits_nv.shape[1]
-    mixed_nv = (1 - smoothing) * nn.functional.one_hot(targets_n, v).double() + smoothing / v
-    by_hand = -(mixed_nv * (logits_nv - logits_nv.exp().sum(1, keepdim=True).log())).sum(1).mean()
-    found = CrossEntropy(smoothing).loss(logits_nv, targets_n)
-    torchs = nn.functional.cross_entropy(logits_nv, targets_n, label_smoothing=smoothing)
-    torch.testing.assert_close(found, by_hand, rtol=1e-12, atol=0)
-    torch.testing.assert_close(found, torchs, rtol=1e-12, atol=0)
-
-
-# optimiser
+# groups
 
 
 class Small(nn.Module):
@@ -155,6 +96,224 @@ def test_adamw_steps_are_those_of_the_formula() -> None:
             np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-12, atol=1e-14)
 
 
+# every optimiser
+
+
+USABLE = {
+    "Adam": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
+    "AdamW": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "RMSprop": {"alpha": 0.9, "momentum": 0.5, "weight_decay": 0.1},
+}
+
+
+def configured(name: str, options: dict[str, Any], changes: dict[str, Any] | None = None) -> Optim:
+    """The Optim that a configuration describes."""
+    node = {"class_path": name, "init_args": options}
+    tree = override({"optim": RUN["optim"]}, {"optim.lr": 0.05, "optim.optimizer": node, **(changes or {})})["optim"]
+    return build(resolve(tree, Optim), Optim)
+
+
+def gradients(parameters: list[nn.Parameter], seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=random, dtype=parameter.dtype)
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_an_optimiser_found_by_name_steps_as_torchs_does_at_the_schedules_rate(name: str) -> None:
+    optim, total = configured(name, USABLE[name], {"optim.schedule": "WarmupLinear", "optim.schedule.warmup": 3}), 7
+    values = [torch.randn(3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)]
+    ours, torchs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
+    optimizer, scheduler = optim.build(ours, total)
+    groups = [{"params": [torchs[0]]}, {"params": [torchs[1]], "weight_decay": 0.0}]
+    expected = getattr(torch.optim, name)(groups, lr=0.05, **USABLE[name])
+    for t in range(1, total + 1):
+        gradients(ours, t)
+        gradients(torchs, t)
+        for group in expected.param_groups:
+            group["lr"] = 0.05 * WarmupLinear(3).factor(t, total)
+        optimizer.step()
+        scheduler.step()
+        expected.step()
+        for mine, other in zip(ours, torchs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-15)
+
+
+def test_adams_decay_goes_through_the_moments_and_adamws_does_not() -> None:
+    value, steps = torch.randn(3, 2, dtype=torch.float64), {}
+    for name in ("Adam", "AdamW"):
+        parameter = nn.Parameter(value.clone())
+        optimizer, _ = configured(name, {"weight_decay": 0.1, "eps": 1e-12}, {"optim.schedule": "Constant"}).build(
+            [parameter], 1
+        )
+        gradients([parameter], 0)
+        gradient = parameter.grad
+        optimizer.step()
+        steps[name] = parameter.detach()
+    assert isinstance(gradient, Tensor)
+    coupled = value - 0.05 * (gradient + 0.1 * value).sign()  # the first step of Adam is the sign of its gradient
+    torch.testing.assert_close(steps["Adam"], coupled, rtol=1e-8, atol=0)
+    torch.testing.assert_close(steps["AdamW"], (1 - 0.05 * 0.1) * value - 0.05 * gradient.sign(), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("cls", UNUSABLE, ids=lambda cls: cls.__name__)
+def test_an_optimiser_that_cannot_work_is_refused_with_the_reason(cls: type) -> None:
+    with pytest.raises(InputError) as caught:
+        configured(cls.__name__, {})
+    assert f"optimizer={cls.__name__} {UNUSABLE[cls]}; choose AdamW" in str(caught.value)
+
+
+def test_nesterov_without_momentum_is_refused_when_the_optimiser_is_built() -> None:
+    with pytest.raises(ValueError, match="Nesterov momentum requires a momentum"):
+        configured("SGD", {"nesterov": True}).build([nn.Parameter(torch.zeros(2, 2))], 3)
+
+
+# Muon
+
+
+def test_the_tables_of_a_model_are_its_embeddings_and_its_map_to_logits() -> None:
+    tied = decoder({"position": "Learned"})
+    assert [name for name, p in tied.named_parameters() if any(p is table for table in tables(tied))] == [
+        "embedding.tokens.weight",
+        "position.table.weight",
+    ]
+    untied = decoder({"embedding": {"tied": False}})
+    assert len(tables(untied)) == 2
+
+
+def test_muon_has_the_hidden_matrices_and_adamw_the_rest_and_each_steps_as_torchs() -> None:
+    ours, torchs = decoder(), decoder()
+    optim = configured("MuonAdamW", {"weight_decay": 0.1, "betas": [0.8, 0.9]}, {"optim.schedule": "Constant"})
+    optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
+    named = dict(torchs.named_parameters())
+    hidden = [p for name, p in named.items() if p.ndim == 2 and not name.startswith("embedding")]
+    vectors = [p for p in named.values() if p.ndim < 2]
+    muon = torch.optim.Muon(hidden, 0.05, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    groups = [{"params": [named["embedding.tokens.weight"]]}, {"params": vectors, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, 0.05, weight_decay=0.1, betas=(0.8, 0.9))
+    assert len(hidden) + len(vectors) + 1 == len(named)
+    for t in range(5):
+        gradients(list(ours.parameters()), t)
+        gradients(list(torchs.parameters()), t)
+        if t == 3:  # taken up from what was saved
+            state = optimizer.state_dict()
+            optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
+            optimizer.load_state_dict(state)
+        for each in (optimizer, muon, adamw):
+            each.step()
+        for mine, other in zip(ours.parameters(), torchs.parameters(), strict=True):
+            assert torch.equal(mine, other)
+
+
+def test_muon_evaluates_a_closure_once_with_gradients() -> None:
+    parameter, calls = nn.Parameter(torch.ones(2, 2)), []
+
+    def closure() -> Tensor:
+        calls.append(torch.is_grad_enabled())
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert MuonAdamW([{"params": [parameter]}], 0.1).step(closure) == 4
+    assert calls == [True]
+    assert (parameter != 1).all()
+
+
+# beta2
+
+
+@pytest.mark.parametrize(("t", "beta2"), [(1, 0.0), (2, 1 - 2**-0.8), (32, 1 - 1 / 16), (10**6, 0.99)])
+def test_beta2_worked_by_hand(t: int, beta2: float) -> None:
+    assert beta2_at(t, 0.99) == pytest.approx(beta2, rel=1e-14)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adam", "MuonAdamW"])
+def test_update_t_is_made_with_beta2_at_t(name: str) -> None:
+    optim = configured(name, {"betas": [0.8, 0.9]}, {"optim.beta2_warmup": True})
+    parameters = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
+    optimizer, scheduler = optim.build(parameters, 40)
+    for t in range(1, 41):
+        assert [group["betas"] for group in optimizer.param_groups] == [(0.8, min(0.9, 1 - t**-0.8))] * 2
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * optim.schedule.factor(t, 40), rel=1e-12)
+        gradients(parameters, t)
+        optimizer.step()
+        scheduler.step()
+    assert optimizer.param_groups[-1]["betas"] == (0.8, 0.9)
+
+
+def test_squared_gradients_are_averaged_with_the_rising_beta2() -> None:
+    optim = configured("Adam", {"betas": [0.9, 0.999]}, {"optim.beta2_warmup": True})
+    parameter = nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
+    optimizer, scheduler = optim.build([parameter], 20)
+    seen = []
+    for t in range(1, 21):
+        gradients([parameter], t)
+        seen.append(parameter.grad.square())  # type: ignore[union-attr]
+        optimizer.step()
+        scheduler.step()
+    average = torch.zeros_like(parameter)
+    for t, squared in enumerate(seen, 1):
+        average = (1 - t**-0.8) * average + t**-0.8 * squared
+    torch.testing.assert_close(optimizer.state[parameter]["exp_avg_sq"], average.detach(), rtol=1e-12, atol=0)
+
+
+def test_an_optimiser_without_betas_has_no_beta2_to_warm_up() -> None:
+    optim = configured("SGD", {}, {"optim.beta2_warmup": True})
+    with pytest.raises(ValueError, match="beta2_warmup=True needs an optimiser with betas, such as AdamW; SGD has"):
+        optim.build([nn.Parameter(torch.zeros(2, 2))], 3)
+
+
+# resuming
+
+
+class Killed(BaseException):
+    """Ends a run as a signal would."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optim.beta2_warmup": True, "optim.schedule": {"class_path": "WarmupStableDecay", "init_args": {"warmup": 3}}},
+        {"optim.beta2_warmup": True, "optim.optimizer": "MuonAdamW", "optim.schedule": "WarmupLinear"},
+        {
+            "optim.optimizer": {"class_path": "SGD", "init_args": USABLE["SGD"]},
+            "optim.schedule": {"class_path": "InverseSquareRoot", "init_args": {"warmup": 4}},
+        },
+        {"optim.optimizer": "RMSprop", "optim.objective.z_loss": 1e-3},
+    ],
+    ids=["beta2", "muon", "sgd", "rmsprop"],
+)
+def test_a_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
+    cell = check(override(RUN, changes))
+    stopped = []
+
+    def kill(step: int, steps: int, loss: float) -> None:
+        if len(stopped) < 3 and step > 3 * len(stopped) + 1 and step < steps:
+            stopped.append(step)
+            raise Killed
+
+    def trained(out: Path, report: Any) -> dict[str, Tensor]:
+        work = write_work(cell, Store(out))
+        while not Store(out).finished(cell.id):
+            try:
+                train(work, report, Execution(threads=1, checkpoint_seconds=0))
+            except Killed:
+                continue
+        assert Store(out).record(cell.id)["status"] == "ok"
+        path = Store(out).directory(cell.id) / "last.ckpt"
+        return dict(torch.load(path, weights_only=True)["state_dict"])
+
+    whole, resumed = trained(tmp_path / "whole", lambda *_: None), trained(tmp_path / "killed", kill)
+    assert len(stopped) >= 2
+    assert Store(tmp_path / "killed").record(cell.id)["provenance"]["resumed"]
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
+    read = lambda out: Store(out).history(cell.id).read_text()  # noqa: E731
+    assert read(tmp_path / "whole") == read(tmp_path / "killed")
+
+
 # refusing
 
 
@@ -162,14 +321,3 @@ def test_adamw_steps_are_those_of_the_formula() -> None:
 def test_a_rate_that_is_no_positive_number_is_refused(lr: float) -> None:
     with pytest.raises(ValueError, match=f"lr={lr} must be a finite number above 0"):
         Optim(lr, torch.optim.SGD, Constant(), CrossEntropy())
-
-
-def test_numbers_out_of_range_are_refused_by_name_and_value() -> None:
-    with pytest.raises(ValueError, match=r"label_smoothing=1\.0 must lie in \[0, 1\)"):
-        CrossEntropy(1.0)
-    with pytest.raises(ValueError, match=r"final=1\.5 must lie in \[0, 1\]"):
-        WarmupCosine(1, 1.5)
-    with pytest.raises(ValueError, match="warmup=-1 must be 0 or more steps"):
-        WarmupCosine(-1)
-    with pytest.raises(ValueError, match="warmup=-1 must be 0 or more steps"):
-        Constant(-1)

@@ -61,7 +61,7 @@ def bare_loop(cell: Cell) -> tuple[dict[str, torch.Tensor], list[float], list[fl
     optimizer, schedule = built.optim.build(model.parameters(), settings["max_steps"])
     losses, norms = [], []
     for batch in data.training_batches(0, settings["max_steps"]):
-        loss = built.optim.objective.loss(model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten())
+        loss = built.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
         optimizer.zero_grad()
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
@@ -99,7 +99,7 @@ def test_the_record_holds_what_a_second_evaluation_finds(tmp_path: Path) -> None
     model.load_state_dict(weights(tmp_path, cell))
     with torch.no_grad():
         batches = list(data.evaluation_batches("validation"))
-        logits = torch.cat([model(batch.inputs_bt).flatten(0, 1) for batch in batches])
+        logits = torch.cat([model(*batch.inputs).flatten(0, 1) for batch in batches])
         targets = torch.cat([batch.targets_bt.flatten() for batch in batches])
     nll = torch.nn.functional.cross_entropy(logits, targets).item()
     measured = record["metrics"]
@@ -199,7 +199,7 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
     def killed(*_: object) -> None:
         raise Killed
 
-    for place in ("lm.trainer.finish", "lm.results.Store.recover"):
+    for place in ("lm.trainer.finish", "lm.results.Store.complete"):
         with monkeypatch.context() as patch:
             patch.setattr(place, killed)
             with pytest.raises(Killed):
@@ -249,7 +249,7 @@ def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert record["status"] == "failed"
     assert record["error"] == "RuntimeError: out of luck"
     assert "Traceback" in record["traceback"]
-    assert cell.config["model"]["mlp"]["class_path"] == "user_broken.Broken"
+    assert cell.config["model"]["init_args"]["mlp"]["class_path"] == "user_broken.Broken"
 
 
 def test_identity_ignores_where_the_text_lies_and_how_the_cell_is_run(tmp_path: Path) -> None:

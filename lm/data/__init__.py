@@ -1,1 +1,4 @@
 """Corpora, tokenizers, packing, the order of batches, and the LightningDataModule."""
+
+IGNORED = -100
+"""A target that is not to be predicted, such as padding."""

@@ -3,9 +3,12 @@
 import glob
 import gzip
 import hashlib
+import io
 import itertools
 import json
+import re
 import sysconfig
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -109,7 +112,10 @@ class LocalText(Corpus):
     """
 
     def __init__(
-        self, path: str | list[str], field: str = "text", document: Literal["file", "line", "paragraph"] = "file"
+        self,
+        path: str | list[str],
+        field: str = "text",
+        document: Literal["file", "line", "paragraph"] = "file",
     ) -> None:
         self.patterns = [path] if isinstance(path, str) else list(path)
         self.field = field
@@ -119,8 +125,9 @@ class LocalText(Corpus):
         """The files that the patterns name, sorted. Raises InputError for a pattern that names none."""
         found: list[Path] = []
         for pattern in self.patterns:
-            matches = sorted(Path(p) for p in glob.glob(str(Path(pattern).expanduser()), recursive=True))
-            matches = [p for p in matches if p.is_file()]
+            literal = Path(pattern).expanduser()
+            globbed = sorted(Path(p) for p in glob.glob(str(literal), recursive=True))
+            matches = [literal] if literal.is_file() else [p for p in globbed if p.is_file()]
             if not matches:
                 folder = Path(pattern).parent
                 siblings = [str(p) for p in folder.iterdir()] if folder.is_dir() else []
@@ -142,26 +149,31 @@ class LocalText(Corpus):
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"data.corpus.path: {path} is not UTF-8 text (byte {error.start})") from None
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"data.corpus.path: {path} cannot be read ({error})") from None
         if kind == ".jsonl":
             yield from self._json_lines(path, text)
         elif self.document == "line":
             yield from text.splitlines(keepends=True)
         elif self.document == "paragraph":
-            yield from (paragraph + "\n\n" for paragraph in text.split("\n\n") if paragraph)
+            yield from re.split(r"(?<=\n\n)(?=[^\n])", text)
         else:
             yield text
 
     def _json_lines(self, path: Path, text: str) -> Iterator[str]:
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
+            row = None
             try:
                 row = json.loads(line)
-                yield str(row[self.field])
+                found = row[self.field]
+                if not isinstance(found, str):
+                    raise TypeError
+                found.encode("utf-8")
+                yield found
             except (ValueError, TypeError, KeyError):
-                keys = list(row) if isinstance(locals().get("row"), dict) else []
+                keys = list(row) if isinstance(row, dict) else []
                 raise InputError(
                     f"data.corpus.field: {path}:{number} is not a JSON object with a field {self.field!r}"
                     + (f", it has {', '.join(keys)}.{nearest(self.field, keys)}" if keys else "")
@@ -171,7 +183,8 @@ class LocalText(Corpus):
         import pandas  # slow to import, and only this format needs it
 
         try:
-            frame = pandas.read_parquet(path)
+            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            frame = pandas.read_parquet(io.BytesIO(data))
         except Exception as error:  # pyarrow has a family of its own; all mean an unreadable file
             raise InputError(f"data.corpus.path: {path} is not a readable parquet file ({error})") from None
         if self.field not in frame:
@@ -180,7 +193,7 @@ class LocalText(Corpus):
                 f"data.corpus.field: {path} has no column {self.field!r}.{nearest(self.field, columns)} "
                 f"It has {', '.join(columns)}"
             )
-        yield from (str(text) for text in frame[self.field])
+        yield from (str(text) for text in frame[self.field].dropna())
 
 
 class HubText(Corpus):

@@ -15,32 +15,32 @@ def seed_of(*parts: object) -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def permutation(seed: int, epoch: int, blocks: int) -> np.ndarray:
-    """The order of the blocks in one pass over the text, int64 of shape (blocks,).
+def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
+    """The order of the rows in one pass over the text, int64 of shape (rows,).
 
     Drawn from RandomState, whose stream numpy keeps frozen between versions.
     """
     random = np.random.RandomState(seed_of("order", seed, epoch) % 2**32)
-    return random.permutation(blocks)
+    return random.permutation(rows)
 
 
-def batch_blocks(seed: int, step: int, batch_size: int, blocks: int) -> np.ndarray:
-    """The block numbers of batch `step`, int64 of shape (batch_size,), counted through as many passes as it takes."""
+def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
+    """The row numbers of batch `step`, int64 of shape (batch_size,), counted through as many passes as it takes."""
     positions = np.arange(step * batch_size, (step + 1) * batch_size)
-    epochs, places = np.divmod(positions, blocks)
-    return np.concatenate([permutation(seed, int(e), blocks)[places[epochs == e]] for e in np.unique(epochs)])
+    epochs, places = np.divmod(positions, rows)
+    return np.concatenate([permutation(seed, int(e), rows)[places[epochs == e]] for e in np.unique(epochs)])
 
 
-def chain(digest: str, blocks: np.ndarray) -> str:
-    """The hash of an order so far, given the hash before and the next batch's block numbers."""
-    return hashlib.sha256(digest.encode() + np.ascontiguousarray(blocks, dtype="<i8").tobytes()).hexdigest()
+def chain(digest: str, rows_b: np.ndarray) -> str:
+    """The hash of an order so far, given the hash before and the next batch's row numbers."""
+    return hashlib.sha256(digest.encode() + np.ascontiguousarray(rows_b, dtype="<i8").tobytes()).hexdigest()
 
 
-def order_hash(seed: int, steps: int, batch_size: int, blocks: int) -> str:
+def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:
     """The hash that `steps` batches in the right order must come to."""
     digest = ""
     for step in range(steps):
-        digest = chain(digest, batch_blocks(seed, step, batch_size, blocks))
+        digest = chain(digest, batch_rows(seed, step, batch_size, rows))
     return digest
 
 
@@ -49,7 +49,7 @@ def share(rank: int, world: int, size: int) -> slice:
     return slice(rank * size // world, (rank + 1) * size // world)
 
 
-def evaluation_batches(blocks: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Every block once, in order, `batch_size` at a time; the last batch may be shorter."""
-    for start in range(0, blocks, batch_size):
-        yield np.arange(start, min(start + batch_size, blocks))
+def evaluation_rows(rows: int, batch_size: int) -> Iterator[np.ndarray]:
+    """Every row once, in order, `batch_size` at a time; the last batch may be shorter."""
+    for start in range(0, rows, batch_size):
+        yield np.arange(start, min(start + batch_size, rows))

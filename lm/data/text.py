@@ -1,58 +1,18 @@
-"""Fixed-length blocks of packed text as a LightningDataModule.
-
-There is no DataLoader: a batch is one gather from a memory map, and a plain iterable can start at any step, which is
-what makes resuming exact.
-"""
-
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+"""Fixed-length blocks of packed text."""
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from lm.config import InputError
+from lm.data.batch import Batch, Batches, Data, tensor
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.order import batch_blocks, evaluation_batches, share
+from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.tokenizer import Tokenizer
-from lm.data.tokens import Facts, Tokens, prepare
+from lm.data.tokens import Tokens, prepare
 
 
-class Batch(NamedTuple):
-    """Inputs and targets of shape (b, t), int64, and the block numbers of the rows, (b,)."""
-
-    inputs_bt: Tensor
-    targets_bt: Tensor
-    blocks_b: Tensor
-
-
-class Batches:
-    """An iterable of `count` batches, of which the first `start` have been seen already."""
-
-    def __init__(
-        self, tokens: np.ndarray, context: int, rows: Callable[[int], np.ndarray], start: int, count: int
-    ) -> None:
-        self.tokens = tokens
-        self.offsets = np.arange(context + 1)
-        self.context = context
-        self.rows = rows
-        self.start = start
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[Batch]:
-        for step in range(self.start, self.count):
-            blocks_b = self.rows(step)
-            if len(blocks_b):
-                window = self.tokens[blocks_b[:, None] * self.context + self.offsets].astype(np.int64)
-                tokens_bt = torch.from_numpy(window)
-                yield Batch(tokens_bt[:, :-1].contiguous(), tokens_bt[:, 1:].contiguous(), torch.from_numpy(blocks_b))
-
-
-class TextData(LightningDataModule):
+class TextData(Data):
     """Blocks of `context` tokens, each predicting its next token; blocks do not overlap but for the one shared token.
 
     Args:
@@ -92,7 +52,6 @@ class TextData(LightningDataModule):
         self.batch_size = batch_size
         self.split = split
         self.evaluation_batch_size = evaluation_batch_size or 4 * batch_size
-        self.facts: Facts | None = None
         self.tokens: Tokens | None = None
 
     def prepare_data(self) -> None:
@@ -119,27 +78,27 @@ class TextData(LightningDataModule):
         assert self.facts is not None
         return (self.facts.tokens[split] - 1) // self.context
 
-    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
-        """Batches `start` to `count` of training, this process's rows of each."""
+    def bytes_per_token(self) -> Tensor:
         assert self.tokens is not None
+        return torch.from_numpy(self.tokens.bytes_per_token)
+
+    def check_devices(self, world: int) -> None:
+        if self.batch_size % world:
+            raise InputError(f"data.batch_size: {self.batch_size} rows cannot be shared evenly among {world} devices")
+
+    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
         blocks, mine = self.blocks("train"), share(rank, world, self.batch_size)
-        rows = lambda step: batch_blocks(self.seed, step, self.batch_size, blocks)[mine]  # noqa: E731
-        return Batches(self.tokens.split["train"], self.context, rows, start, count)
+        rows = lambda step: batch_rows(self.seed, step, self.batch_size, blocks)[mine]  # noqa: E731
+        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
 
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
-        """The whole split in order, this process's rows of each batch."""
-        assert self.tokens is not None
-        batches = list(evaluation_batches(self.blocks(split), self.evaluation_batch_size))
+        batches = list(evaluation_rows(self.blocks(split), self.evaluation_batch_size))
         rows = lambda step: batches[step][share(rank, world, len(batches[step]))]  # noqa: E731
-        return Batches(self.tokens.split[split], self.context, rows, 0, len(batches))
+        return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
 
-    def train_dataloader(self) -> Batches:
-        trainer = self.trainer
-        assert trainer is not None
-        every = trainer.accumulate_grad_batches
-        count = trainer.max_steps * every
-        return self.training_batches(trainer.global_step * every, count, trainer.global_rank, trainer.world_size)
-
-    def val_dataloader(self) -> Batches:
-        assert self.trainer is not None
-        return self.evaluation_batches("validation", self.trainer.global_rank, self.trainer.world_size)
+    def gather(self, split: str, rows_b: np.ndarray) -> Batch:
+        """The blocks with these numbers."""
+        assert self.tokens is not None
+        places = rows_b[:, None] * self.context + np.arange(self.context + 1)
+        tokens_bt = tensor(self.tokens.split[split][places])
+        return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))

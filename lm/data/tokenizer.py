@@ -1,11 +1,15 @@
 """From text to token ids, through the `tokenizers` library.
 
 A tokenizer is trained once per training split and settings, stored as `tokenizer.json`, and known by its hash.
+All but `Characters` work on the 256 bytes, each spelt as one character: nothing of the text is lost, not even spaces.
 """
 
+import copy
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import tokenizers
@@ -15,20 +19,45 @@ from lm.config import InputError
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
+SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
+"""Begin, end and padding of a text, as a corpus of pairs needs them."""
+
+CONTINUED = "\u2026"
+"""Marks a WordPiece token that goes on with a word; unlike ##, it is none of the characters that spell bytes."""
+
+LONGEST_WORD = 64
+"""WordPiece looks for the longest token anew at every byte, so that words cost the square of their length or more."""
 
 
 class Tokenizer(ABC):
-    """A way of cutting text into tokens."""
+    """A way of cutting text into tokens.
+
+    `specials` are tokens that stand for no text; no text is ever cut into one.
+    """
+
+    specials: tuple[str, ...] = ()
+
+    def with_specials(self, specials: Sequence[str] = SPECIALS) -> Self:
+        """The same tokenizer with special tokens, which come after the vocabulary it would have without them."""
+        changed = copy.copy(self)
+        changed.specials = tuple(specials)
+        return changed
+
+    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """The trained tokenizer, its special tokens included; `documents` are those of the training split."""
+        tokenizer = self.learn(documents)
+        tokenizer.add_special_tokens(list(self.specials))
+        return tokenizer
 
     @abstractmethod
-    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        """The trained tokenizer; `documents` are those of the training split."""
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """The trained tokenizer without `specials`."""
 
 
 class Characters(Tokenizer):
     """One token per character of the training split, and one for characters it never saw."""
 
-    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         alphabet = sorted(set().union(*documents))
         vocabulary = {UNKNOWN: 0} | {character: i for i, character in enumerate(alphabet, 1)}
         tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
@@ -40,9 +69,9 @@ class Characters(Tokenizer):
 class Bytes(Tokenizer):
     """One token per UTF-8 byte: 256 of them, nothing unknown, nothing trained."""
 
-    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        return _byte_level(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]), use_regex=True)
+        return _byte_level(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
 
 
 class BPE(Tokenizer):
@@ -57,16 +86,79 @@ class BPE(Tokenizer):
             raise ValueError(f"size={size} must be at least 257: 256 bytes and the end of text")
         self.size = size
 
-    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        tokenizer = _byte_level(models.BPE(), use_regex=True)
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         trainer = trainers.BpeTrainer(
             vocab_size=self.size,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             special_tokens=[END_OF_TEXT],
             show_progress=False,
         )
-        tokenizer.train_from_iterator(documents, trainer)
-        return tokenizer
+        return _trained(_byte_level(models.BPE()), documents, trainer)
+
+
+class Unigram(Tokenizer):
+    """The likeliest cut under a unigram model of byte strings (Kudo 2018, https://arxiv.org/abs/1804.10959).
+
+    Training is not the same twice; what was trained first is kept.
+
+    Args:
+        size: the most tokens it may have, the 256 bytes and the end-of-text token included.
+    """
+
+    def __init__(self, size: int = 1024) -> None:
+        if size < 258:
+            raise ValueError(f"size={size} must be at least 258: 256 bytes, the end of text and one string of bytes")
+        self.size = size
+
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        trainer = trainers.UnigramTrainer(
+            vocab_size=self.size,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            special_tokens=[END_OF_TEXT],
+            show_progress=False,
+        )
+        trained = json.loads(_trained(_byte_level(models.Unigram()), documents, trainer).to_str())
+        # The library reads 17 digits a last bit off, but 9 decimals as written. Without any text it writes null.
+        trained["model"]["vocab"] = [[token, round(score or 0.0, 9)] for token, score in trained["model"]["vocab"]]
+        return tokenizers.Tokenizer.from_str(json.dumps(trained))
+
+
+class WordPiece(Tokenizer):
+    """The longest token first, with other tokens inside a word than at its start (Schuster and Nakajima 2012).
+
+    A word with a byte that training never saw at such a place is one unknown token. Training is not the same twice;
+    what was trained first is kept.
+
+    Args:
+        size: the vocabulary, the unknown and the end-of-text token included.
+    """
+
+    def __init__(self, size: int = 1024) -> None:
+        if size < 3:
+            raise ValueError(f"size={size} must be at least 3: the unknown, the end of text and one byte")
+        self.size = size
+
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        model = models.WordPiece(
+            unk_token=UNKNOWN, continuing_subword_prefix=CONTINUED, max_input_chars_per_word=LONGEST_WORD
+        )
+        tokenizer = _byte_level(model)
+        shorter = pre_tokenizers.Split(tokenizers.Regex(f".{{1,{LONGEST_WORD}}}"), behavior="isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, shorter])
+        tokenizer.decoder = decoders.Sequence([decoders.Replace(CONTINUED, ""), tokenizer.decoder])
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=self.size,
+            special_tokens=[UNKNOWN, END_OF_TEXT],
+            continuing_subword_prefix=CONTINUED,
+            show_progress=False,
+        )
+        trained = _trained(tokenizer, documents, trainer)
+        if trained.get_vocab_size() > self.size:
+            raise InputError(
+                f"data.tokenizer.size: the bytes of this text at the start of words and inside them need "
+                f"{trained.get_vocab_size()} tokens, more than {self.size}"
+            )
+        return trained
 
 
 class GPT2(Tokenizer):
@@ -84,29 +176,40 @@ class GPT2(Tokenizer):
         self.vocab = vocab
         self.merges = merges
 
-    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         try:
             vocabulary, merges = models.BPE.read_file(self.vocab, self.merges)
         except Exception as error:  # the Rust side raises bare Exception
             raise InputError(
                 f"data.tokenizer: {self.vocab} and {self.merges} are not a BPE vocabulary: {error}"
             ) from None
-        tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges), use_regex=True)
+        tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges))
         tokenizer.add_special_tokens([END_OF_TEXT])
         return tokenizer
 
 
-def _byte_level(model: models.BPE, use_regex: bool) -> tokenizers.Tokenizer:
+def _trained(
+    tokenizer: tokenizers.Tokenizer, documents: Sequence[str], trainer: trainers.Trainer
+) -> tokenizers.Tokenizer:
+    tokenizer.train_from_iterator(documents, trainer)
+    return tokenizer
+
+
+def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
 def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """All documents as one int64 array; each is followed by the end-of-text token if the tokenizer has one."""
+    """All documents as one int64 array; each is followed by the end-of-text token if the tokenizer has one.
+
+    A special token's name in a document is text like any other.
+    """
     end = tokenizer.token_to_id(END_OF_TEXT)
     tail = [] if end is None else [end]
+    tokenizer.encode_special_tokens = True  # as text; it is not kept in the tokenizer's file
     encoded = tokenizer.encode_batch_fast(list(documents), add_special_tokens=False)
     parts = [np.asarray([*encoding.ids, *tail], dtype=np.int64) for encoding in encoded]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
@@ -115,15 +218,15 @@ def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndar
 def bytes_per_token(tokenizer: tokenizers.Tokenizer) -> np.ndarray:
     """UTF-8 bytes of text behind each token of the vocabulary, shape (vocabulary,).
 
-    The end of text stands for no bytes. An unknown character counts as one byte, the least it can be, so that bits
-    per byte are never flattered.
+    Special tokens stand for no bytes. An unknown character or word counts as one byte, the least it can be, so that
+    bits per byte are never flattered.
     """
-    size = tokenizer.get_vocab_size()
-    lengths = np.zeros(size, dtype=np.int64)
-    byte_level = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
+    lengths = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    byte_level = not isinstance(tokenizer.decoder, decoders.Fuse)
     for token, index in tokenizer.get_vocab().items():
         if token == UNKNOWN:
             lengths[index] = 1
-        elif token != END_OF_TEXT:  # byte-level vocabularies spell each byte as one character
-            lengths[index] = len(token) if byte_level else len(token.encode("utf-8"))
+        elif token not in special:  # byte-level vocabularies spell each byte as one character
+            lengths[index] = len(token.removeprefix(CONTINUED)) if byte_level else len(token.encode("utf-8"))
     return lengths

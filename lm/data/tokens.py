@@ -1,7 +1,8 @@
 """The memory-mapped cache of token ids, built once whoever asks first.
 
 CACHE/tokenizers/<corpus, split and settings>.json    a trained tokenizer
-CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json
+CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json,
+                                                       tokenizer.json
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from filelock import FileLock
 
 from lm.config import run_id
 from lm.data.corpus import SPLITS, Corpus, fingerprint
-from lm.data.tokenizer import UNKNOWN, Tokenizer, bytes_per_token, encode
+from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
 from lm.results import read_json, to_json, write_atomic
 
 DOCUMENTS_AT_ONCE = 1000
@@ -43,6 +44,7 @@ class Facts:
     tokens: dict[str, int]
     bytes: dict[str, int]
     unknown: dict[str, int]
+    end_of_text: int | None = None
 
     def identity(self) -> dict[str, Any]:
         """The part that decides what is computed."""
@@ -59,22 +61,32 @@ class Tokens:
         self.bytes_per_token = np.load(folder / "bytes.npy", allow_pickle=False)
 
 
+def tokens_folder(text: str, tokenizer: str) -> Path:
+    """Where the token ids of a text lie, with the tokenizer that made them; both are known by their hashes."""
+    return cache_folder() / "tokens" / run_id([text, tokenizer])[:32]
+
+
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> Facts:
     """Reads the corpus, trains the tokenizer and encodes the text, each only if no one has before."""
     splits = corpus.splits(fractions)
     text = fingerprint(splits)
     trained = _trained(tokenizer, splits["train"], text)
     tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
-    folder = cache_folder() / "tokens" / run_id([text, tokenizer_hash])[:32]
+    folder = tokens_folder(text, tokenizer_hash)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "facts.json").is_file():
             _write(folder, splits, trained, {"fingerprint": text, "tokenizer": tokenizer_hash})
+        if not (folder / "tokenizer.json").is_file():
+            write_atomic(folder / "tokenizer.json", trained.to_str())
     return Facts(folder=str(folder.resolve()), **read_json(folder / "facts.json"))
 
 
 def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> tokenizers.Tokenizer:
     settings = {"class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}", **vars(tokenizer)}
+    for key, value in settings.items():  # a vocabulary file is known by what it holds
+        if isinstance(value, str) and Path(value).is_file():
+            settings[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
     path = cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
@@ -86,7 +98,16 @@ def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> token
 def _write(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, names: dict[str, str]) -> None:
     kind = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
     unknown = tokenizer.token_to_id(UNKNOWN)
-    facts = Facts("", **names, vocabulary=tokenizer.get_vocab_size(), documents={}, tokens={}, bytes={}, unknown={})
+    facts = Facts(
+        "",
+        **names,
+        vocabulary=tokenizer.get_vocab_size(),
+        documents={},
+        tokens={},
+        bytes={},
+        unknown={},
+        end_of_text=tokenizer.token_to_id(END_OF_TEXT),
+    )
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         for name in SPLITS:

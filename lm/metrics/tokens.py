@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from lm.data import IGNORED
+
 
 def perplexity(nll: float) -> float:
     """exp of the mean negative log-likelihood in nats; infinity where that is past float64."""
-    return math.exp(nll) if nll < 709 else math.inf
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        return math.inf
 
 
 def bits_per_byte(nll_sum: float, byte_count: int) -> float:
@@ -64,12 +69,21 @@ class TokenStatistics(Metric):
         for name in ("count_m", "confidence_m", "correct_m"):
             self.add_state(name, torch.zeros(bins, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def set_dtype(self, dst_type: Any) -> "TokenStatistics":
-        """Sums stay float64 and counts int64 whatever the model's precision."""
+    def _apply(self, fn: Any, exclude_state: Any = "") -> "TokenStatistics":
+        """Moves between devices only: sums stay float64 whatever the model's precision."""
+
+        def placed(t: Tensor) -> Tensor:
+            moved = fn(t)
+            return moved if moved.dtype == t.dtype else t.to(moved.device)
+
+        super()._apply(placed, exclude_state)
         return self
 
     def update(self, logits_nv: Tensor, targets_n: Tensor) -> None:
-        """Adds tokens: logits (n, v) and targets (n,)."""
+        """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing."""
+        kept_n = targets_n != IGNORED
+        if not kept_n.all():
+            logits_nv, targets_n = logits_nv[kept_n], targets_n[kept_n]
         top_n, confidence_n, bin_n = confidence_bins(logits_nv, self.bins)
         exact_nv = logits_nv.float() if logits_nv.dtype in (torch.float16, torch.bfloat16) else logits_nv
         self.nll += torch.nn.functional.cross_entropy(exact_nv, targets_n, reduction="none").double().sum()

@@ -1,4 +1,4 @@
-"""Attention. Legend: b batch, h heads, t time, k head size, d width."""
+"""Attention. Legend: b batch, h heads, g key-value heads, q queries, s keys, k head size, d width."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lm.model.initial import ResidualLinear
-from lm.model.position import Position
+from lm.model.cache import Cache
+from lm.model.initial import QueryKeyLinear, ResidualLinear
+from lm.model.position import Position, relative
 from lm.model.shape import Shape
 
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
@@ -21,47 +22,180 @@ def scale_factor(scale: Scale, head_size: int) -> float:
     return named[scale] if isinstance(scale, str) else float(scale)
 
 
-def causal(bias_htt: Tensor) -> Tensor:
-    """A bias with minus infinity where the key lies after the query."""
-    time = bias_htt.shape[-1]
-    future_tt = torch.ones(time, time, dtype=torch.bool, device=bias_htt.device).triu(1)
-    return bias_htt.masked_fill(future_tt, -torch.inf)
+class Mask:
+    """What queries may see, the same for every layer of a forward pass.
+
+    Args:
+        causal: no query sees a later key; the queries are the last of the keys' positions.
+        bias_hqs: added to the scaled scores, from the position encoding.
+        hidden_bs: keys that no query sees, such as padding.
+    """
+
+    def __init__(self, causal: bool = True, bias_hqs: Tensor | None = None, hidden_bs: Tensor | None = None) -> None:
+        self.causal = causal
+        self.bias_hqs = bias_hqs
+        self.hidden_bs = hidden_bs
+        self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
+
+    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
+        """All of it as one tensor to add to the scores, broadcastable to (b, h, q, s); None where it is nothing but
+        plain causality over equal numbers of queries and keys, or nothing at all. Layers of a pass share it."""
+        key = queries, keys, window, like.dtype
+        if key not in self._made:
+            self._made[key] = self._additive(queries, keys, window, like)
+        return self._made[key]
+
+    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
+        bounded = window is not None and window < keys
+        past = self.causal and 1 < queries < keys
+        if self.bias_hqs is None and self.hidden_bs is None and not bounded and not past:
+            return None
+        bias = torch.zeros(1, 1, queries, keys, dtype=like.dtype, device=like.device)
+        if self.bias_hqs is not None:
+            bias = bias + self.bias_hqs.to(like.dtype)
+        between_qs = relative(queries, keys, like.device)
+        if self.causal:
+            bias = bias.masked_fill(between_qs > 0, -torch.inf)
+        if bounded and window is not None:
+            bias = bias.masked_fill(between_qs.abs() >= window, -torch.inf)
+        if self.hidden_bs is not None:
+            bias = bias.masked_fill(self.hidden_bs[:, None, None, :], -torch.inf)
+        return bias
+
+
+def attention_weights(
+    q_bhqk: Tensor, k_bhsk: Tensor, scale: float, bias: Tensor | None = None, softcap: float | None = None
+) -> Tensor:
+    """softmax(scale q k^T + bias), (b, h, q, s): the plain form, which shows its weights.
+
+    Args:
+        bias: added to the scaled scores; minus infinity hides a key.
+        softcap: bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
+    """
+    scores = scale * q_bhqk @ k_bhsk.transpose(-1, -2)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return (scores if bias is None else scores + bias).softmax(-1)
+
+
+def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
+    """0 where a query may see a key, minus infinity where the key is later, (q, s)."""
+    zeros = torch.zeros(queries, keys, dtype=like.dtype, device=like.device)
+    return zeros.masked_fill(relative(queries, keys, like.device) > 0, -torch.inf)
 
 
 class Attention(nn.Module, ABC):
-    """Mixes positions: (b, t, d) -> (b, t, d), no position reading a later one."""
+    """Mixes positions: (b, q, d) -> (b, q, d)."""
+
+    cached = True
+    """Whether one token at a time gives what all at once would."""
 
     @abstractmethod
-    def forward(self, x_btd: Tensor, position: Position, mask_htt: Tensor | None) -> Tensor:
-        """`mask_htt` is the position's bias made causal, or None for a plain causal mask."""
+    def forward(
+        self,
+        x_bqd: Tensor,
+        position: Position,
+        mask: Mask,
+        memory_bsd: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Attends to `memory_bsd`, or to itself where there is none; a cache holds the keys of earlier tokens."""
 
 
-class MultiHead(Attention):
-    """Causal multi-head self-attention: softmax(scale q k^T + bias) v (Vaswani et al. 2017, equation 1).
+class SoftmaxAttention(Attention):
+    """softmax(scale q k^T + bias) v for several heads (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
     Args:
+        key_value_heads: heads of keys and values, each shared by as many query heads; supplied by the subclasses.
         scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
         bias: whether the four projections have offsets.
+        qk_norm: whether queries and keys are brought to unit root mean square, with a gain, before they are turned
+            (Henry et al. 2020; Wortsman et al. 2023, https://arxiv.org/abs/2309.14322).
+        softcap: bounds the scores by tanh; needs the plain form, which is slower.
+        window: a query sees this many keys, itself the last (Beltagy et al. 2020).
+        dropout: on the weights.
     """
 
-    def __init__(self, shape: Shape, scale: Scale = "1/sqrt(d_k)", bias: bool = True) -> None:
+    @abstractmethod
+    def __init__(
+        self,
+        shape: Shape,
+        key_value_heads: int,
+        scale: Scale = "1/sqrt(d_k)",
+        bias: bool = True,
+        qk_norm: bool = False,
+        softcap: float | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.heads = shape.heads
+        if key_value_heads < 1 or shape.heads % key_value_heads:
+            raise ValueError(f"key_value_heads={key_value_heads} must divide heads={shape.heads}")
+        for name, value in (("softcap", softcap), ("window", window)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value} must be above 0")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        size = key_value_heads * shape.head_size
+        self.head_size, self.groups = shape.head_size, shape.heads // key_value_heads
         self.scale = scale_factor(scale, shape.head_size)
-        self.query = nn.Linear(shape.width, shape.width, bias)
-        self.key = nn.Linear(shape.width, shape.width, bias)
-        self.value = nn.Linear(shape.width, shape.width, bias)
+        self.softcap, self.window, self.dropout = softcap, window, dropout
+        self.query = QueryKeyLinear(shape.width, shape.width, bias)
+        self.key = QueryKeyLinear(shape.width, size, bias)
+        self.value = nn.Linear(shape.width, size, bias)
         self.output = ResidualLinear(shape.width, shape.width, bias)
+        self.query_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
 
-    def forward(self, x_btd: Tensor, position: Position, mask_htt: Tensor | None) -> Tensor:
-        q_bhtk = position.rotate(self._split(self.query(x_btd)))
-        k_bhtk = position.rotate(self._split(self.key(x_btd)))
-        v_bhtk = self._split(self.value(x_btd))
-        mask_bhtt = None if mask_htt is None else mask_htt.to(q_bhtk.dtype)[None]
-        mixed_bhtk = scaled_dot_product_attention(
-            q_bhtk, k_bhtk, v_bhtk, attn_mask=mask_bhtt, is_causal=mask_bhtt is None, scale=self.scale
-        )
-        return self.output(mixed_bhtk.transpose(1, 2).flatten(2))  # (b, h, t, k) -> (b, t, d)
+    def forward(
+        self,
+        x_bqd: Tensor,
+        position: Position,
+        mask: Mask,
+        memory_bsd: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
+        bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
+        if self.softcap is not None:
+            mixed_bhqk = self.plain(q_bhqk, k_bgsk, v_bgsk, mask)[0]
+        else:
+            mixed_bhqk = scaled_dot_product_attention(
+                q_bhqk,
+                k_bgsk,
+                v_bgsk,
+                attn_mask=bias,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=bias is None and mask.causal and q_bhqk.shape[2] > 1,
+                scale=self.scale,
+                enable_gqa=self.groups > 1,
+            )
+        return self.output(mixed_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
+
+    def projected(
+        self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (b, h, q, k), and keys and values (b, g, s, k), normed and turned as they enter the scores."""
+        source_bsd = x_bqd if memory_bsd is None else memory_bsd
+        q_bhqk = self.query_norm(self._split(self.query(x_bqd)))
+        k_bgsk = self.key_norm(self._split(self.key(source_bsd)))
+        v_bgsk = self._split(self.value(source_bsd))
+        if memory_bsd is None:
+            start = 0 if cache is None else cache.length
+            q_bhqk, k_bgsk = position.rotate(q_bhqk, start), position.rotate(k_bgsk, start)
+            if cache is not None:
+                k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
+        return q_bhqk, k_bgsk, v_bgsk
+
+    def plain(self, q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """The plain form of the fused call: what is mixed, (b, h, q, k), and the weights, (b, h, q, s)."""
+        queries, keys = q_bhqk.shape[2], k_bgsk.shape[2]
+        bias = mask.additive(queries, keys, self.window, q_bhqk)
+        if bias is None and mask.causal:
+            bias = causal_bias(queries, keys, q_bhqk)
+        k_bhsk, v_bhsk = (x.repeat_interleave(self.groups, dim=1) for x in (k_bgsk, v_bgsk))
+        weights = attention_weights(q_bhqk, k_bhsk, self.scale, bias, self.softcap)
+        return nn.functional.dropout(weights, self.dropout, self.training) @ v_bhsk, weights
 
     def _split(self, x_btd: Tensor) -> Tensor:
-        return x_btd.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)
+        return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)

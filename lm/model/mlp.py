@@ -15,22 +15,31 @@ class MLP(nn.Module, ABC):
     Args:
         expansion: hidden width as a multiple of the model's.
         bias: whether the maps have offsets.
+        dropout: on the hidden units.
     """
 
-    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True) -> None:
+    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        hidden = round(expansion * shape.width)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        hidden = self.hidden_width(shape.width, round(expansion * shape.width), bias)
         if hidden < 1:
             raise ValueError(f"expansion={expansion} leaves no hidden unit at width={shape.width}")
         self.up = nn.Linear(shape.width, hidden, bias)
+        self.dropout = nn.Dropout(dropout)
         self.down = ResidualLinear(hidden, shape.width, bias)
+
+    @staticmethod
+    def hidden_width(width: int, hidden: int, bias: bool) -> int:
+        """The hidden units of this layer, where a plain one has `hidden`."""
+        return hidden
 
     @abstractmethod
     def activation(self, x: Tensor) -> Tensor:
         """Applied to the hidden units, element by element."""
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x_btd)))
+        return self.down(self.dropout(self.activation(self.up(x_btd))))
 
 
 class ReLU(MLP):
@@ -48,10 +57,76 @@ class GELU(MLP):
     """
 
     def __init__(
-        self, shape: Shape, expansion: float = 4.0, bias: bool = True, approximate: Literal["none", "tanh"] = "none"
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        approximate: Literal["none", "tanh"] = "none",
     ) -> None:
-        super().__init__(shape, expansion, bias)
+        super().__init__(shape, expansion, bias, dropout)
         self.approximate = approximate
 
     def activation(self, x: Tensor) -> Tensor:
         return nn.functional.gelu(x, approximate=self.approximate)
+
+
+class SiLU(MLP):
+    """x times the logistic function of x, also called Swish (Ramachandran et al. 2017)."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        return nn.functional.silu(x)
+
+
+class Sigmoid(MLP):
+    """The logistic function."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        return x.sigmoid()
+
+
+class GatedMLP(MLP):
+    """down(activation(gate x) * up x) (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+
+    There are three maps instead of two, so the hidden width is about two thirds of a plain layer's: the one with which
+    the parameters come closest to equal.
+    """
+
+    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__(shape, expansion, bias, dropout)
+        self.gate = nn.Linear(shape.width, self.up.out_features, bias)
+
+    @staticmethod
+    def hidden_width(width: int, hidden: int, bias: bool) -> int:
+        return round(hidden * (2 * width + bias) / (3 * width + 2 * bias))
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        return self.down(self.dropout(self.activation(self.gate(x_btd)) * self.up(x_btd)))
+
+
+class GLU(GatedMLP):
+    """A gated layer whose gate is the logistic function (Dauphin et al. 2017, https://arxiv.org/abs/1612.08083)."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        return x.sigmoid()
+
+
+class ReGLU(GatedMLP):
+    """A gated layer whose gate is max(0, x)."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(x)
+
+
+class GEGLU(GatedMLP):
+    """A gated layer whose gate is GELU, exact."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        return nn.functional.gelu(x)
+
+
+class SwiGLU(GatedMLP):
+    """A gated layer whose gate is SiLU."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        return nn.functional.silu(x)

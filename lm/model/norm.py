@@ -1,14 +1,14 @@
-"""Normalisation of the residual stream."""
+"""Normalisation of the residual stream: (b, t, d) -> (b, t, d)."""
 
 from abc import ABC
 
-from torch import nn
+from torch import Tensor, nn
 
 from lm.model.shape import Shape
 
 
 class Norm(nn.Module, ABC):
-    """A map of (b, t, width) onto itself, taken per position."""
+    """A map of (b, t, width) onto itself."""
 
 
 class LayerNorm(nn.LayerNorm, Norm):
@@ -28,3 +28,28 @@ class RMSNorm(nn.RMSNorm, Norm):
 
     def __init__(self, shape: Shape, eps: float = 1e-6) -> None:
         super().__init__(shape.width, eps=eps)
+
+
+class NoNorm(nn.Identity, Norm):
+    """None at all."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+
+
+class BatchNorm(Norm):
+    """Zero mean and unit variance over the batch and all positions (Ioffe and Szegedy 2015): a negative control.
+
+    In training a position's output depends on later positions, so the training loss of a causal model is not honest.
+
+    Args:
+        eps: added to the variance.
+        momentum: of the running statistics that evaluation uses.
+    """
+
+    def __init__(self, shape: Shape, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.over_rows = nn.BatchNorm1d(shape.width, eps=eps, momentum=momentum)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        return self.over_rows(x_btd.flatten(0, 1)).view_as(x_btd)

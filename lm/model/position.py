@@ -1,7 +1,7 @@
 """How a model knows the order of its tokens: by what is added to the embeddings, by turning queries and keys, or by a
 bias on the scores. An encoding overrides the one of the three that it uses.
 
-Legend: b batch, h heads, t time, k head size, d width.
+Legend: b batch, h heads, t time, q queries, k keys (or, last, head size), d width.
 """
 
 import math
@@ -14,18 +14,18 @@ from lm.model.shape import Shape
 
 
 class Position(nn.Module, ABC):
-    """A position encoding."""
+    """A position encoding. `start` is the position of the first row, above 0 when earlier keys are cached."""
 
-    def embed(self, x_btd: Tensor) -> Tensor:
+    def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         """Token embeddings with positions added; unchanged by default."""
         return x_btd
 
-    def rotate(self, x_bhtk: Tensor) -> Tensor:
+    def rotate(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
         """Queries or keys turned by their positions; unchanged by default."""
         return x_bhtk
 
-    def bias(self, time: int) -> Tensor | None:
-        """What is added to the scaled scores, (h, t, t), or None."""
+    def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor | None:
+        """What is added to the scaled scores, (h, q, k), or None. The queries are the last of the keys' positions."""
         return None
 
 
@@ -62,11 +62,11 @@ class Sinusoidal(Position):
     def _table(self, time: int) -> Tensor:
         return (self.amplitude * sinusoids(time, self.width, self.base)).to(torch.get_default_dtype())
 
-    def embed(self, x_btd: Tensor) -> Tensor:
-        time = x_btd.shape[1]
-        if time > len(self.table_td):
-            self.table_td = self._table(time).to(self.table_td)
-        return x_btd + self.table_td[:time].to(x_btd.dtype)
+    def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
+        end = start + x_btd.shape[1]
+        if end > len(self.table_td):
+            self.table_td = self._table(end).to(self.table_td)
+        return x_btd + self.table_td[start:end].to(x_btd.dtype)
 
 
 class Learned(Position):
@@ -76,49 +76,14 @@ class Learned(Position):
         super().__init__()
         self.table = nn.Embedding(shape.context, shape.width)
 
-    def embed(self, x_btd: Tensor) -> Tensor:
-        time, longest = x_btd.shape[1], self.table.num_embeddings
-        if time > longest:
+    def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
+        end, longest = start + x_btd.shape[1], self.table.num_embeddings
+        if end > longest:
             raise ValueError(
-                f"context={time} is longer than the {longest} learned positions; "
+                f"context={end} is longer than the {longest} learned positions; "
                 "use a position encoding that extrapolates, such as Alibi or Rope"
             )
-        return x_btd + self.table.weight[:time]
-
-
-class Rope(Position):
-    """Queries and keys turned in planes (i, i + k/2) by pos * base^(-2i/k), k the head size.
-
-    Su et al. 2021, https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
-    """
-
-    def __init__(self, shape: Shape, base: float = 10000.0) -> None:
-        super().__init__()
-        if shape.head_size % 2:
-            raise ValueError(f"Rope turns pairs: head size {shape.head_size} (width / heads) must be even")
-        self.base = base
-        self.head_size = shape.head_size
-        cosine, sine = self._tables(shape.context)
-        self.register_buffer("cosine_tk", cosine, persistent=False)
-        self.register_buffer("sine_tk", sine, persistent=False)
-        self.cosine_tk: Tensor
-        self.sine_tk: Tensor
-
-    def _tables(self, time: int) -> tuple[Tensor, Tensor]:
-        frequency = self.base ** (-torch.arange(0, self.head_size, 2, dtype=torch.float64) / self.head_size)
-        angle = torch.arange(time, dtype=torch.float64)[:, None] * frequency
-        angle = torch.cat([angle, angle], dim=-1)
-        dtype = torch.get_default_dtype()
-        return angle.cos().to(dtype), angle.sin().to(dtype)
-
-    def rotate(self, x_bhtk: Tensor) -> Tensor:
-        time = x_bhtk.shape[2]
-        if time > len(self.cosine_tk):
-            cosine, sine = self._tables(time)
-            self.cosine_tk, self.sine_tk = cosine.to(self.cosine_tk), sine.to(self.sine_tk)
-        first, second = x_bhtk.chunk(2, dim=-1)
-        turned = torch.cat([-second, first], dim=-1)
-        return x_bhtk * self.cosine_tk[:time].to(x_bhtk.dtype) + turned * self.sine_tk[:time].to(x_bhtk.dtype)
+        return x_btd + self.table.weight[start:end]
 
 
 def alibi_slopes(heads: int) -> Tensor:
@@ -133,6 +98,12 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.cat([slopes, alibi_slopes(2 * power)[0::2][: heads - power]])
 
 
+def relative(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Position of each key less that of each query, (q, k), the queries being the last of the keys' positions."""
+    key_k = torch.arange(keys, device=device)
+    return key_k - key_k[keys - queries :, None]
+
+
 class Alibi(Position):
     """A penalty of slope * distance on the scaled scores, one fixed slope a head (Press et al. 2022)."""
 
@@ -141,6 +112,52 @@ class Alibi(Position):
         self.register_buffer("slopes_h", alibi_slopes(shape.heads).to(torch.get_default_dtype()), persistent=False)
         self.slopes_h: Tensor
 
-    def bias(self, time: int) -> Tensor:
-        place_t = torch.arange(time, device=self.slopes_h.device, dtype=self.slopes_h.dtype)
-        return -self.slopes_h[:, None, None] * (place_t[:, None] - place_t).abs()
+    def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
+        distance_qk = relative(queries, keys, self.slopes_h.device).abs()
+        return -self.slopes_h[:, None, None] * distance_qk
+
+
+def relative_buckets(relative_qk: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
+    """T5's bucket of each relative position: exact for near keys, logarithmic up to `longest`, one beyond.
+
+    Args:
+        relative_qk: key position less query position, int64.
+        buckets: how many there are; without causality half of them are for keys that come later.
+    """
+    offset_qk = torch.zeros_like(relative_qk)
+    if causal:
+        distance_qk = (-relative_qk).clamp(min=0)
+    else:
+        buckets //= 2
+        offset_qk = (relative_qk > 0) * buckets
+        distance_qk = relative_qk.abs()
+    exact = buckets // 2
+    ratio_qk = (distance_qk.clamp(min=1).float() / exact).log() / math.log(longest / exact)
+    far_qk = (exact + (ratio_qk * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return offset_qk + torch.where(distance_qk < exact, distance_qk, far_qk)
+
+
+class T5Bias(Position):
+    """A learned bias on the scores for each head and bucket of distance (Raffel et al. 2020, section 2.1).
+
+    https://arxiv.org/abs/1910.10683
+
+    Args:
+        buckets: of distance.
+        longest: distance from which all keys share one bucket.
+    """
+
+    def __init__(self, shape: Shape, buckets: int = 32, longest: int = 128) -> None:
+        super().__init__()
+        if buckets < 4 or buckets % 4:
+            raise ValueError(f"buckets={buckets} must be a multiple of 4")
+        if longest <= buckets // 2:
+            raise ValueError(f"longest={longest} must be above half of buckets={buckets}")
+        self.buckets = buckets
+        self.longest = longest
+        self.table = nn.Embedding(buckets, shape.heads)
+
+    def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
+        between_qk = relative(queries, keys, self.table.weight.device)
+        bucket_qk = relative_buckets(between_qk, self.buckets, self.longest, causal)
+        return self.table(bucket_qk).permute(2, 0, 1)  # (q, k, h) -> (h, q, k)

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -9,12 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.analysis import ALPHA, Results, circumstances, seeds_needed, smallest_p, unpaired
+from lm.analysis import ALPHA, HEADLINE, Results, circumstances, one_tokenizer, seeds_needed, smallest_p, unpaired
 from lm.results import QUANTITIES
 
-HEADLINE = "nll"
 SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "gradient_norm", "tokens_per_second", "peak_memory")
-DETAILED = ("nll", *SHOWN, "train_loss", "train_seconds", "parameters", "tokens")
+DETAILED = (HEADLINE, *SHOWN, "train_loss", "train_seconds", "parameters", "tokens")
 
 
 def number(value: float, digits: int) -> str:
@@ -56,21 +56,22 @@ def heading(quantity: str) -> str:
     return meaning.label + arrow
 
 
-def summary(table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
+def summary(table: pd.DataFrame, headline: str = HEADLINE) -> tuple[list[str], list[list[str]], list[bool]]:
     """Column headings, rows of text, and for each row whether its headline difference is significant."""
+    others_shown = [name for name in (HEADLINE, *SHOWN) if name != headline]
     columns = [
         "arm",
         "n",
-        heading(HEADLINE),
+        heading(headline),
         "difference [95 % interval]",
         "verdict",
-        *map(heading, SHOWN),
+        *map(heading, others_shown),
         "parameters",
     ]
     rows, bold = [], []
-    for row in table[table.metric == HEADLINE].itertuples():
+    for row in table[table.metric == headline].itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        others = [number(of_arm[name].mean, QUANTITIES[name].digits) for name in SHOWN]
+        others = [number(of_arm[name].mean, QUANTITIES[name].digits) for name in others_shown]
         parameters = number(of_arm["parameters"].mean, 0)
         rows.append(
             [str(row.arm), cells(row), mean_and_sd(row), difference(row), str(row.verdict), *others, parameters]
@@ -82,10 +83,10 @@ def summary(table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]
 def notes(results: Results, table: pd.DataFrame) -> list[str]:
     """What a reader must know to believe the table, a line each."""
     seeds, arms = len(results.manifest["seeds"]), len(results.arms) - 1
-    found = [
-        f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}. Differences are to "
-        f"{results.manifest['baseline']}, paired by seed, with Student's 95 % interval."
-    ]
+    found = [f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."]
+    if arms:
+        baseline = results.manifest["baseline"]
+        found[0] += f" Differences are to {baseline}, paired by seed, with Student's 95 % interval."
     comparisons, least = f"{arms} comparison{'s' if arms > 1 else ''}", smallest_p(seeds)
     if arms and least > ALPHA / arms:
         found.append(
@@ -101,11 +102,16 @@ def notes(results: Results, table: pd.DataFrame) -> list[str]:
             found.append(f"{arm} seed {seed} is not trained yet.")
         elif record["status"] != "ok":
             found.append(f"{arm} seed {seed} {record['status']}: {record['error']}. It enters no mean.")
-    for row in table[table.metric == HEADLINE].itertuples():
+    for row in table[table.metric == results.headline].itertuples():
         if row.verdict != "baseline" and row.pairs < seeds:
             found.append(
                 f"{row.arm} is compared on the {row.pairs} of {seeds} seeds on which it and the baseline both finished."
             )
+    if not one_tokenizer(results):
+        found.append(
+            "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and cannot be "
+            "compared between them; bits per byte can."
+        )
     found += [f"Not paired: {line}." for line in unpaired(results)]
     found += [f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items()]
     evaluated = {r["evaluated"]["tokens"] for r in results.records.values() if r is not None and r["status"] == "ok"}
@@ -129,7 +135,7 @@ def changes(results: Results) -> list[str]:
 
 def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
     """Prints the table and its notes; narrower terminals get fewer columns."""
-    columns, rows, bold = summary(table)
+    columns, rows, bold = summary(table, results.headline)
     kept = len(columns) if console.width >= 170 else 5 if console.width < 120 else 8
     shown = Table(title=Text(results.manifest["title"]), title_justify="left", title_style="bold", highlight=False)
     for index, column in enumerate(columns[:kept]):
@@ -143,7 +149,7 @@ def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
 
 def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     """The report as one page of Markdown."""
-    columns, rows, bold = summary(table)
+    columns, rows, bold = summary(table, results.headline)
     lines = [f"# {escape(results.manifest['title'])}", "", _row(columns), _row(["---"] * len(columns))]
     for row, strong in zip(rows, bold, strict=True):
         text = [escape(cell) for cell in row]
@@ -174,7 +180,7 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
 
 def escape(text: str) -> str:
     """`text` as Markdown shows it letter for letter, HTML included."""
-    return html.escape(text, quote=False).replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("\n", " ")
+    return html.escape(re.sub(r"([\\`*_\[\]|~])", r"\\\1", text), quote=False).replace("\n", " ")
 
 
 def _row(texts: list[str]) -> str:

@@ -1,6 +1,5 @@
 """How long missing cells will take, from cells like them or from a few steps."""
 
-import math
 import time
 
 import torch
@@ -14,10 +13,9 @@ from lm.trainer import Cell, Run
 SECONDS_TO_MEASURE = 2.0
 
 
-def steps_evaluated(cell: Cell, training: int, blocks: int, batch: int) -> int:
-    """Evaluation batches over a whole run: every validation during training, and the full one at the end."""
+def steps_evaluated(cell: Cell, training: int, full: int) -> int:
+    """Evaluation batches over a whole run: each validation in training, and at the end all `full` of the split."""
     settings = cell.config["trainer"]
-    full = math.ceil(blocks / batch)
     limit, every = settings["limit_val_batches"], settings["val_check_interval"]
     quick = full if limit is None else int(limit * full) if isinstance(limit, float) else min(limit, full)
     interval = training if every is None else int(every * training) if isinstance(every, float) else int(every)
@@ -30,7 +28,7 @@ def measured_seconds(cell: Cell, threads: int) -> float:
     run: Run = build(cell.config, Run)
     data = run.data(run.seed)
     data.facts = cell.facts
-    data.setup()
+    data.setup("fit")
     model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
     settings = cell.config["trainer"]
     optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"])
@@ -39,7 +37,7 @@ def measured_seconds(cell: Cell, threads: int) -> float:
     started = time.monotonic()
     for batch in data.training_batches(0, min(training, 50)):
         start = time.monotonic()
-        run.optim.objective.loss(model(batch.inputs_bt).flatten(0, 1), batch.targets_bt.flatten()).backward()
+        run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.monotonic() - start)
@@ -47,11 +45,12 @@ def measured_seconds(cell: Cell, threads: int) -> float:
             break
     step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
     with torch.inference_mode():
-        batch = next(iter(data.evaluation_batches("validation")))
+        evaluation_batches = data.evaluation_batches("validation")
+        batch = next(iter(evaluation_batches))
         start = time.monotonic()
-        model(batch.inputs_bt)
+        model(*batch.inputs)
         evaluation = time.monotonic() - start
-    evaluated = steps_evaluated(cell, training, data.blocks("validation"), data.evaluation_batch_size)
+    evaluated = steps_evaluated(cell, training, len(evaluation_batches))
     return training * step + evaluated * evaluation
 
 

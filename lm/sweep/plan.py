@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lm.analysis import HEADLINE
 from lm.config import InputError, Tree, differences, load_yaml, nearest, override
-from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.results import FORMAT, QUANTITIES, Store, to_json, write_atomic
 from lm.trainer import Cell, check, identity, parameter_count
 
-KEYS = ("title", "base", "baseline", "arms", "seeds", "common", "notes")
+KEYS = ("title", "base", "baseline", "arms", "seeds", "common", "metric", "notes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -27,6 +28,7 @@ class Experiment:
         arms: for each arm, dotted paths and what to put there.
         seeds: every arm is trained with each.
         notes: printed under the table.
+        metric: the quantity that the table leads with and that arms are judged by.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Experiment:
     arms: dict[str, dict[str, Any]]
     seeds: list[int]
     notes: str = ""
+    metric: str = HEADLINE
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,10 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Sequence[int
             f"{path}: baseline: no arm {tree['baseline']!r}.{nearest(tree['baseline'], list(arms))} "
             f"Choose from {', '.join(arms)}"
         )
+    metric = str(tree.get("metric", HEADLINE))
+    if metric not in QUANTITIES:
+        listed = ", ".join(QUANTITIES)
+        raise InputError(f"{path}: metric: no {metric!r}.{nearest(metric, list(QUANTITIES))} Choose from {listed}")
     base = override(load_yaml(path.parent / str(tree["base"])), _mapping(tree.get("common") or {}, f"{path}: common"))
     return Experiment(
         name=path.stem,
@@ -128,6 +135,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Sequence[int
             list(seeds) if seeds is not None else tree["seeds"], "--seeds" if seeds is not None else f"{path}: seeds"
         ),
         notes=str(tree.get("notes") or ""),
+        metric=metric,
     )
 
 
@@ -159,6 +167,7 @@ def write_manifest(plan: Plan, store: Store) -> Path:
         "title": experiment.title,
         "notes": experiment.notes,
         "baseline": experiment.baseline,
+        "metric": experiment.metric,
         "seeds": experiment.seeds,
         "arms": {
             arm: {

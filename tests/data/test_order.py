@@ -5,12 +5,12 @@ import hashlib
 import numpy as np
 import pytest
 
-from lm.data.order import batch_blocks, chain, evaluation_batches, order_hash, permutation, seed_of, share
+from lm.data.order import batch_rows, chain, evaluation_rows, order_hash, permutation, seed_of, share
 
 
 def positions(seed: int, steps: int, batch: int, blocks: int) -> np.ndarray:
     """The block numbers of the first `steps` batches, one after the other."""
-    return np.concatenate([batch_blocks(seed, step, batch, blocks) for step in range(steps)])
+    return np.concatenate([batch_rows(seed, step, batch, blocks) for step in range(steps)])
 
 
 @pytest.mark.parametrize(("batch", "blocks"), [(1, 7), (4, 10), (5, 10), (3, 1), (7, 3), (10, 10)])
@@ -21,7 +21,7 @@ def test_each_pass_shows_every_block_once(batch: int, blocks: int) -> None:
 
 
 def test_every_batch_is_full() -> None:
-    assert {len(batch_blocks(0, step, 7, 3)) for step in range(20)} == {7}
+    assert {len(batch_rows(0, step, 7, 3)) for step in range(20)} == {7}
 
 
 def test_passes_and_seeds_have_orders_of_their_own() -> None:
@@ -46,16 +46,16 @@ def test_a_stream_is_named_by_all_its_parts() -> None:
 
 def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
     steps = list(range(30))
-    forwards = {step: batch_blocks(1, step, 4, 10).tolist() for step in steps}
+    forwards = {step: batch_rows(1, step, 4, 10).tolist() for step in steps}
     permutation.cache_clear()
     np.random.RandomState(0).shuffle(steps)
-    assert {step: batch_blocks(1, step, 4, 10).tolist() for step in steps} == forwards
+    assert {step: batch_rows(1, step, 4, 10).tolist() for step in steps} == forwards
 
 
 def test_a_caller_that_changes_its_batch_changes_no_other() -> None:
-    before = batch_blocks(1, 2, 4, 10).tolist()
-    batch_blocks(1, 2, 4, 10)[:] = -1
-    assert batch_blocks(1, 2, 4, 10).tolist() == before
+    before = batch_rows(1, 2, 4, 10).tolist()
+    batch_rows(1, 2, 4, 10)[:] = -1
+    assert batch_rows(1, 2, 4, 10).tolist() == before
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
@@ -70,7 +70,7 @@ def test_the_shares_of_all_processes_are_the_whole_in_order(world: int, size: in
 def test_the_hash_of_an_order_is_the_chain_over_its_batches() -> None:
     digest = ""
     for step in range(6):
-        blocks = batch_blocks(2, step, 4, 10)
+        blocks = batch_rows(2, step, 4, 10)
         data = b"".join(int(block).to_bytes(8, "little") for block in blocks)
         digest = hashlib.sha256(digest.encode() + data).hexdigest()
         assert order_hash(2, step + 1, 4, 10) == digest
@@ -85,6 +85,6 @@ def test_the_hash_tells_orders_apart() -> None:
 
 @pytest.mark.parametrize(("blocks", "batch", "sizes"), [(10, 4, [4, 4, 2]), (8, 4, [4, 4]), (3, 8, [3]), (0, 4, [])])
 def test_evaluation_shows_every_block_once_in_order(blocks: int, batch: int, sizes: list[int]) -> None:
-    found = list(evaluation_batches(blocks, batch))
+    found = list(evaluation_rows(blocks, batch))
     assert [len(rows) for rows in found] == sizes
     assert [int(block) for rows in found for block in rows] == list(range(blocks))

@@ -1,5 +1,6 @@
 """Batches of packed text: the right tokens, wherever training is taken up and on however many devices."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from lm.config import InputError
+from lm.data.batch import Batch
 from lm.data.corpus import LocalText
-from lm.data.order import batch_blocks
-from lm.data.text import Batch, TextData
+from lm.data.order import batch_rows
+from lm.data.text import TextData
 from lm.data.tokenizer import Characters
 
 CONTEXT, BATCH = 5, 4
@@ -44,19 +46,21 @@ def ids(data: TextData, split: str) -> np.ndarray:
 
 def same(left: list[Batch], right: list[Batch]) -> bool:
     return len(left) == len(right) and all(
-        torch.equal(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True)
+        torch.equal(a, b)
+        for x, y in zip(left, right, strict=True)
+        for a, b in zip((*x.inputs, *x[1:]), (*y.inputs, *y[1:]), strict=True)
     )
 
 
 def test_a_row_is_its_block_and_each_target_the_next_token(data: TextData) -> None:
     train = ids(data, "train")
     for step, batch in enumerate(data.training_batches(0, 30)):
-        assert batch.blocks_b.tolist() == batch_blocks(3, step, BATCH, data.blocks("train")).tolist()
-        for row, block in enumerate(batch.blocks_b.tolist()):
-            assert batch.inputs_bt[row].tolist() == train[block * CONTEXT : (block + 1) * CONTEXT].tolist()
+        assert batch.rows_b.tolist() == batch_rows(3, step, BATCH, data.blocks("train")).tolist()
+        for row, block in enumerate(batch.rows_b.tolist()):
+            assert batch.inputs[0][row].tolist() == train[block * CONTEXT : (block + 1) * CONTEXT].tolist()
             assert batch.targets_bt[row].tolist() == train[block * CONTEXT + 1 : (block + 1) * CONTEXT + 1].tolist()
-        assert batch.inputs_bt.dtype == batch.targets_bt.dtype == torch.int64
-        assert batch.inputs_bt.is_contiguous()
+        assert batch.inputs[0].dtype == batch.targets_bt.dtype == torch.int64
+        assert batch.inputs[0].is_contiguous()
         assert batch.targets_bt.is_contiguous()
 
 
@@ -78,12 +82,19 @@ def test_evaluation_predicts_every_token_of_every_block_once(data: TextData) -> 
 def test_evaluation_does_not_depend_on_its_batch_size(corpus: LocalText) -> None:
     rows = [
         torch.cat(
-            [batch.inputs_bt for batch in prepared(corpus, evaluation_batch_size=size).evaluation_batches("test")]
+            [batch.inputs[0] for batch in prepared(corpus, evaluation_batch_size=size).evaluation_batches("test")]
         )
         for size in (1, 3, 100)
     ]
     assert torch.equal(rows[0], rows[1])
     assert torch.equal(rows[0], rows[2])
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    """One batch of the rows of several."""
+    inputs = zip(*(part.inputs for part in parts), strict=True)
+    targets, rows = ([part[i] for part in parts] for i in (1, 2))
+    return Batch(tuple(map(torch.cat, inputs)), torch.cat(targets), torch.cat(rows))
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 20])
@@ -100,14 +111,18 @@ def test_the_rows_of_all_processes_are_the_batches_of_one(data: TextData, world:
     ]:
         shares = [list(batches) for batches in ranks]
         by_block = {
-            int(block): row for part in shares for batch in part for block, row in zip(batch[2], batch[0], strict=True)
+            int(block): row
+            for part in shares
+            for batch in part
+            for block, row in zip(batch.rows_b, batch.inputs[0], strict=True)
         }
-        expected = {int(block): row for batch in whole for block, row in zip(batch[2], batch[0], strict=True)}
+        expected = {
+            int(block): row for batch in whole for block, row in zip(batch.rows_b, batch.inputs[0], strict=True)
+        }
         assert by_block.keys() == expected.keys()
         assert all(torch.equal(by_block[block], expected[block]) for block in expected)
     train = [list(data.training_batches(0, 15, rank, world)) for rank in range(world)]
-    joined = [Batch(*map(torch.cat, zip(*parts, strict=True))) for parts in zip(*train, strict=True)]
-    assert same(joined, list(data.training_batches(0, 15)))
+    assert same([joined(parts) for parts in zip(*train, strict=True)], list(data.training_batches(0, 15)))
 
 
 def test_the_seed_decides_the_order_and_nothing_else(corpus: LocalText) -> None:
@@ -115,7 +130,7 @@ def test_the_seed_decides_the_order_and_nothing_else(corpus: LocalText) -> None:
     assert not same(list(one.training_batches(0, 5)), list(other.training_batches(0, 5)))
     assert same(list(one.evaluation_batches("validation")), list(other.evaluation_batches("validation")))
     passes = one.blocks("train")  # that many batches are BATCH passes
-    counts = [torch.cat([b.blocks_b for b in each.training_batches(0, passes)]).bincount() for each in (one, other)]
+    counts = [torch.cat([b.rows_b for b in each.training_batches(0, passes)]).bincount() for each in (one, other)]
     assert counts[0].tolist() == counts[1].tolist() == [BATCH] * passes
 
 

@@ -1,6 +1,9 @@
 """Text to ids and back, and the bytes behind each id."""
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +11,30 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Trained
 
+from lm.components import choices
 from lm.config import InputError
-from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer, bytes_per_token, encode
+from lm.data.tokenizer import (
+    BPE,
+    CONTINUED,
+    END_OF_TEXT,
+    GPT2,
+    SPECIALS,
+    UNKNOWN,
+    Bytes,
+    Characters,
+    Tokenizer,
+    Unigram,
+    WordPiece,
+    bytes_per_token,
+    encode,
+)
 from lm.metrics.tokens import TokenStatistics
 
 TEXT = "naïve café\r\n日本語 🙂\t<unk> the the then\n\n  x_1=+2\x00\u2028é"
 KINDS = [Characters(), Bytes(), BPE(300)]
+"""Those that are trained to the same model every time."""
+
+EVERY = [*KINDS, Unigram(300), WordPiece(200)]
 
 
 def trained(kind: Tokenizer) -> Trained:
@@ -24,7 +45,7 @@ def spelt(tokenizer: Trained, ids: np.ndarray) -> str:
     return tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
 def test_ids_decode_to_the_text_letter_for_letter(kind: Tokenizer) -> None:
     tokenizer = trained(kind)
     assert spelt(tokenizer, encode(tokenizer, [TEXT])).removesuffix(END_OF_TEXT) == TEXT
@@ -35,7 +56,7 @@ def test_training_twice_gives_the_same_tokenizer(kind: Tokenizer) -> None:
     assert trained(kind).to_str() == trained(kind).to_str()
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
 def test_a_trained_tokenizer_survives_its_file(kind: Tokenizer, tmp_path: Path) -> None:
     tokenizer = trained(kind)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -98,12 +119,18 @@ def test_each_document_ends_in_the_end_of_text_where_there_is_one() -> None:
     assert encode(with_end, []).tolist() == []
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
 def test_the_bytes_behind_the_tokens_add_up_to_the_text(kind: Tokenizer) -> None:
     tokenizer = trained(kind)
     for text in (TEXT, "é", "🙂🙂", "plain"):
+        if isinstance(kind, WordPiece) and text not in TEXT:
+            continue
         known = text if type(kind) is not Characters else "".join(c for c in text if c in TEXT)
         assert bytes_per_token(tokenizer)[encode(tokenizer, [known])].sum() == len(known.encode())
+
+
+def test_every_tokenizer_is_tested_here() -> None:
+    assert {type(kind) for kind in EVERY} | {GPT2} == set(choices(Tokenizer).values())
 
 
 def test_an_unknown_character_counts_as_one_byte() -> None:
@@ -111,7 +138,7 @@ def test_an_unknown_character_counts_as_one_byte() -> None:
     assert bytes_per_token(tokenizer)[encode(tokenizer, ["a🙂"])].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
 def test_bits_per_byte_divide_by_the_bytes_of_the_text(kind: Tokenizer) -> None:
     tokenizer = trained(kind)
     ids = torch.from_numpy(encode(tokenizer, [TEXT]))
@@ -164,3 +191,139 @@ def test_files_that_are_no_vocabulary_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("no json")
     with pytest.raises(InputError, match="are not a BPE vocabulary"):
         GPT2(str(tmp_path / "a"), str(tmp_path / "a")).train([])
+
+
+# Unigram and WordPiece
+
+
+def test_unigram_starts_from_the_bytes_and_learns_what_is_frequent() -> None:
+    tokenizer = Unigram(300).train(["the then them other " * 50])
+    assert set(Bytes().train([]).get_vocab()) <= set(tokenizer.get_vocab())
+    assert 257 < tokenizer.get_vocab_size() <= 300
+    assert len(encode(tokenizer, ["the"])) - 1 < 3
+
+
+@pytest.mark.parametrize("size", [258, 300, 512])
+def test_unigram_has_no_more_tokens_than_asked_for(size: int) -> None:
+    assert Unigram(size).train([TEXT, "another document"]).get_vocab_size() <= size
+
+
+def test_no_text_is_unknown_to_unigram() -> None:
+    tokenizer = Unigram(258).train([])
+    everything = "".join(map(chr, range(0x0, 0x800))) + "日🙂"
+    ids = encode(tokenizer, [everything])[:-1]
+    assert spelt(tokenizer, ids) == everything
+    assert bytes_per_token(tokenizer)[ids].sum() == len(everything.encode())
+
+
+def test_wordpiece_takes_the_longest_token_first_and_others_inside_a_word() -> None:
+    tokenizer = WordPiece(30).train(["abc ab ab " * 20])
+    tokens = [tokenizer.id_to_token(i) for i in encode(tokenizer, ["abc ab"])]
+    assert tokens[-1] == END_OF_TEXT
+    assert tokens[0] == "abc"
+    inside = [tokenizer.id_to_token(i) for i in encode(tokenizer, ["abcab"])]
+    assert inside[0] == "abc"
+    assert len(inside) > 2
+    assert all(token.startswith(CONTINUED) for token in inside[1:-1])
+
+
+def test_marks_of_comments_are_text_to_wordpiece() -> None:
+    """With ## as the mark, a comment's ## and the inside of a word would share tokens."""
+    text = "# ## ### #### a## ##a #a #"
+    tokenizer = WordPiece(60).train([text])
+    for part in ("##", "###", "a##", "##a", text):
+        ids = encode(tokenizer, [part])[:-1]
+        assert spelt(tokenizer, ids) == part
+        assert bytes_per_token(tokenizer)[ids].sum() == len(part)
+
+
+def test_a_word_with_a_byte_wordpiece_never_saw_there_is_one_unknown_token_of_one_byte() -> None:
+    tokenizer = WordPiece(50).train(["ab abc"])
+    ids = encode(tokenizer, ["ab ab\u00e9z abc"])
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    assert (ids == unknown).sum() == 1
+    assert bytes_per_token(tokenizer)[ids].sum() == len("ab") + 1 + len(" abc")
+
+
+def test_a_word_beyond_the_longest_is_cut_and_none_of_it_lost() -> None:
+    text = "x" * 1000 + " " * 300 + "-" * 65
+    tokenizer = WordPiece(60).train([text])
+    ids = encode(tokenizer, [text])
+    assert tokenizer.token_to_id(UNKNOWN) not in ids
+    assert spelt(tokenizer, ids) == text + END_OF_TEXT
+    assert bytes_per_token(tokenizer)[ids].sum() == len(text)
+
+
+def test_wordpiece_without_room_for_the_bytes_of_the_text_is_refused() -> None:
+    with pytest.raises(InputError, match=r"data\.tokenizer\.size: the bytes .* need \d+ tokens, more than 9"):
+        WordPiece(9).train([TEXT])
+    with pytest.raises(ValueError, match="size=2 must be at least 3"):
+        WordPiece(2)
+    with pytest.raises(ValueError, match="size=257 must be at least 258"):
+        Unigram(257)
+
+
+# special tokens
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
+def test_special_tokens_come_last_stand_for_no_bytes_and_are_in_the_file(kind: Tokenizer, tmp_path: Path) -> None:
+    plain, tokenizer = trained(kind), trained(kind.with_specials())
+    size = tokenizer.get_vocab_size()
+    assert [tokenizer.token_to_id(name) for name in SPECIALS] == [size - 3, size - 2, size - 1]
+    assert all(plain.token_to_id(name) is None for name in SPECIALS)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    again = Trained.from_file(str(tmp_path / "tokenizer.json"))
+    assert again.to_str() == tokenizer.to_str()
+    for each in (tokenizer, again):
+        assert [each.token_to_id(name) for name in SPECIALS] == [size - 3, size - 2, size - 1]
+        assert bytes_per_token(each)[-3:].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
+def test_no_text_is_cut_into_a_special_token(kind: Tokenizer) -> None:
+    text = f"a {END_OF_TEXT}{''.join(SPECIALS)} {UNKNOWN} b"
+    tokenizer = kind.with_specials().train([text * 3, TEXT])
+    ids = encode(tokenizer, [text])
+    body = ids[:-1] if tokenizer.token_to_id(END_OF_TEXT) is not None else ids
+    special = [tokenizer.token_to_id(name) for name in (*SPECIALS, END_OF_TEXT, UNKNOWN)]
+    assert not set(special) & set(body.tolist())
+    assert spelt(tokenizer, body) == text
+    assert bytes_per_token(tokenizer)[body].sum() == len(text)
+
+
+def test_asking_for_special_tokens_leaves_the_tokenizer_as_it_was() -> None:
+    kind = BPE(300)
+    assert kind.with_specials(["<|x|>"]).specials == ("<|x|>",)
+    assert kind.specials == ()
+    assert vars(kind) == {"size": 300}, "what the cache knows a tokenizer without special tokens by"
+    assert vars(kind.with_specials()) == {"size": 300, "specials": SPECIALS}
+
+
+# kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Unigram", "WordPiece"])
+def test_a_second_process_gets_the_tokenizer_that_the_first_one_trained(name: str, tmp_path: Path) -> None:
+    """Two trainings of these give two vocabularies, so a corpus and settings must be trained on once."""
+    (tmp_path / "text.txt").write_text(Path(subprocess.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    program = f"""
+from lm.data.corpus import LocalText
+from lm.data.tokenizer import {name}
+from lm.data.tokens import prepare
+facts = prepare(LocalText({str(tmp_path / "text.txt")!r}, document="line"), {name}(400), (0.8, 0.1, 0.1))
+print(facts.folder, facts.tokenizer, facts.vocabulary)
+"""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "LM_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(3)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(list((tmp_path / "cache" / "tokenizers").glob("*.json"))) == 1

@@ -212,7 +212,7 @@ print(json.dumps(asdict(facts)))
 @pytest.mark.slow
 def test_processes_that_start_together_fill_the_cache_once(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "text.txt").write_text("".join(TEXTS))
-    command = [sys.executable, "-c", STARTER, str(tmp_path)]
+    command = [sys.executable, "-P", "-c", STARTER, str(tmp_path)]
     started = [
         subprocess.Popen(
             [*command, str(number)], stdout=subprocess.PIPE, text=True, env={**os.environ, "LM_CACHE": str(cache)}

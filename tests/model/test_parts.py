@@ -7,12 +7,13 @@ import torch
 from helpers import decoder, tokens
 from torch import nn
 
-from lm.model.attention import MultiHead, causal, scale_factor
+from lm.model.attention import Mask, scale_factor
+from lm.model.block import Block, PostNorm, PreNorm
+from lm.model.heads import MultiHead
 from lm.model.mlp import GELU, ReLU
 from lm.model.norm import LayerNorm, RMSNorm
-from lm.model.position import Alibi, NoPosition, Rope
+from lm.model.position import Alibi, NoPosition
 from lm.model.shape import Shape
-from lm.model.transformer import PostNorm, PreNorm
 
 SHAPE = Shape(vocabulary=11, context=6, width=12, heads=3, layers=1)
 
@@ -69,11 +70,11 @@ def test_multi_head_attention_is_torch_s_own(alibi: bool) -> None:
     for projection in (attention.query, attention.key, attention.value):
         nn.init.normal_(projection.bias)
     position = Alibi(SHAPE).double() if alibi else NoPosition(SHAPE)
-    bias = position.bias(6)
+    bias = position.bias(6, 6)
     mask = torch.zeros(3, 6, 6, dtype=torch.float64) if bias is None else bias
     mask = mask.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -math.inf)
     expected, _ = as_torch(attention, SHAPE)(x, x, x, attn_mask=mask.repeat(2, 1, 1), need_weights=False)
-    ours = attention(x, position, None if bias is None else causal(bias))
+    ours = attention(x, position, Mask(bias_hqs=bias))
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -85,28 +86,16 @@ def test_scores_are_multiplied_by_the_scale(scale: str | float, factor: float) -
     q, k, v = split(attention.query(x)), split(attention.key(x)), split(attention.value(x))
     scores = (factor * q @ k.transpose(-1, -2)).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -math.inf)
     by_hand = attention.output((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x, NoPosition(SHAPE), None), by_hand, rtol=1e-12, atol=1e-12)
-
-
-def test_attention_with_rope_depends_on_distances_alone() -> None:
-    attention = MultiHead(SHAPE).double()
-    rope, x = Rope(SHAPE), example(1, 5, 12)
-    table = torch.arange(9, dtype=torch.float64)[:, None] * 10000.0 ** (-torch.arange(0, 4, 2).double() / 4)
-    angle = torch.cat([table, table], -1)
-    outputs = []
-    for start in (0, 4):
-        rope.cosine_tk, rope.sine_tk = angle[start : start + 5].cos(), angle[start : start + 5].sin()
-        outputs.append(attention(x, rope, None))
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention(x, NoPosition(SHAPE), Mask()), by_hand, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("ours", "norm_first"), [(PreNorm, True), (PostNorm, False)])
 def test_blocks_are_torch_s_encoder_layer(ours: type, norm_first: bool) -> None:
-    block = ours(SHAPE, MultiHead(SHAPE), ReLU(SHAPE), LayerNorm, 0.0).double().eval()
+    block = Block(MultiHead(SHAPE), ReLU(SHAPE), lambda: ours(SHAPE, LayerNorm, 0.0)).double().eval()
     theirs = nn.TransformerEncoderLayer(
         12, 3, dim_feedforward=48, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
     )
-    for norm in (block.attention_norm, block.mlp_norm):
+    for norm in (block.attention_residual.norm, block.mlp_residual.norm):
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
     attention = as_torch(block.attention, SHAPE)
@@ -114,13 +103,13 @@ def test_blocks_are_torch_s_encoder_layer(ours: type, norm_first: bool) -> None:
     for mine, other in (
         (block.mlp.up, theirs.linear1),
         (block.mlp.down, theirs.linear2),
-        (block.attention_norm, theirs.norm1),
-        (block.mlp_norm, theirs.norm2),
+        (block.attention_residual.norm, theirs.norm1),
+        (block.mlp_residual.norm, theirs.norm2),
     ):
         other.load_state_dict(mine.state_dict())
     x, mask = example(2, 6, 12), nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
     expected = theirs(x, src_mask=mask, is_causal=True)
-    torch.testing.assert_close(block(x, NoPosition(SHAPE), None), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(block(x, NoPosition(SHAPE), Mask()), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_pre_norm_has_one_norm_more() -> None:

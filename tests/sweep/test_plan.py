@@ -1,5 +1,6 @@
 """What an experiment file asks for, and how a wrong one is answered."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from helpers import RUN
 from lm.config import InputError
 from lm.results import Store
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
-from lm.sweep.plan import load_experiment, make_plan
+from lm.sweep.plan import load_experiment, make_plan, write_manifest
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -103,5 +104,22 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 
 def test_evaluation_batches_of_a_run_are_counted(tmp_path: Path) -> None:
     cell = make_plan(load_experiment(write(tmp_path), {})).cells[0].cell
-    # 12 steps validate every 4 on 2 batches each; the full split is ceil(336 / 32) = 11 batches, once.
-    assert steps_evaluated(cell, training=12, blocks=336, batch=32) == 3 * 2 + 11
+    # 12 steps validate every 4 on 2 batches each; the full split is 11 batches, once.
+    assert steps_evaluated(cell, training=12, full=11) == 3 * 2 + 11
+
+
+def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
+    assert load_experiment(write(tmp_path), {}).metric == "nll"
+    plan = make_plan(load_experiment(write(tmp_path, metric="bits_per_byte"), {}))
+    folder = write_manifest(plan, Store(tmp_path / "out"))
+    assert json.loads((folder / "experiment.json").read_text())["metric"] == "bits_per_byte"
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"), [("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "), (["nll"], "Choose from")]
+)
+def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_experiment(write(tmp_path, metric=metric), {})
+    assert f"metric: no {str(metric)!r}." in str(caught.value)
+    assert words in str(caught.value)

@@ -1,0 +1,96 @@
+"""Batches, and the LightningDataModule that every kind of data is.
+
+There is no DataLoader: a batch is one gather from a memory map, and a plain iterable can start at any step, which is
+what makes resuming exact.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+
+from lm.data.tokens import Facts
+
+
+class Batch(NamedTuple):
+    """What a model reads, int64; the targets (b, t); and the numbers of the rows in their split, (b,)."""
+
+    inputs: tuple[Tensor, ...]
+    targets_bt: Tensor
+    rows_b: Tensor
+
+
+class Batches:
+    """An iterable of `count` batches, of which the first `start` have been seen already.
+
+    Args:
+        rows: the row numbers of batch `step` that this process takes; it may be none.
+        gather: makes the batch of these rows.
+    """
+
+    def __init__(
+        self, rows: Callable[[int], np.ndarray], gather: Callable[[np.ndarray], Batch], start: int, count: int
+    ) -> None:
+        self.rows = rows
+        self.gather = gather
+        self.start = start
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Batch]:
+        for step in range(self.start, self.count):
+            rows_b = self.rows(step)
+            if len(rows_b):
+                yield self.gather(rows_b)
+
+
+class Data(LightningDataModule, ABC):
+    """Text as batches. A subclass's first argument is the seed of the order, supplied by the run.
+
+    `context` is the longest target of a row, in tokens; `facts` is what the text came to, once it is prepared.
+    """
+
+    context: int
+    facts: Facts | None = None
+
+    @abstractmethod
+    def prepare_data(self) -> None:
+        """Fills the cache unless it is filled. Raises InputError where there is too little text."""
+
+    @abstractmethod
+    def bytes_per_token(self) -> Tensor:
+        """UTF-8 bytes behind each target token, int64 of shape (vocabulary,)."""
+
+    @abstractmethod
+    def check_devices(self, world: int) -> None:
+        """Raises InputError where batches cannot be shared among `world` processes."""
+
+    @abstractmethod
+    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
+        """Batches `start` to `count` of training, this process's rows of each."""
+
+    @abstractmethod
+    def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
+        """The whole split in order, this process's rows of each batch."""
+
+    def train_dataloader(self) -> Batches:
+        trainer = self.trainer
+        assert trainer is not None
+        every = trainer.accumulate_grad_batches
+        count = trainer.max_steps * every
+        return self.training_batches(trainer.global_step * every, count, trainer.global_rank, trainer.world_size)
+
+    def val_dataloader(self) -> Batches:
+        assert self.trainer is not None
+        return self.evaluation_batches("validation", self.trainer.global_rank, self.trainer.world_size)
+
+
+def tensor(array: np.ndarray) -> Tensor:
+    """An int64 tensor with the values of `array`."""
+    return torch.from_numpy(array.astype(np.int64))

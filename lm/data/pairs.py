@@ -1,0 +1,334 @@
+"""Pairs of texts, such as sentences and their translations: files, token ids, and batches of similar lengths.
+
+CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
+    train.source.npy, train.source.ends.npy, ...    token ids end to end, and where each text ends
+    tokenizer.json, bytes.npy, facts.json
+"""
+
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from lm.config import InputError, nearest, run_id
+from lm.data import IGNORED
+from lm.data.batch import Batch, Batches, Data, tensor
+from lm.data.corpus import SPLITS, fingerprint
+from lm.data.order import permutation, share
+from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
+from lm.data.tokens import Facts, _trained, cache_folder
+from lm.results import read_json, to_json
+
+SIDES = ("source", "target")
+Pairs = dict[str, list[tuple[str, str]]]
+
+# files ---------------------------------------------------------------------------------------------------------------
+
+
+class LocalPairs:
+    """Two aligned text files a split, line i of one belonging to line i of the other; plain or .gz, in UTF-8.
+
+    Args:
+        train_source, train_target: to learn from.
+        validation_source, validation_target: to evaluate on.
+        test_source, test_target: what `lm translate` translates; may be left out.
+    """
+
+    def __init__(
+        self,
+        train_source: str,
+        train_target: str,
+        validation_source: str,
+        validation_target: str,
+        test_source: str | None = None,
+        test_target: str | None = None,
+    ) -> None:
+        if (test_source is None) != (test_target is None):
+            raise ValueError("test_source and test_target belong together: give both or neither")
+        self.paths = {
+            "train": (train_source, train_target),
+            "validation": (validation_source, validation_target),
+            "test": (test_source, test_target),
+        }
+
+    def lines(self, split: str) -> tuple[list[str], list[str]]:
+        """All lines of both sides of a split, stripped, in order; none for a split that was not given.
+
+        Raises:
+            InputError: for files that cannot be read or differ in their number of lines.
+        """
+        source, target = self.paths[split]
+        if source is None or target is None:
+            return [], []
+        sides = (
+            read_lines(source, f"data.corpus.{split}_source"),
+            read_lines(target, f"data.corpus.{split}_target"),
+        )
+        if len(sides[0]) != len(sides[1]):
+            raise InputError(
+                f"data.corpus: {source} has {len(sides[0])} lines and {target} {len(sides[1])}; "
+                "line i of one must belong to line i of the other"
+            )
+        return sides
+
+    def pairs(self) -> tuple[Pairs, dict[str, int]]:
+        """The pairs of each split, and how many were left out because a side is empty."""
+        kept, empty = {}, {}
+        for split in SPLITS:
+            found = list(zip(*self.lines(split), strict=True))
+            kept[split] = [pair for pair in found if all(pair)]
+            empty[split] = len(found) - len(kept[split])
+        return kept, empty
+
+
+def read_lines(path: str, name: str) -> list[str]:
+    """The lines of a text file, plain or .gz, each stripped. Raises InputError, with `name` for where it was asked."""
+    place = Path(path).expanduser()
+    try:
+        data = place.read_bytes()
+        text = (gzip.decompress(data) if place.suffix == ".gz" else data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
+    except (OSError, EOFError) as error:
+        siblings = [str(p) for p in place.parent.iterdir()] if place.parent.is_dir() else []
+        hint = "" if place.exists() else nearest(path, siblings)
+        raise InputError(
+            f"{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}"
+        ) from None
+    lines = [line.strip() for line in text.split("\n")]  # not splitlines, which also cuts at rarer marks
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+# token ids -----------------------------------------------------------------------------------------------------------
+
+
+class PairTokens:
+    """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them."""
+
+    def __init__(self, facts: Facts) -> None:
+        folder = Path(facts.folder)
+        names = [f"{split}.{side}" for split in SPLITS for side in SIDES]
+        self.ids = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
+        self.ends = {name: np.load(folder / f"{name}.ends.npy", allow_pickle=False) for name in names}
+        self.bytes_per_token = np.load(folder / "bytes.npy", allow_pickle=False)
+        self.tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.begin, self.end, self.padding = (self.tokenizer.token_to_id(name) for name in SPECIALS)
+
+    def lengths(self, split: str, side: str) -> np.ndarray:
+        """Tokens of each text, without begin and end."""
+        return np.diff(self.ends[f"{split}.{side}"], prepend=0)
+
+    def text(self, split: str, side: str, row: int) -> np.ndarray:
+        """The token ids of one text."""
+        ends = self.ends[f"{split}.{side}"]
+        return self.ids[f"{split}.{side}"][ends[row - 1] if row else 0 : ends[row]]
+
+
+def pairs_folder(text: str, tokenizer: str) -> Path:
+    """Where the ids of pairs with this fingerprint, cut by the tokenizer with this hash, lie or would lie."""
+    return cache_folder() / "pairs" / run_id([text, tokenizer])[:32]
+
+
+def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> Facts:
+    """Reads the files, trains one tokenizer on both sides and encodes them, each only if no one has before.
+
+    Tokens and bytes of the facts are those of the targets, with an end each; documents are pairs.
+    """
+    pairs, empty = corpus.pairs()
+    flat = {split: [text for pair in found for text in pair] for split, found in pairs.items()}
+    text = fingerprint(flat)
+    trained = _trained(tokenizer.with_specials(), flat["train"], text)
+    tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
+    folder = pairs_folder(text, tokenizer_hash)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "facts.json").is_file():
+            facts = Facts("", text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
+            facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
+            _write(folder, pairs, trained, facts)
+    return Facts(folder=str(folder.resolve()), **read_json(folder / "facts.json"))
+
+
+def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: Facts) -> None:
+    kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        for split, found in pairs.items():
+            facts.unknown[split] = 0
+            for side, texts in zip(SIDES, zip(*found, strict=True) if found else ((), ()), strict=True):
+                encoded = encode_lines(tokenizer, texts)
+                ids = np.concatenate([np.zeros(0, np.int64), *encoded])
+                np.save(temporary / f"{split}.{side}.npy", ids.astype(kind), allow_pickle=False)
+                ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
+                np.save(temporary / f"{split}.{side}.ends.npy", ends, allow_pickle=False)
+                facts.unknown[split] += 0 if unknown is None else int((ids == unknown).sum())
+            facts.documents[split] = len(found)
+            facts.tokens[split] = len(ids) + len(found)  # the side written last is the target
+            facts.bytes[split] = sum(len(target.encode()) for _, target in found)
+        np.save(temporary / "bytes.npy", bytes_per_token(tokenizer), allow_pickle=False)
+        tokenizer.save(str(temporary / "tokenizer.json"))
+        stored = {key: value for key, value in asdict(facts).items() if key != "folder"}
+        (temporary / "facts.json").write_text(to_json(stored), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:
+    """The token ids of each line, int64; a special token's name in a line is text like any other."""
+    tokenizer.encode_special_tokens = True
+    encoded = tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
+    return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encoded]
+
+
+# batches -------------------------------------------------------------------------------------------------------------
+
+
+def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarray:
+    """The rows one under another, filled up to the longest, int64."""
+    table = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = row
+    return table
+
+
+def bucketed(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+    """Cuts the rows of `order` into batches whose padded source and target tokens are `budget` together at most.
+
+    Args:
+        order: row numbers.
+        source, target: tokens of each row's two sides.
+    """
+    start, longest_source, longest_target = 0, 0, 0
+    for index, row in enumerate(order):
+        sides = max(longest_source, source[row]), max(longest_target, target[row])
+        if index > start and (index + 1 - start) * sum(sides) > budget:
+            yield order[start:index]
+            start, sides = index, (source[row], target[row])
+        longest_source, longest_target = sides
+    if start < len(order):
+        yield order[start:]
+
+
+class PairData(Data):
+    """Pairs as inputs (target, source, padding of the source), teacher-forced, in batches of similar lengths.
+
+    A batch of training is always made of the same pairs; each pass over them takes the batches in a new order. Pairs
+    with an empty side, or a side longer than `context` with its end token, are left out and counted in the record.
+
+    Args:
+        seed: decides the order of batches; supplied by the run.
+        corpus: the files.
+        tokenizer: trained on both sides of the training split together.
+        context: tokens of the longest source and of the longest target, the end included.
+        batch_tokens: source and target tokens in a batch, padding included, at most, over all devices together.
+        evaluation_batch_tokens: the same for evaluation; by default four times batch_tokens.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        corpus: LocalPairs,
+        tokenizer: Tokenizer,
+        context: int,
+        batch_tokens: int,
+        evaluation_batch_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        evaluation = 4 * batch_tokens if evaluation_batch_tokens is None else evaluation_batch_tokens
+        if context < 2:
+            raise ValueError(f"context={context} must be at least 2: one token and the end")
+        for name, value in (("batch_tokens", batch_tokens), ("evaluation_batch_tokens", evaluation)):
+            if value < 2 * context:
+                raise ValueError(f"{name}={value} must hold one pair, 2 context = {2 * context}")
+        self.seed, self.corpus, self.tokenizer = seed, corpus, tokenizer
+        self.context, self.batch_tokens, self.evaluation_batch_tokens = context, batch_tokens, evaluation
+
+    def prepare_data(self) -> None:
+        if self.facts is None:
+            self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
+
+    def _counted(self, facts: Facts) -> Facts:
+        """The facts with the number of pairs that are too long."""
+        tokens = PairTokens(facts)
+        for split in SPLITS:
+            kept = len(self._fitting(tokens, split))
+            facts.documents[f"{split}_too_long"] = facts.documents[split] - kept
+            if not kept and split != "test":
+                raise InputError(
+                    f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
+                    "give more text or a larger data.context"
+                )
+        return facts
+
+    def _fitting(self, tokens: PairTokens, split: str) -> np.ndarray:
+        sides = [tokens.lengths(split, side) + 1 <= self.context for side in SIDES]
+        return np.flatnonzero(sides[0] & sides[1])
+
+    def setup(self, stage: str | None = None) -> None:
+        self.prepare_data()
+        assert self.facts is not None
+        self.tokens = PairTokens(self.facts)
+        self.batches = {
+            split: self._batches(split, self.batch_tokens if split == "train" else self.evaluation_batch_tokens)
+            for split in SPLITS
+        }
+
+    def _batches(self, split: str, budget: int) -> list[np.ndarray]:
+        source, target = (self.tokens.lengths(split, side) + 1 for side in SIDES)
+        rows = self._fitting(self.tokens, split)
+        if split == "train":
+            rows = rows[np.lexsort((rows, source[rows], target[rows]))]
+        return list(bucketed(rows, source, target, budget))
+
+    def bytes_per_token(self) -> Tensor:
+        return torch.from_numpy(self.tokens.bytes_per_token)
+
+    def check_devices(self, world: int) -> None:
+        fewest = min(map(len, self.batches["train"]))
+        if fewest < world:
+            raise InputError(
+                f"data.batch_tokens: a batch of {fewest} pairs cannot be shared among {world} devices; "
+                f"expected more than {self.batch_tokens} tokens, or fewer devices"
+            )
+
+    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
+        batches = self.batches["train"]
+
+        def rows(step: int) -> np.ndarray:
+            epoch, place = divmod(step, len(batches))
+            rows_b = batches[permutation(self.seed, epoch, len(batches))[place]]
+            return rows_b[share(rank, world, len(rows_b))]
+
+        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
+
+    def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
+        batches = self.batches[split]
+        rows = lambda step: batches[step][share(rank, world, len(batches[step]))]  # noqa: E731
+        return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
+
+    def gather(self, split: str, rows_b: np.ndarray) -> Batch:
+        """The pairs with these numbers."""
+        source, target = ([self.tokens.text(split, side, row) for row in rows_b] for side in SIDES)
+        inputs_bt = padded([[self.tokens.begin, *ids] for ids in target], self.tokens.padding)
+        targets_bt = padded([[*ids, self.tokens.end] for ids in target], IGNORED)
+        return Batch((tensor(inputs_bt), *self.sources(source)), tensor(targets_bt), tensor(rows_b))
+
+    def sources(self, texts: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """What the encoder reads of these token ids, (b, s), cut to the context with its end; and what of it is
+        padding, (b, s)."""
+        rows = [[*ids[: self.context - 1], self.tokens.end] for ids in texts]
+        hidden_bs = np.arange(max(map(len, rows))) >= np.asarray([[len(row)] for row in rows])
+        return tensor(padded(rows, self.tokens.padding)), torch.from_numpy(hidden_bs)

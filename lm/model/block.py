@@ -1,0 +1,129 @@
+"""A layer of a transformer: sublayers, each joined to the residual stream in the same arrangement.
+
+Legend: b batch, t time, d width.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from lm.model.attention import Attention, Mask
+from lm.model.cache import Cache
+from lm.model.mlp import MLP
+from lm.model.norm import Norm
+from lm.model.position import Position
+from lm.model.shape import Shape
+
+MakeNorm = Callable[[Shape], Norm]
+Sublayer = Callable[[Tensor], Tensor]
+
+
+class Arrangement(nn.Module, ABC):
+    """How one sublayer, with its norm, joins the residual stream."""
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm(shape)
+        self.dropout = nn.Dropout(dropout)
+
+    @abstractmethod
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """The residual stream after the sublayer."""
+
+    @staticmethod
+    def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
+        """What stands between the last layer and the output: a norm, unless the last layer ends in one."""
+        return norm(shape)
+
+
+class PostNorm(Arrangement):
+    """norm(x + f(x)): the original arrangement (Vaswani et al. 2017)."""
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        return self.norm(x_btd + self.dropout(sublayer(x_btd)))
+
+    @staticmethod
+    def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
+        return nn.Identity()
+
+
+class PreNorm(Arrangement):
+    """x + f(norm(x)), with one more norm at the end (Xiong et al. 2020, https://arxiv.org/abs/2002.04745)."""
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        return x_btd + self.dropout(sublayer(self.norm(x_btd)))
+
+
+class Sandwich(Arrangement):
+    """x + norm(f(norm(x))): a norm before and after (Ding et al. 2021, https://arxiv.org/abs/2105.13290)."""
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
+        super().__init__(shape, norm, dropout)
+        self.outer_norm = norm(shape)
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        return x_btd + self.dropout(self.outer_norm(sublayer(self.norm(x_btd))))
+
+
+class ReZero(Arrangement):
+    """x + a f(x), a learned and 0 at first, without norms (Bachlechner et al. 2020, https://arxiv.org/abs/2003.04887)."""
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
+        nn.Module.__init__(self)
+        self.dropout = nn.Dropout(dropout)
+        self.share = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        return x_btd + self.share * self.dropout(sublayer(x_btd))
+
+    @staticmethod
+    def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
+        return nn.Identity()
+
+
+class ScaledResidual(Arrangement):
+    """x + alpha f(norm(x)), alpha fixed.
+
+    Args:
+        alpha: share of each sublayer's output.
+    """
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, alpha: float = 0.5) -> None:
+        super().__init__(shape, norm, dropout)
+        self.alpha = alpha
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        return x_btd + self.alpha * self.dropout(sublayer(self.norm(x_btd)))
+
+
+class Block(nn.Module):
+    """Self-attention, then in a decoder that reads an encoder cross-attention, then a feed-forward layer."""
+
+    def __init__(
+        self, attention: Attention, mlp: MLP, arrange: Callable[[], Arrangement], cross: Attention | None = None
+    ) -> None:
+        super().__init__()
+        self.attention, self.attention_residual = attention, arrange()
+        if cross is not None:
+            self.cross, self.cross_residual = cross, arrange()
+        self.mlp, self.mlp_residual = mlp, arrange()
+
+    def forward(self, x_btd: Tensor, position: Position, mask: Mask, cache: Cache | None = None) -> Tensor:
+        x_btd = self.attention_residual(x_btd, lambda x: self.attention(x, position, mask, cache=cache))
+        return self.mlp_residual(x_btd, self.mlp)
+
+    def with_memory(
+        self,
+        x_btd: Tensor,
+        position: Position,
+        mask: Mask,
+        memory_bsd: Tensor,
+        memory: Mask,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """The same with cross-attention to `memory_bsd` between the two."""
+        x_btd = self.attention_residual(x_btd, lambda x: self.attention(x, position, mask, cache=cache))
+        x_btd = self.cross_residual(x_btd, lambda x: self.cross(x, position, memory, memory_bsd))
+        return self.mlp_residual(x_btd, self.mlp)

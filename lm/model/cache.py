@@ -1,0 +1,148 @@
+"""Keys and values of the tokens read so far, so that a new token costs one row of attention.
+
+A layer keeps 2 b g t k numbers: 2 b h t k where every query head has keys of its own, 2 b t k where all share one head.
+
+Legend: b batch, g key-value heads, t time, k head size.
+"""
+
+import torch
+from torch import Tensor
+
+LEVELS = 127
+"""The largest code of a row in int8; -128 stays unused, so that a number and its negative are stored alike."""
+
+
+class Rows:
+    """A tensor (b, g, t, ...) that grows along time.
+
+    There is room for up to twice the rows held: a row is copied a bounded number of times, not once a token.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._room: Tensor | None = None
+
+    def append(self, new: Tensor) -> Tensor:
+        """Adds rows; returns all of them, a view that later rows do not change."""
+        end = self.length + new.shape[2]
+        if self._room is None or end > self._room.shape[2]:
+            self._room = self._larger(new, end)
+        self._room[:, :, self.length : end] = new
+        self.length = end
+        return self._room[:, :, :end]
+
+    def _larger(self, new: Tensor, needed: int) -> Tensor:
+        time = max(needed, 2 * self.length)
+        room = new.new_empty(*new.shape[:2], time, *new.shape[3:])
+        held = self.held
+        if held is not None:
+            room[:, :, : self.length] = held
+        return room
+
+    @property
+    def held(self) -> Tensor | None:
+        """The rows added so far, or None."""
+        return None if self._room is None else self._room[:, :, : self.length]
+
+    def bytes(self) -> int:
+        """Memory of the rows held, without the room for more."""
+        held = self.held
+        return 0 if held is None else held.numel() * held.element_size()
+
+
+def quantised(x_bgtk: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 codes (b, g, t, k) and one float32 scale a row (b, g, t, 1), with code * scale close to x.
+
+    Symmetric: scale = absmax / 127 over the row, code = round(x / scale), so that each element comes back within
+    absmax / 254, but for rounding to the precision of x (Dettmers et al. 2022, section 2.1,
+    https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN.
+    """
+    wide_bgtk = x_bgtk.to(torch.promote_types(x_bgtk.dtype, torch.float32))
+    tiny = torch.finfo(torch.float32).tiny  # a row of zeros has a scale to be divided by, too
+    scale_bgt1 = (wide_bgtk.abs().amax(-1, keepdim=True) / LEVELS).float().clamp(min=tiny)
+    code_bgtk = (wide_bgtk / scale_bgt1).nan_to_num().round().clamp(-LEVELS, LEVELS).to(torch.int8)
+    return code_bgtk, torch.where(scale_bgt1.isfinite(), scale_bgt1, torch.nan)
+
+
+def restored(code_bgtk: Tensor, scale_bgt1: Tensor, dtype: torch.dtype) -> Tensor:
+    """code * scale, (b, g, t, k), in the precision `dtype`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return (code_bgtk.to(wide) * scale_bgt1.to(wide)).to(dtype)
+
+
+class Int8Rows:
+    """Rows kept in int8 with a scale each; a row is quantised once, when it is added."""
+
+    def __init__(self) -> None:
+        self._code, self._scale = Rows(), Rows()
+        self._dtype = torch.float32
+
+    @property
+    def length(self) -> int:
+        """Rows held."""
+        return self._code.length
+
+    def append(self, new: Tensor) -> Tensor:
+        """Adds rows; returns all of them, the new ones too, as they are restored."""
+        self._dtype = new.dtype
+        code, scale = quantised(new)
+        return restored(self._code.append(code), self._scale.append(scale), new.dtype)
+
+    @property
+    def held(self) -> Tensor | None:
+        """The rows added so far as they are restored, or None."""
+        code, scale = self._code.held, self._scale.held
+        return None if code is None or scale is None else restored(code, scale, self._dtype)
+
+    def bytes(self) -> int:
+        """Memory of codes and scales, without the room for more."""
+        return self._code.bytes() + self._scale.bytes()
+
+
+class Cache:
+    """The keys and values of one layer, grown token by token. For use without gradients: rows are written in place."""
+
+    def __init__(self) -> None:
+        self._key, self._value = self._rows(), self._rows()
+
+    def _rows(self) -> Rows | Int8Rows:
+        return Rows()
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        return self._key.length
+
+    @property
+    def key_bgtk(self) -> Tensor | None:
+        """The keys held, or None."""
+        return self._key.held
+
+    @property
+    def value_bgtk(self) -> Tensor | None:
+        """The values held, or None."""
+        return self._value.held
+
+    def append(self, key_bgtk: Tensor, value_bgtk: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds the rows of new tokens and returns all keys and values."""
+        return self._key.append(key_bgtk), self._value.append(value_bgtk)
+
+    def elements(self) -> int:
+        """Numbers held: 2 b g t k."""
+        return sum(held.numel() for held in (self.key_bgtk, self.value_bgtk) if held is not None)
+
+    def bytes(self) -> int:
+        """Memory of what is held; up to as much again is reserved for tokens to come."""
+        return self._key.bytes() + self._value.bytes()
+
+
+class Int8Cache(Cache):
+    """A cache of a byte a number and 4 bytes a row: 2 b g t (k + 4) bytes.
+
+    Each restored element is within absmax / 254 of the original, absmax being that of its key or value. A score is
+    then off by at most e = scale * |q|_1 * absmax / 254, and a head's output by (exp(2e) - 1) V + V / 254, V being the
+    largest element of the values. Tokens added one by one or together give the same rows.
+    """
+
+    def _rows(self) -> Rows | Int8Rows:
+        return Int8Rows()

@@ -1,0 +1,158 @@
+"""How the learning rate moves: pure functions of the update t, counted from 1 to `total`, and a component for each."""
+
+import math
+from abc import ABC, abstractmethod
+
+# pure functions ------------------------------------------------------------------------------------------------------
+
+
+def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
+    """The share of the peak rate at update `t`, counted from 1: t / warmup, then half a cosine down.
+
+    It is 1 at t = warmup and `final` at t = total (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983).
+    """
+    if t < warmup:
+        return t / warmup
+    progress = min(1.0, (t - warmup) / max(1, total - warmup))
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def warmup_linear(t: int, warmup: int, total: int, final: float = 0.0) -> float:
+    """The share of the peak rate at update `t`: t / warmup, then a straight line from 1 at t = warmup to `final`."""
+    if t < warmup:
+        return t / warmup
+    progress = min(1.0, (t - warmup) / max(1, total - warmup))
+    return 1 + (final - 1) * progress
+
+
+def noam(t: int, width: int, warmup: int) -> float:
+    """The learning rate width^-.5 min(t^-.5, t warmup^-1.5) at update `t`; it peaks at t = warmup.
+
+    Vaswani et al. 2017, section 5.3, https://arxiv.org/abs/1706.03762.
+    """
+    return float(width**-0.5 * min(t**-0.5, t * warmup**-1.5))
+
+
+def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: float = 0.0) -> float:
+    """The share of the peak rate at update `t`: t / warmup, then 1, then a line down over the last `decay` updates.
+
+    It is 1 from t = warmup to t = total - decay and `final` at t = total (Hu et al. 2024, section 4.2,
+    https://arxiv.org/abs/2404.06395, with the linear decay of Hagele et al. 2024, https://arxiv.org/abs/2405.18392).
+    """
+    if t < warmup:
+        return t / warmup
+    progress = min(1.0, max(0, t - (total - decay)) / decay)
+    return 1 + (final - 1) * progress
+
+
+# components ----------------------------------------------------------------------------------------------------------
+
+
+class Schedule(ABC):
+    """How the learning rate moves over training."""
+
+    @abstractmethod
+    def factor(self, t: int, total: int) -> float:
+        """The share of the peak rate for update `t`, counted from 1, of `total`."""
+
+
+class Constant(Schedule):
+    """The same rate throughout, after a linear warm-up.
+
+    Args:
+        warmup: optimiser steps.
+    """
+
+    def __init__(self, warmup: int = 0) -> None:
+        self.warmup = _warmup(warmup)
+
+    def factor(self, t: int, total: int) -> float:
+        return min(1.0, t / self.warmup) if self.warmup else 1.0
+
+
+class WarmupCosine(Schedule):
+    """Linear warm-up, then half a cosine down.
+
+    Args:
+        warmup: optimiser steps.
+        final: share of the peak rate at the end.
+    """
+
+    def __init__(self, warmup: int = 100, final: float = 0.1) -> None:
+        self.warmup = _warmup(warmup)
+        self.final = _final(final)
+
+    def factor(self, t: int, total: int) -> float:
+        return warmup_cosine(t, self.warmup, total, self.final)
+
+
+class WarmupLinear(Schedule):
+    """Linear warm-up, then a straight line down.
+
+    Args:
+        warmup: optimiser steps.
+        final: share of the peak rate at the end.
+    """
+
+    def __init__(self, warmup: int = 100, final: float = 0.0) -> None:
+        self.warmup = _warmup(warmup)
+        self.final = _final(final)
+
+    def factor(self, t: int, total: int) -> float:
+        return warmup_linear(t, self.warmup, total, self.final)
+
+
+class InverseSquareRoot(Schedule):
+    """Linear warm-up, then down with 1 / sqrt(t) (Vaswani et al. 2017); 1 at its peak, t = warmup.
+
+    The rate of that paper itself is had with `optim.lr` = noam(warmup, width, warmup) = (width warmup)^-.5.
+
+    Args:
+        warmup: optimiser steps.
+    """
+
+    def __init__(self, warmup: int = 4000) -> None:
+        if warmup < 1:
+            raise ValueError(f"warmup={warmup} must be 1 or more steps: the rate peaks at the end of warm-up")
+        self.warmup = warmup
+
+    def factor(self, t: int, total: int) -> float:
+        return noam(t, 1, self.warmup) / noam(self.warmup, 1, self.warmup)
+
+
+class WarmupStableDecay(Schedule):
+    """Linear warm-up, a long constant rate, then a straight line down at the end.
+
+    Args:
+        warmup: optimiser steps.
+        decay: optimiser steps of the descent; below 1 a share of all of them.
+        final: share of the peak rate at the end.
+    """
+
+    def __init__(self, warmup: int = 100, decay: float = 0.2, final: float = 0.0) -> None:
+        if not (decay > 0 and (decay < 1 or float(decay).is_integer())):
+            raise ValueError(f"decay={decay} must be a share between 0 and 1, or a whole number of steps")
+        self.warmup = _warmup(warmup)
+        self.decay = decay
+        self.final = _final(final)
+
+    def factor(self, t: int, total: int) -> float:
+        decay = max(1, round(self.decay * total)) if self.decay < 1 else int(self.decay)
+        if self.warmup + decay > total:
+            raise ValueError(
+                f"warmup={self.warmup} and a decay of {decay} steps are more than the {total} steps of the run; "
+                "shorten them or raise trainer.max_steps"
+            )
+        return warmup_stable_decay(t, self.warmup, total, decay, self.final)
+
+
+def _warmup(steps: int) -> int:
+    if steps < 0:
+        raise ValueError(f"warmup={steps} must be 0 or more steps")
+    return steps
+
+
+def _final(share: float) -> float:
+    if not 0 <= share <= 1:
+        raise ValueError(f"final={share} must lie in [0, 1]")
+    return share

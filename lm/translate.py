@@ -1,0 +1,160 @@
+"""Translating with a trained run, and BLEU of what comes out.
+
+Left beside the run's record: translation_<split>.txt, a line a sentence, and bleu_<split>.json.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm.components import build
+from lm.config import InputError, load_yaml
+from lm.data.pairs import PairData, encode_lines, pairs_folder, read_lines
+from lm.data.tokens import Facts
+from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.search import Ends, beam_search
+from lm.results import FORMAT, read_json, to_json, write_atomic
+from lm.trainer import Run
+
+SENTENCES_AT_ONCE = 64
+REPORT_SECONDS = 10.0
+
+
+def load(folder: Path, device: str = "cpu") -> tuple[EncoderDecoder, PairData]:
+    """The model and the data of a finished run.
+
+    Raises:
+        InputError: where the folder is none of a finished encoder-decoder run, or its text is no longer there.
+    """
+    if not (folder / "record.json").is_file() or not (folder / "last.ckpt").is_file():
+        raise InputError(f"{folder}: expected a finished run, with config.yaml, record.json and last.ckpt")
+    record: dict[str, Any] = read_json(folder / "record.json")
+    if record.get("format") != FORMAT:
+        raise InputError(f"{folder}: record format {record.get('format')!r}, expected {FORMAT}")
+    run: Run = build(load_yaml(folder / "config.yaml"), Run)
+    data = run.data(run.seed)
+    if not isinstance(data, PairData):
+        raise InputError(f"{folder}: trained on {type(data).__name__}; only a run on PairData can translate")
+    data.facts = _facts(record["data"], data)
+    data.setup("test")
+    model = run.model(data.facts.vocabulary, data.context)
+    if not isinstance(model, EncoderDecoder):
+        raise InputError(f"{folder}: the model is a {type(model).__name__}; only an EncoderDecoder can translate")
+    saved = torch.load(folder / "last.ckpt", map_location="cpu", weights_only=True)["state_dict"]
+    prefix = "model."
+    model.load_state_dict({key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)})
+    return model.to(device).eval(), data
+
+
+def _facts(recorded: dict[str, Any], data: PairData) -> Facts:
+    """The run's own text: as it lies in the cache, or prepared again from the files, if that gives the same."""
+    folder = pairs_folder(recorded["fingerprint"], recorded["tokenizer"])
+    if (folder / "facts.json").is_file():
+        return Facts(folder=str(folder), **recorded)
+    data.prepare_data()
+    assert data.facts is not None
+    identity = {key: recorded[key] for key in data.facts.identity()}
+    if data.facts.identity() != identity:
+        raise InputError(
+            f"data: text or tokenizer are no longer those of the run (recorded {identity}, found "
+            f"{data.facts.identity()}); restore the files, or the cache folder {folder}"
+        )
+    return data.facts
+
+
+def translated(
+    model: EncoderDecoder, data: PairData, lines: Sequence[str], beam: int = 4, alpha: float = 0.6
+) -> list[str]:
+    """The likeliest target of each line by beam search; sources beyond the context are cut. Progress on stderr."""
+    device = next(model.parameters()).device
+    ids = encode_lines(data.tokens.tokenizer, lines)
+    ends = Ends(data.tokens.begin, data.tokens.end, data.context)
+    order = sorted(range(len(lines)), key=lambda index: len(ids[index]))
+    found = [""] * len(lines)
+    told = time.monotonic()
+    for start in range(0, len(order), SENTENCES_AT_ONCE):
+        rows = order[start : start + SENTENCES_AT_ONCE]
+        source_bs, hidden_bs = (x.to(device) for x in data.sources([ids[row] for row in rows]))
+        for row, hypotheses in zip(rows, beam_search(model, source_bs, hidden_bs, ends, beam, alpha), strict=True):
+            found[row] = data.tokens.tokenizer.decode(hypotheses[0].tokens, skip_special_tokens=True).strip()
+        if time.monotonic() - told > REPORT_SECONDS:
+            told = time.monotonic()
+            print(f"{start + len(rows)} of {len(lines)} sentences", file=sys.stderr)
+    return [" ".join(text.split()) for text in found]  # a line each
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus BLEU of plain text by sacrebleu, tokenised as 13a, with its signature.
+
+    Post 2018, https://aclanthology.org/W18-6319
+    """
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise InputError("BLEU needs sacrebleu: pip install 'lm-ablations[translation]'") from None
+    metric = BLEU()
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return {
+        "bleu": score.score,
+        "precisions": list(score.precisions),
+        "brevity_penalty": score.bp,
+        "signature": str(metric.get_signature()),
+        "sentences": len(hypotheses),
+    }
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What `translate` leaves: the file of translations, and BLEU where there is a reference.
+
+    Args:
+        path: a line for each line of the source.
+        bleu: what is in bleu_<split>.json.
+    """
+
+    path: Path
+    bleu: dict[str, Any] | None
+
+    @property
+    def text(self) -> str:
+        """A line to print."""
+        if self.bleu is None:
+            return str(self.path)
+        found = self.bleu
+        how = f"beam {found['beam']}, alpha {found['alpha']}"
+        return f"BLEU {found['bleu']:.2f} on {found['split']} ({how}; {found['signature']}); {self.path}"
+
+
+def translate(
+    folder: Path, split: str = "test", beam: int = 4, alpha: float = 0.6, source: Path | None = None
+) -> Translation:
+    """Translates a split, or the lines of the file `source`, with the run in `folder`, and leaves the results there.
+
+    Raises:
+        InputError: where there is nothing to translate, or nothing to translate with.
+    """
+    if beam < 1:
+        raise InputError(f"--beam: expected 1 or more, found {beam}")
+    if not math.isfinite(alpha):
+        raise InputError(f"--alpha: expected a number, found {alpha}")
+    model, data = load(folder)
+    if source is None:
+        lines, references = data.corpus.lines(split)
+    else:
+        lines, references, split = read_lines(str(source), "--input"), [], source.name.split(".")[0]
+    if not lines:
+        raise InputError(f"{split}: no lines to translate; give --input, or a run with data.corpus.{split}_source")
+    path = folder / f"translation_{split}.txt"
+    hypotheses = translated(model, data, lines, beam, alpha)
+    write_atomic(path, "".join(f"{line}\n" for line in hypotheses))
+    if not references:
+        return Translation(path, None)
+    found = {"split": split, **bleu(hypotheses, references), "beam": beam, "alpha": alpha}
+    write_atomic(folder / f"bleu_{split}.json", to_json(found))
+    return Translation(path, found)

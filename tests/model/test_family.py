@@ -1,0 +1,247 @@
+"""Every kind of attention against an independent form of it, element by element, in float64; and what is refused."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from helpers import CONTEXT, RUN, VOCABULARY, decoder, example, noisy, tokens
+from torch import Tensor, nn
+
+from lm.cli import main
+from lm.model.attention import Mask, SoftmaxAttention, attention_weights
+from lm.model.block import PreNorm
+from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
+from lm.model.linear import CHUNK, LinearAttention, causal_products
+from lm.model.mlp import GELU
+from lm.model.norm import LayerNorm, RMSNorm
+from lm.model.position import Alibi, NoPosition
+from lm.model.rope import Rope
+from lm.model.shape import Shape
+
+TIME = 7
+SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
+EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+
+
+# heads ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heads", "named"), [(4, MultiHead), (1, MultiQuery)], ids=["all heads: MultiHead", "one head: MultiQuery"]
+)
+def test_grouped_queries_at_the_ends_are_the_named_layers(heads: int, named: type[SoftmaxAttention]) -> None:
+    grouped, other, x = noisy(GroupedQuery(SHAPE, heads)), named(SHAPE).double(), example(2, TIME, 16)
+    other.load_state_dict(grouped.state_dict())
+    torch.testing.assert_close(grouped(x, Rope(SHAPE), Mask()), other(x, Rope(SHAPE), Mask()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shared", [1, 2, 4])
+def test_grouped_queries_are_many_heads_with_keys_and_values_written_out(shared: int) -> None:
+    grouped, many, x = noisy(GroupedQuery(SHAPE, shared)), MultiHead(SHAPE).double(), example(2, TIME, 16)
+    state = grouped.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        state[name] = state[name].unflatten(0, (shared, 4)).repeat_interleave(4 // shared, dim=0).flatten(0, 1)
+    many.load_state_dict(state)
+    torch.testing.assert_close(grouped(x, Rope(SHAPE), Mask()), many(x, Rope(SHAPE), Mask()), **EXACT)
+
+
+def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+    """Softmax over the keys that each query may see, one query at a time: what is mixed, and the weights."""
+    weights = torch.zeros(*q.shape[:3], k.shape[2], dtype=q.dtype)
+    for b, h, i in itertools.product(*map(range, q.shape[:3])):
+        visible = [
+            j
+            for j in range(k.shape[2])
+            if not (mask.causal and j > i)
+            and not (attention.window is not None and abs(i - j) >= attention.window)
+            and not (mask.hidden_bs is not None and mask.hidden_bs[b, j])
+        ]
+        scores = attention.scale * (k[b, h // attention.groups, visible] @ q[b, h, i])
+        if attention.softcap is not None:
+            scores = attention.softcap * (scores / attention.softcap).tanh()
+        if mask.bias_hqs is not None:
+            scores = scores + mask.bias_hqs[h, i, visible]
+        weights[b, h, i, visible] = scores.exp() / scores.exp().sum()
+    return torch.stack([weights[:, h] @ v[:, h // attention.groups] for h in range(q.shape[1])], dim=1), weights
+
+
+@pytest.mark.parametrize("make", [MultiHead, GroupedQuery, MultiQuery])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])
+@pytest.mark.parametrize("options", [{}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}], ids=str)
+@torch.no_grad()
+def test_fused_and_plain_attention_are_the_definition(
+    make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any]
+) -> None:
+    attention, x = noisy(make(SHAPE, **options)), example(2, TIME, 16)
+    position = Alibi(SHAPE).double() if biased else Rope(SHAPE)
+    hidden_bs = torch.zeros(2, TIME, dtype=torch.bool)
+    hidden_bs[1, 3:] = True
+    hidden_bs[1, 5] = False  # within every window there is a key to see
+    mask = Mask(causal, position.bias(TIME, TIME, causal), hidden_bs if padded else None)
+    q, k, v = attention.projected(x, position)
+    expected, expected_weights = by_hand(attention, q, k, v, mask)
+    mixed, weights = attention.plain(q, k, v, mask)
+    torch.testing.assert_close(weights, expected_weights, **EXACT)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
+    assert (weights[expected_weights == 0] == 0).all()
+    torch.testing.assert_close(mixed, expected, **EXACT)
+    by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
+
+
+# options of attention ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [1, 3, 5])
+@pytest.mark.parametrize("position", ["Rope", "Alibi"])
+@torch.no_grad()
+def test_a_window_ends_where_it_says(window: int, position: str) -> None:
+    model, before = decoder({"layers": 1, "attention.window": window, "position": position}).double(), tokens()
+    for changed in range(CONTEXT - window):
+        after = before.clone()
+        after[:, changed] = (after[:, changed] + 1) % VOCABULARY
+        moved = (model(before) != model(after)).any(-1)
+        assert moved[:, changed + window - 1].all(), "the oldest key of the window counts"
+        assert not moved[:, changed + window :].any(), "one older does not"
+
+
+def test_a_softcap_bounds_the_scores() -> None:
+    q, k = 50 * example(1, 1, 5, 4), 50 * example(1, 1, 9, 4, seed=1)
+    raw = 0.5 * q @ k.transpose(-1, -2)
+    scores = attention_weights(q, k, 0.5, softcap=2.0).log()
+    spread = lambda x: (x.amax(-1) - x.amin(-1)).max().item()  # noqa: E731
+    assert spread(raw) > 1000
+    assert spread(scores) <= 4 + 1e-12
+    torch.testing.assert_close(scores, (2 * (raw / 2).tanh()).log_softmax(-1), **EXACT)
+
+
+@torch.no_grad()
+def test_normed_queries_and_keys_make_the_size_of_their_weights_irrelevant() -> None:
+    for qk_norm, name in itertools.product((True, False), ("query", "key")):
+        model = noisy(decoder({"attention.qk_norm": qk_norm}))
+        for block in model.blocks:
+            for norm in (block.attention.query_norm, block.attention.key_norm):
+                norm.eps = 0.0
+        before = model(tokens())
+        for block in model.blocks:
+            projection = getattr(block.attention, name)
+            projection.weight *= 7
+            projection.bias *= 7
+        moved = (model(tokens()) - before).abs().max().item()
+        assert moved < 1e-12 if qk_norm else moved > 1e-2
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0], ids=["fused", "plain"])
+@torch.no_grad()
+def test_outputs_do_not_depend_on_what_is_hidden(softcap: float | None) -> None:
+    attention, x = noisy(MultiHead(SHAPE, softcap=softcap)), example(2, TIME, 16)
+    hidden_bs = torch.zeros(2, TIME, dtype=torch.bool)
+    hidden_bs[0, 4:], hidden_bs[1, 2] = True, True
+    other = torch.where(hidden_bs[..., None], 100 * example(2, TIME, 16, seed=1), x)
+    for causal in (True, False):
+        left, right = (attention(y, NoPosition(SHAPE), Mask(causal, None, hidden_bs)) for y in (x, other))
+        assert torch.equal(left[~hidden_bs], right[~hidden_bs])
+        weights = attention.plain(*attention.projected(x, NoPosition(SHAPE)), Mask(causal, None, hidden_bs))[1]
+        assert (weights.transpose(1, 3)[hidden_bs] == 0).all()
+
+
+@pytest.mark.parametrize("position", ["Rope", "T5Bias", "Sinusoidal"])
+@torch.no_grad()
+def test_logits_of_a_translation_do_not_depend_on_the_source_s_padding(position: str) -> None:
+    plain = decoder({"position": position})
+    parts = {"embedding": lambda _: plain.embedding, "position": lambda shape: type(plain.position)(shape)}
+    model = noisy(
+        EncoderDecoder(
+            VOCABULARY, CONTEXT, 16, 2, 2, **parts, block=PreNorm, norm=LayerNorm, attention=MultiHead, mlp=GELU,
+            initializer=plain.initializer,
+        )
+    )  # fmt: skip
+    source, target = tokens(), tokens(time=5, seed=1)
+    hidden_bs = torch.zeros(3, CONTEXT, dtype=torch.bool)
+    hidden_bs[:, 8:] = True
+    other = source.masked_fill(hidden_bs, 0)
+    assert torch.equal(model(target, source, hidden_bs), model(target, other, hidden_bs))
+    shorter = model(target, source[:, :8], hidden_bs[:, :8])
+    torch.testing.assert_close(model(target, source, hidden_bs), shorter, **EXACT)
+
+
+# attention without a softmax -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", [1, CHUNK - 1, CHUNK, CHUNK + 1, 200])
+def test_chunks_give_what_the_masked_square_gives(time: int) -> None:
+    q, k, v = example(2, 3, time, 4), example(2, 3, time, 4, seed=1), example(2, 3, time, 5, seed=2)
+    torch.testing.assert_close(causal_products(q, k, v), (q @ k.transpose(-1, -2)).tril() @ v, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("time", [TIME, 2 * CHUNK + 3])
+@torch.no_grad()
+def test_linear_attention_is_the_mean_of_values_by_its_weights(time: int) -> None:
+    attention, x = noisy(LinearAttention(SHAPE)), example(2, time, 16)
+    q, k, v = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (attention.query, attention.key, attention.value))
+    phi = lambda y: torch.where(y > 0, y + 1, y.exp())  # noqa: E731
+    weights = (phi(q) @ phi(k).transpose(-1, -2)).tril()
+    weights = weights / weights.sum(-1, keepdim=True)
+    expected = attention.output((weights @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x, NoPosition(SHAPE), Mask()), expected, **EXACT)
+    attention.value.weight.zero_()  # all values alike: weights that sum to 1 leave them as they are
+    constant = attention.output(attention.value.bias).expand(2, time, 16)
+    torch.testing.assert_close(attention(x, NoPosition(SHAPE), Mask()), constant, **EXACT)
+
+
+# refusals ------------------------------------------------------------------------------------------------------------
+
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"model.attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 3}}},
+        ["key_value_heads=3", "heads=4"],
+    ),
+    ({"model.attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 0}}}, ["key_value_heads=0"]),
+    ({"model.width": 12}, ["head size 3", "even"]),
+    ({"model.attention": "LinearAttention", "model.position": "Alibi"}, ["LinearAttention", "use Rope"]),
+    ({"model.attention": "LinearAttention", "model.position": "T5Bias"}, ["LinearAttention", "use Rope"]),
+    ({"model.attention": "LinearAttention", "model.causal": False}, ["LinearAttention", "causal"]),
+    ({"model.attention": "LinearAttention", "model.attention.window": 4}, ["LinearAttention has no setting 'window'"]),
+    ({"model.attention": "LinearAttention", "model.attention.dropout": 0.1}, ["LinearAttention has no setting"]),
+    ({"model.attention.window": -1}, ["window=-1", "above 0"]),
+    ({"model.attention.window": 0}, ["window=0", "above 0"]),
+    ({"model.attention.softcap": -2.0}, ["softcap=-2.0", "above 0"]),
+    ({"model.attention.dropout": 1.0}, ["dropout=1.0"]),
+    ({"model.width": 8, "model.position": "RopeNTK"}, ["head size above 2", "not 2"]),
+    ({"model.position": "RopeLinear", "model.position.stretch": 0.5}, ["stretch=0.5"]),
+    ({"model.position": "RopeYarn", "model.position.slow": 64.0}, ["fast=32.0", "slow=64.0"]),
+    ({"model.position": "T5Bias", "model.position.buckets": 6}, ["buckets=6"]),
+    ({"model.mlp.expansion": 0.01}, ["expansion=0.01"]),
+    ({"model.initializer.query_key": 0.0}, ["query_key=0.0"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), REFUSED, ids=[str(settings) for settings, _ in REFUSED])
+def test_what_cannot_be_built_is_refused_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: dict[str, Any],
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    arguments = [part for key, value in {"model.heads": 4, **settings}.items() for part in (f"--{key}", str(value))]
+    assert main(["fit", "run.yaml", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.strip().splitlines()) == 1, shown.err
+    assert all(word in shown.err for word in words), shown.err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_rms_norm_of_queries_and_keys_is_over_one_head() -> None:
+    attention = MultiHead(SHAPE, qk_norm=True)
+    assert attention.query_norm.weight.shape == attention.key_norm.weight.shape == (SHAPE.head_size,)
+    assert isinstance(RMSNorm(SHAPE), nn.RMSNorm)

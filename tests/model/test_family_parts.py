@@ -1,0 +1,157 @@
+"""Feed-forward layers, residuals, norms, initial values and rotations against an independent form of each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lm.model.block import Arrangement, PreNorm, ReZero, Sandwich, ScaledResidual
+from lm.model.initial import QueryKeyLinear, ResidualLinear
+from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
+from lm.model.norm import LayerNorm, NoNorm
+from lm.model.rope import Rope, RopeNTK
+from lm.model.shape import Shape
+
+TIME = 7
+SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
+EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+
+# feed-forward layers -------------------------------------------------------------------------------------------------
+
+GATED: list[tuple[type[GatedMLP], Callable[[Tensor], Tensor]]] = [
+    (GLU, nn.Sigmoid()),
+    (ReGLU, nn.ReLU()),
+    (GEGLU, nn.GELU()),
+    (SwiGLU, nn.SiLU()),
+]
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["offsets", "no offsets"])
+@pytest.mark.parametrize("width", [64, 96, 128, 256, 512, 768, 1024])
+@pytest.mark.parametrize("expansion", [2.0, 4.0])
+def test_a_gated_layer_has_the_parameters_of_a_plain_one(width: int, bias: bool, expansion: float) -> None:
+    shape = Shape(VOCABULARY, TIME, width, heads=1, layers=1)
+    with torch.device("meta"):
+        gated, plain = (
+            sum(p.numel() for p in mlp(shape, expansion, bias).parameters()) for mlp in (SwiGLU, ReLU)
+        )  # fmt: skip
+    assert gated == pytest.approx(plain, rel=0.01)
+
+
+@pytest.mark.parametrize(("mlp", "function"), GATED, ids=[mlp.__name__ for mlp, _ in GATED])
+def test_a_gated_layer_is_its_formula(mlp: type[GatedMLP], function: Callable[[Tensor], Tensor]) -> None:
+    layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
+    torch.testing.assert_close(layer(x), layer.down(function(layer.gate(x)) * layer.up(x)), **EXACT)
+
+
+def test_glu_is_torch_s_own() -> None:
+    layer, x = noisy(GLU(SHAPE)), example(2, 5, 16)
+    torch.testing.assert_close(layer(x), layer.down(functional.glu(torch.cat([layer.up(x), layer.gate(x)], -1))))
+
+
+@pytest.mark.parametrize(("mlp", "function"), [(SiLU, nn.SiLU()), (Sigmoid, nn.Sigmoid())], ids=["SiLU", "Sigmoid"])
+def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: nn.Module) -> None:
+    layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
+    torch.testing.assert_close(layer(x), nn.Sequential(layer.up, function, layer.down)(x), rtol=0, atol=0)
+
+
+# residuals and norms -------------------------------------------------------------------------------------------------
+
+
+def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
+    """LayerNorm from its definition."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+FORMULAS: list[tuple[type[Arrangement], Callable[[Any, Tensor, nn.Module], Tensor]]] = [
+    (Sandwich, lambda a, x, f: x + layer_norm(f(layer_norm(x, a.norm)), a.outer_norm)),
+    (ReZero, lambda a, x, f: x + a.share * f(x)),
+    (ScaledResidual, lambda a, x, f: x + 0.5 * f(layer_norm(x, a.norm))),
+]
+
+
+@pytest.mark.parametrize(("kind", "formula"), FORMULAS, ids=[kind.__name__ for kind, _ in FORMULAS])
+def test_an_arrangement_is_its_formula(kind: type[Arrangement], formula: Callable[..., Tensor]) -> None:
+    arrangement, x, sublayer = noisy(kind(SHAPE, LayerNorm, 0.0)), example(2, 5, 16), noisy(nn.Linear(16, 16))
+    torch.testing.assert_close(arrangement(x, sublayer), formula(arrangement, x, sublayer), **EXACT)
+
+
+def test_no_norm_is_nothing() -> None:
+    x = example(2, 5, 16)
+    assert torch.equal(NoNorm(SHAPE)(x), x)
+    assert not list(NoNorm(SHAPE).parameters())
+    block, sublayer = PreNorm(SHAPE, NoNorm, 0.0), noisy(nn.Linear(16, 16))
+    assert torch.equal(block(x, sublayer), x + sublayer(x))
+
+
+@torch.no_grad()
+def test_rezero_starts_as_the_identity() -> None:
+    model = decoder({"block": "ReZero", "layers": 5, "position": "NoPosition"}).double()
+    assert torch.equal(model(tokens()), model.embedding.logits(model.embedding(tokens())))
+    assert not [name for name, _ in model.named_parameters() if "norm" in name]
+
+
+@torch.no_grad()
+def test_batch_norm_leaks_the_future_in_training_and_not_in_evaluation() -> None:
+    """The defect this negative control is there for."""
+    model, before = decoder({"norm": "BatchNorm"}).double(), tokens()
+    after = before.clone()
+    after[:, -1] = (after[:, -1] + 1) % VOCABULARY
+    moved = lambda: (model(before) - model(after))[:, : CONTEXT - 1].abs().max().item()  # noqa: E731
+    assert moved() > 1e-3
+    model.eval()
+    assert moved() == 0
+    honest = decoder({"norm": "LayerNorm"}).double()
+    assert torch.equal(honest(before)[:, :-1], honest(after)[:, :-1])
+
+
+# initial values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale_residual", [True, False])
+@pytest.mark.parametrize("query_key", [1.0, 0.25])
+def test_xavier_has_the_variance_of_both_sides(query_key: float, scale_residual: bool) -> None:
+    options = {"embedding": 0.5, "query_key": query_key, "scale_residual": scale_residual}
+    changes = {"width": 128, "layers": 3, "embedding.tied": False, "attention": "GroupedQuery"}
+    model = decoder({**changes, "initializer": {"class_path": "Xavier", "init_args": options}}, vocabulary=257)
+    kinds = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            expected = (2 / sum(module.weight.shape)) ** 0.5
+            expected *= query_key if isinstance(module, QueryKeyLinear) else 1
+            expected *= 6**-0.5 if scale_residual and isinstance(module, ResidualLinear) else 1
+            assert module.weight.std().item() == pytest.approx(expected, rel=0.05), name
+            assert module.bias is None or not module.bias.any()
+            kinds.add(type(module))
+    assert kinds == {nn.Linear, QueryKeyLinear, ResidualLinear}
+    assert model.embedding.tokens.weight.std().item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_queries_and_keys_may_have_a_variance_of_their_own() -> None:
+    model = decoder({"width": 128, "initializer.query_key": 0.5})
+    for block in model.blocks:
+        for module, expected in (
+            (block.attention.query, 0.01),
+            (block.attention.key, 0.01),
+            (block.attention.value, 0.02),
+        ):
+            assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
+
+
+# rotations -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head_size", [4, 16, 128])
+@pytest.mark.parametrize("stretch", [1.0, 2.0, 7.5])
+def test_ntk_leaves_the_fastest_pair_and_stretches_the_slowest_whole(head_size: int, stretch: float) -> None:
+    shape = Shape(VOCABULARY, CONTEXT, 2 * head_size, heads=2, layers=1)
+    plain, ntk = Rope(shape).frequency(), RopeNTK(shape, stretch=stretch).frequency()
+    assert ntk[0] == plain[0] == 1
+    assert (plain[-1] / ntk[-1]).item() == pytest.approx(stretch, rel=1e-12)
+    assert (ntk.diff() < 0).all()
+    assert (ntk <= plain).all()

@@ -1,0 +1,128 @@
+"""Greedy and beam search against trying every target."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from helpers import MODEL
+from torch import Tensor
+
+from lm.components import build, resolve
+from lm.config import override
+from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.search import Ends, beam_search, greedy, length_penalty
+from lm.model.transformer import Model, initialized
+
+VOCABULARY = 5
+BEGIN, END = 3, 4
+
+
+@dataclass
+class Root:
+    model: Callable[[int, int], Model]
+
+
+def model_of(seed: int, **changes: object) -> EncoderDecoder:
+    """A tiny model in float64 whose predictions are far from uniform."""
+    tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer.std": 0.5})
+    tree = override(tree, {f"model.{key}": value for key, value in changes.items()})
+    model = initialized(build(resolve(tree, Root), Root).model, VOCABULARY, 8, seed)
+    assert isinstance(model, EncoderDecoder)
+    return model.double().eval()
+
+
+def sources(batch: int = 4, time: int = 6) -> tuple[Tensor, Tensor]:
+    """Random sources, the last two positions of the second half padding."""
+    source_bs = torch.randint(VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(0))
+    hidden_bs = (torch.arange(time) >= time - 2).repeat(batch, 1)
+    hidden_bs[: batch // 2] = False
+    return source_bs, hidden_bs
+
+
+@torch.no_grad()
+def log_probability(model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, tokens: tuple[int, ...]) -> float:
+    """Of one target, all at once and without a cache."""
+    logits_tv = model(torch.tensor([[BEGIN, *tokens[:-1]]]), source_bs, hidden_bs)[0]
+    return float(logits_tv.log_softmax(-1)[range(len(tokens)), tokens].sum())
+
+
+def targets(longest: int) -> list[tuple[int, ...]]:
+    """Every target that ends within `longest` tokens."""
+    others = [token for token in range(VOCABULARY) if token != END]
+    return [(*head, END) for size in range(longest) for head in itertools.product(others, repeat=size)]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_beam_that_holds_everything_finds_the_likeliest_target_of_all(seed: int, alpha: float) -> None:
+    model, (source_bs, hidden_bs), longest = model_of(seed), sources(), 3
+    found = beam_search(model, source_bs, hidden_bs, Ends(BEGIN, END, longest), VOCABULARY**longest, alpha)
+    for row in range(len(source_bs)):
+        scores = {
+            tokens: log_probability(model, source_bs[row : row + 1], hidden_bs[row : row + 1], tokens)
+            / length_penalty(len(tokens), alpha)
+            for tokens in targets(longest)
+        }
+        best = max(scores, key=lambda tokens: scores[tokens])
+        assert tuple(found[row][0].tokens) == best
+        assert {tuple(one.tokens): pytest.approx(one.score, abs=1e-9) for one in found[row]} == scores
+
+
+def test_the_length_penalty_is_that_of_the_paper() -> None:
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(7, 0.5) == pytest.approx(2**0.5)
+    assert length_penalty(100, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
+    model, source, ends = model_of(seed), sources(), Ends(BEGIN, END, 8)
+    assert [found[0] for found in beam_search(model, *source, ends, 1, 0.6)] == greedy(model, *source, ends, 0.6)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_cache_changes_nothing(width: int) -> None:
+    for seed in range(4):
+        model, source, ends = model_of(seed), sources(), Ends(BEGIN, END, 8)
+        kept, anew = (beam_search(model, *source, ends, width, 0.6, cached=cached) for cached in (True, False))
+        for left, right in zip(itertools.chain(*kept), itertools.chain(*anew), strict=True):
+            assert (left.tokens, left.ended) == (right.tokens, right.ended)
+            assert left.score == pytest.approx(right.score, abs=1e-9)
+
+
+def test_a_batch_gives_what_each_source_alone_gives() -> None:
+    model, (source_bs, hidden_bs), ends = model_of(1), sources(), Ends(BEGIN, END, 8)
+    together = beam_search(model, source_bs, hidden_bs, ends, 3, 0.6)
+    for row, found in enumerate(together):
+        alone = beam_search(model, source_bs[row : row + 1], hidden_bs[row : row + 1], ends, 3, 0.6)[0]
+        assert [one.tokens for one in found] == [one.tokens for one in alone]
+
+
+def test_a_hypothesis_that_ended_stays_when_others_go_on() -> None:
+    """Scores fall with every token without a penalty, so that one that ends early can only be beaten before."""
+    model, source, longest = model_of(2), sources(), 8
+    found = [beam_search(model, *source, Ends(BEGIN, END, length), 3, 0.0) for length in range(1, longest + 1)]
+    for shorter, longer in itertools.pairwise(found):
+        for before, after in zip(shorter, longer, strict=True):
+            ended = [one.tokens for one in before if one.ended]
+            assert ended == [one.tokens for one in after if one.tokens in ended]
+
+
+def test_a_target_that_never_ends_is_given_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = EncoderDecoder.decode
+    never = torch.zeros(VOCABULARY).index_fill(0, torch.tensor(END), -1e4)
+    monkeypatch.setattr(EncoderDecoder, "decode", lambda *arguments: decode(*arguments) + never)
+    model, ends = model_of(0), Ends(BEGIN, END, 3)
+    likeliest = [found[0] for found in beam_search(model, *sources(), ends, width=1)]
+    assert likeliest == greedy(model, *sources(), ends, alpha=0.6)
+    for found in (*likeliest, *(beams[0] for beams in beam_search(model, *sources(), ends))):
+        assert not found.ended
+        assert len(found.tokens) == 3
+        assert END not in found.tokens
+
+
+def test_a_beam_of_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="width=0"):
+        beam_search(model_of(0), *sources(), Ends(BEGIN, END, 8), 0)

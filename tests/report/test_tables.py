@@ -1,0 +1,335 @@
+"""The table says what the analysis found, letter for letter, and the same every time."""
+
+import io
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from lm.analysis import ALPHA, compare, load
+from lm.report.tables import (
+    HEADLINE,
+    SHOWN,
+    difference,
+    escape,
+    heading,
+    markdown,
+    mean_and_sd,
+    notes,
+    number,
+    summary,
+    terminal,
+)
+from lm.report.write import write_report
+from lm.results import QUANTITIES
+
+MakeExperiment = Callable[..., Path]
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
+BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+MIXED = [2.1, 2.0, 1.95, 2.0, 2.3, 1.9]
+
+
+def page(folder: Path) -> str:
+    results = load(folder)
+    return markdown(results, compare(results), [])
+
+
+def printed(folder: Path, width: int = 200) -> str:
+    results, text = load(folder), io.StringIO()
+    terminal(results, compare(results), Console(file=text, width=width))
+    return text.getvalue()
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells of each table in a page, as a Markdown parser that is not ours reads them."""
+    found: list[list[list[str]]] = []
+    inside = False
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "table_open":
+            found.append([])
+            inside = True
+        elif token.type == "table_close":
+            inside = False
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type == "inline" and inside:
+            found[-1][-1].append("".join(child.content for child in token.children or []))
+    return found
+
+
+# cells
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(1.23456, 4, "1.2346"), (12345.6, 0, "12,346"), (math.nan, 4, "-"), (math.inf, 3, "inf"), (-0.5, 1, "-0.5")],
+)
+def test_a_number_has_its_decimals(value: float, digits: int, text: str) -> None:
+    assert number(value, digits) == text
+
+
+def row_of(**values: Any) -> Any:
+    given = {"metric": "nll", "mean": 1.5, "sd": 0.25, "difference": -0.125, "low": -0.25, "high": 0.0625, **values}
+    (found,) = pd.DataFrame([given]).itertuples()
+    return found
+
+
+def test_a_mean_has_its_spread_where_there_is_one() -> None:
+    assert mean_and_sd(row_of()) == "1.5000 ± 0.2500"
+    assert mean_and_sd(row_of(sd=math.nan)) == "1.5000"
+    assert mean_and_sd(row_of(mean=math.nan, sd=math.nan)) == "-"
+
+
+def test_a_difference_has_its_sign_and_its_interval() -> None:
+    assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625]"
+    assert difference(row_of(low=math.nan, high=math.nan)) == "-0.1250"
+    assert difference(row_of(difference=math.nan)) == "-"
+    assert (
+        difference(row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0)) == "+1,234 [+1, +2,500]"
+    )
+
+
+def test_a_heading_says_which_way_is_better() -> None:
+    assert (heading("nll"), heading("accuracy")) == ("validation NLL ↓", "accuracy ↑")
+    assert heading("gradient_norm") == "gradient norm, mean"
+
+
+# the page
+
+
+def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
+    header, *rows = tables(page(folder))[0]
+    assert header == [
+        "arm",
+        "n",
+        heading(HEADLINE),
+        "difference [95 % interval]",
+        "verdict",
+        *map(heading, SHOWN),
+        "parameters",
+    ]
+    assert [row[:5] for row in rows] == [
+        ["base", "6", "2.0333 ± 0.1080", "-", "baseline"],
+        ["better", "6", "1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "6 seeds cannot reach significance (7 could)"],
+        [
+            "mixed",
+            "3, 1 diverged, 1 failed, 1 missing",
+            "1.9833 ± 0.1041",
+            "+0.0333 [-0.1564, +0.2231]",
+            "3 seeds cannot reach significance (7 could)",
+        ],
+    ]
+    assert rows[0][5:] == ["-", "4.0667", "0.4929", "0.0100", "1.0000", "2,500", "64", "1,000"]
+
+
+def test_every_measurement_has_a_row(experiment: MakeExperiment) -> None:
+    header, *rows = tables(page(experiment({"base": BASE, "better": BETTER})))[1]
+    assert header == ["metric", "arm", "n", "mean ± sd", "difference [95 % interval]", "p (Holm)", "verdict"]
+    assert len(rows) == 2 * len(QUANTITIES)
+    assert [
+        "validation NLL ↓ (nats/token)",
+        "better",
+        "6",
+        "1.7683 ± 0.1048",
+        "-0.2650 [-0.2967, -0.2333]",
+        "0.0312",
+        "better",
+    ] in rows
+    assert ["validation NLL ↓ (nats/token)", "base", "6", "2.0333 ± 0.1080", "-", "-", "baseline"] in rows
+
+
+def bold(text: str) -> list[str]:
+    """The arms whose row in the page holds anything bold."""
+    return [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|") and "**" in line]
+
+
+def test_bold_is_what_a_test_found_significant_and_nothing_else(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    table = compare(load(folder))
+    assert (table[table.metric == HEADLINE].p_holm <= ALPHA).tolist() == [False, True]
+    assert bold(page(folder)) == ["better"]
+    assert bold(page(experiment({"base": BASE, "mixed": MIXED}))) == []
+    assert (
+        bold(page(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}))) == []
+    )  # 0.031 before Holm's correction
+    assert bold(page(experiment({"base": BASE[:3], "better": BETTER[:3]}))) == []
+
+
+def test_nothing_is_bold_that_the_verdict_does_not_claim(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE, "better": BETTER, "gone": ["diverged"] * 6}))
+    _, rows, strong = summary(compare(results))
+    for row, is_bold in zip(rows, strong, strict=True):
+        assert is_bold == (row[4] in ("better", "worse"))
+
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "a & b &amp; c",
+    "x_1 * y_2 * z",
+    "a | b",
+    "two\nlines",
+    "`code` and `more`",
+    "[a link](http://example.org)",
+    "back\\slash \\| and \\*star\\*",
+    "two \\\\ back\\\\slashes",
+    "~~struck~~",
+    "<http://example.org>",
+]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_any_text_is_shown_letter_for_letter(text: str) -> None:
+    (paragraph,) = [
+        t for t in MarkdownIt("gfm-like", {"linkify": False}).parse(f"# {escape(text)}") if t.type == "inline"
+    ]
+    assert {child.type for child in paragraph.children or []} <= {"text", "text_special"}
+    assert "".join(child.content for child in paragraph.children or []) == text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_no_title_note_or_error_breaks_the_page(experiment: MakeExperiment, text: str) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if record["status"] == "failed":
+            record["error"] = text
+
+    cells = {"base": [2.0, 2.1, "failed"], "arm": [1.9, 1.8, 2.0]}
+    plain = page(experiment(cells))
+    found = page(experiment(cells, change, title=text, notes=text))
+    assert tables(found) == tables(plain)
+    assert "<script" not in MarkdownIt("commonmark").enable("table").render(found)
+
+
+def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> None:
+    text = page(experiment({"base": BASE, "arm": MIXED}))
+    assert "\n- arm: model.block: PostNorm -&gt; PreNorm\n" in text
+
+
+# notes
+
+
+def test_cells_that_did_not_go_well_are_told_of(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": [2.0, 2.1, 1.9, 2.0], "arm": [1.9, "diverged", "failed", None]}))
+    told = notes(results, compare(results))
+    assert "arm seed 1 diverged: loss not finite at step 3. It enters no mean." in told
+    assert "arm seed 2 failed: RuntimeError: no. It enters no mean." in told
+    assert "arm seed 3 is not trained yet." in told
+    assert "arm is compared on the 1 of 4 seeds on which it and the baseline both finished." in told
+
+
+def test_too_few_seeds_are_told_of_with_the_number_that_would_do(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE[:3], "arm": MIXED[:3]}))
+    told = " ".join(notes(results, compare(results)))
+    assert "3 seeds cannot reach significance: an exact sign-flip test gives no p below 0.25" in told
+    assert "6 seeds could." in told
+    results = load(experiment({"base": BASE, "arm": MIXED}))
+    told = " ".join(notes(results, compare(results)))
+    assert "cannot reach significance" not in told
+    assert "Holm-adjusted over 1 comparison for each metric" in told
+
+
+def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if (arm, seed) == ("arm", 1):
+            record["pairing"]["order"] = "another"
+            record["provenance"]["device"] = "gpu"
+
+    results = load(experiment({"base": BASE, "arm": MIXED}, change))
+    told = notes(results, compare(results))
+    assert "Not paired: arm seed 1 saw other batches than the baseline." in told
+    assert "Cells differ in device: cpu, gpu." in told
+    assert "Evaluated on the whole validation split: 1,200 tokens." in told
+
+
+def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if arm == "arm":
+            record["metrics"]["bits_per_byte"] = BETTER[seed]
+        else:
+            record["metrics"]["bits_per_byte"] = BASE[seed]
+        record["data"]["tokenizer"] = arm
+
+    folder = experiment({"base": MIXED, "arm": MIXED}, change, metric="bits_per_byte")
+    header, *rows = tables(page(folder))[0]
+    shown = [name for name in SHOWN if name != "bits_per_byte"]
+    assert header[2:] == [
+        heading("bits_per_byte"),
+        "difference [95 % interval]",
+        "verdict",
+        heading("nll"),
+        *map(heading, shown),
+        "parameters",
+    ]
+    assert rows[1][2:6] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "2.0417"]
+    assert bold(page(folder)) == ["arm"]
+    told = notes(load(folder), compare(load(folder)))
+    assert [line for line in told if line.startswith("Arms differ in tokenizer: NLL, perplexity")]
+    assert "Not paired: arm seeds 0, 1, 2, 3, 4, 5 saw other batches than the baseline." in told
+    assert header[2].split()[0] in printed(folder)
+
+
+def test_arms_with_one_tokenizer_need_no_word_about_it(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE, "arm": MIXED}))
+    assert not any("tokenizer" in line for line in notes(results, compare(results)))
+
+
+# the terminal
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, width: int) -> None:
+    text = printed(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}), width)
+    assert all(arm in text for arm in ("base", "better", "mixed"))
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_terminal_takes_no_title_for_its_own_markup(experiment: MakeExperiment) -> None:
+    assert "A [bold]title[/bold] [link" in printed(
+        experiment({"base": BASE, "arm": MIXED}, title="A [bold]title[/bold] [link")
+    )
+
+
+# files
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    write_report(folder, Console(file=io.StringIO(), width=200))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
+    first, again = written(folder), written(folder)
+    assert first == again
+    assert {"table.md", "table.csv", "learning_curve.svg", "learning_curve.png"} <= first.keys()
+
+
+def test_the_csv_is_the_analysis(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.report.write.draw", lambda *_: [])
+    folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
+    written(folder)
+    found = pd.read_csv(folder / "table.csv")
+    pd.testing.assert_frame_equal(found, compare(load(folder)), check_exact=True, check_dtype=False)
+
+
+def test_the_page_shows_the_figures_that_were_written(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    files = written(folder)
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", files["table.md"].decode())
+    assert shown == ["learning_curve.png", "gradient_norm.png", "reliability.png"]
+    assert set(shown) <= files.keys()
+
+
+@pytest.mark.parametrize(
+    "cells", [{"base": [None], "arm": [None]}, {"base": ["failed"], "arm": ["diverged"]}, {"base": BASE}]
+)
+def test_an_experiment_with_nothing_to_compare_is_reported_all_the_same(
+    experiment: MakeExperiment, cells: dict[str, list[Any]]
+) -> None:
+    assert {"table.md", "table.csv"} <= written(experiment(cells)).keys()

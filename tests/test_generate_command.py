@@ -1,0 +1,368 @@
+"""`lm generate`: the text of a finished run, as it comes, and one line for everything it cannot use."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+import yaml
+from helpers import RUN
+from torch import Tensor
+
+import lm.generate
+from lm.cli import main
+from lm.components import build
+from lm.config import InputError, override
+from lm.data.corpus import StdlibText
+from lm.data.tokenizer import BPE, CONTINUED, END_OF_TEXT, UNKNOWN, Bytes, Characters, Tokenizer, Unigram, WordPiece
+from lm.generate import TextStream, find, load_model, load_tokenizer, prompt_ids, write_text
+from lm.model.generate import greedy
+from lm.model.transformer import Decoder, initialized
+from lm.results import Store, read_json
+from lm.trainer import Execution, Run, check, failure, finish, train, write_work
+
+GOOD = {"status": "ok", "error": None, "metrics": {}, "cost": {}}
+LIVELY = {"model.initializer.std": 0.5, "model.embedding.tied": False}
+MakeRun = Callable[..., Path]
+
+
+def finished_run(out: Path, changes: dict[str, Any], outcome: dict[str, Any]) -> Path:
+    """A finished run whose model is as it was initialised: quicker than training, and the same in kind."""
+    cell, store = check(override(RUN, {**LIVELY, **changes})), Store(out)
+    built: Run = build(cell.config, Run)
+    model = initialized(built.model, cell.facts.vocabulary, built.data(0).context, built.seed).double()
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
+    finish(cell, store, outcome, {"started": 0.0, "finished": 1.0, "resumed": False})
+    return store.directory(cell.id)
+
+
+@pytest.fixture(scope="session")
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished_run(tmp_path_factory.mktemp("shared"), {"data.tokenizer": "Characters"}, GOOD)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> MakeRun:
+    """Makes a finished run under `out` in the test's folder."""
+    return lambda outcome=GOOD, **changes: finished_run(
+        tmp_path / "out", {key.replace("__", "."): value for key, value in changes.items()}, outcome
+    )
+
+
+@pytest.fixture
+def generated(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Runs the command; what it printed, and what it told of itself."""
+
+    def run(*arguments: object) -> tuple[str, str]:
+        capsys.readouterr()
+        assert main(["generate", *map(str, arguments)]) == 0
+        shown = capsys.readouterr()
+        return shown.out, shown.err
+
+    return run
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[object], *words: str) -> None:
+    """Runs a command that must be answered with one line and exit code 2."""
+    capsys.readouterr()
+    assert main(["generate", *map(str, arguments)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("lm: ")
+    assert len(shown.err.strip().splitlines()) == 1, shown.err
+    for word in words:
+        assert word in shown.err
+
+
+# text ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: Callable[..., tuple[str, str]]) -> None:
+    cell, store = check(override(RUN, {"trainer.max_steps": 30})), Store(tmp_path)
+    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    built: Run = build(cell.config, Run)
+    model = built.model(cell.facts.vocabulary, built.data(0).context).double().eval()
+    checkpoint = torch.load(store.directory(cell.id) / "last.ckpt", weights_only=True)["state_dict"]
+    model.load_state_dict({name.removeprefix("model."): value for name, value in checkpoint.items()})
+    tokenizer = tokenizers.Tokenizer.from_file(str(Path(cell.facts.folder) / "tokenizer.json"))
+    ids = tokenizer.encode("import os").ids
+    with torch.no_grad():
+        for _ in range(40):
+            ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    text, said = generated(cell.id[:8], "--out", tmp_path, "--prompt", "import os", "--tokens", 40, "--greedy")
+    assert text == tokenizer.decode(ids) + "\n"
+    assert said.startswith("40 tokens in ")
+    assert "tokens per second, full cache of 24 KiB" in said  # 2 layers x 2 x 48 rows x 16 numbers of 8 bytes
+
+
+def test_every_cache_and_a_folder_or_an_id_give_the_same_text(
+    shared_run: Path, generated: Callable[..., tuple[str, str]]
+) -> None:
+    told = ["--prompt", "def f", "--tokens", 30]
+    for how in (["--greedy"], ["--temperature", 0.8, "--top-k", 20, "--top-p", 0.9, "--seed", 4]):
+        texts = [
+            generated(shared_run, *told, *how),
+            generated(shared_run, *told, *how, "--cache", "none"),
+            generated(shared_run.name[:10], "--out", shared_run.parents[1], *told, *how),
+        ]
+        assert len({text for text, _ in texts}) == 1
+        assert texts[0][0].startswith("def f")
+        assert len(texts[0][0]) == len("def f") + 30 + 1
+        assert "no cache" in texts[1][1]
+    assert "int8 cache" in generated(shared_run, *told, "--cache", "int8")[1]
+
+
+def test_a_seed_decides_the_text(shared_run: Path, generated: Callable[..., tuple[str, str]]) -> None:
+    texts = [generated(shared_run, "--prompt", "a", *seed)[0] for seed in ([], ["--seed", 0], ["--seed", 1])]
+    assert texts[0] == texts[1] != texts[2]
+    assert len(texts[0]) == 1 + lm.generate.TOKENS + 1
+
+
+def test_a_token_is_printed_before_the_next_is_computed(
+    shared_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Store(shared_run.parents[1]).record(shared_run.name)
+    tokenizer = load_tokenizer(shared_run, {}, record)
+    shown = ""
+
+    def watched(*_: object) -> Iterator[Tensor]:
+        nonlocal shown
+        for character in "xyz":
+            yield torch.tensor([tokenizer.token_to_id(character)])
+            shown += capsys.readouterr().out
+            assert shown.endswith(character)
+
+    monkeypatch.setattr(lm.generate, "generate", watched)
+    write_text(shared_run, "def ", 3, greedy)
+    assert shown == "def xyz"
+
+
+def test_text_ends_where_the_run_says_it_ends(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(data__tokenizer={"class_path": "BPE", "init_args": {"size": 300}})
+    end = load_tokenizer(folder, {}, Store(folder.parents[1]).record(folder.name)).token_to_id(END_OF_TEXT)
+    calls: list[int] = []
+
+    def choose(logits_bv: Tensor) -> Tensor:
+        calls.append(1)
+        return torch.tensor([end if len(calls) == 3 else 100])
+
+    write_text(folder, "def", 50, choose)
+    shown = capsys.readouterr()
+    assert len(calls) == 3
+    assert END_OF_TEXT not in shown.out
+    assert shown.err.startswith("3 tokens")
+
+
+def test_attention_without_a_cache_generates_as_well(make: MakeRun, generated: Callable[..., tuple[str, str]]) -> None:
+    folder = make(model__attention="LinearAttention")
+    text, said = generated(folder, "--prompt", "def", "--tokens", 8, "--greedy")
+    assert text.startswith("def")
+    assert "no cache" in said
+
+
+KINDS = [Characters(), Bytes(), BPE(400), Unigram(400), WordPiece(700)]
+STRANGE = "naïve café 日本 🙂 e\u0301\n\tdef f(x): return '…'\n"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+def test_streamed_text_is_the_decoded_text_and_never_half_a_character(kind: Tokenizer) -> None:
+    trained = kind.train([STRANGE * 3, *StdlibText(30000, 3000).documents()])
+    ids = trained.encode(STRANGE).ids
+    stream, seen = TextStream(trained), ""
+    for index in ids:
+        seen += stream.add(index)
+        assert STRANGE.startswith(seen)
+    assert seen == STRANGE == trained.decode(ids)
+    assert stream.end() == ""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+def test_streamed_text_of_any_tokens_is_the_decoded_text(kind: Tokenizer) -> None:
+    trained = kind.train([STRANGE * 3, *StdlibText(30000, 3000).documents()])
+    unknown = trained.token_to_id(UNKNOWN)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        ids = torch.randint(trained.get_vocab_size(), (20,), generator=generator).tolist()
+        ids = [index for index in ids if index != unknown]
+        stream = TextStream(trained)
+        assert "".join(map(stream.add, ids)) + stream.end() == trained.decode(ids)
+
+
+def test_an_unfinished_character_waits_and_what_is_none_is_marked() -> None:
+    trained = Bytes().train([])
+    first, second = trained.encode("é").ids
+    stream = TextStream(trained)
+    assert (stream.add(first), stream.add(second)) == ("", "é")
+    assert (stream.add(first), stream.add(first)) == ("", "\ufffd")
+    assert stream.end() == "\ufffd"
+
+
+def test_unknown_is_marked_and_special_tokens_are_silent() -> None:
+    trained = Characters().with_specials().train(["abc"])
+    stream = TextStream(trained)
+    ids = [trained.token_to_id(name) for name in ("a", UNKNOWN, "<|pad|>", "b")]
+    assert "".join(map(stream.add, ids)) == "a\ufffdb"
+    assert CONTINUED not in trained.get_vocab()
+
+
+# where things lie ----------------------------------------------------------------------------------------------------
+
+
+def test_an_emptied_cache_is_filled_again(
+    make: MakeRun, generated: Callable[..., tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    folder = make(data__tokenizer={"class_path": "BPE", "init_args": {"size": 300}})
+    told = [folder, "--prompt", "import", "--tokens", 12]
+    before = generated(*told)[0]
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(lm.trainer, "_prepared", {})
+    assert generated(*told)[0] == before
+    (tokenizer,) = (tmp_path / "cache/tokens").glob("*/tokenizer.json")
+    tokenizer.unlink()  # a cache filled by an earlier version
+    assert generated(*told)[0] == before
+    assert tokenizer.is_file()
+    tokenizer.write_text("{}")
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        write_text(folder, "import", 3, greedy)
+
+
+def test_a_text_that_has_changed_since_is_refused(
+    tmp_path: Path, make: MakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {i} of a text\n" for i in range(200)))
+    corpus = {"class_path": "LocalText", "init_args": {"path": str(text), "document": "line"}}
+    folder = make(data__corpus=corpus, data__tokenizer="Characters")
+    text.write_text("".join(f"line {i} of another text\n" for i in range(200)))
+    shutil.rmtree(tmp_path / "cache")
+    refused(capsys, [folder, "--prompt", "line"], "tokenizer is no longer in the cache", "another now")
+    text.unlink()
+    shutil.rmtree(tmp_path / "cache")
+    refused(capsys, [folder, "--prompt", "line"], "data.corpus", "text.txt")
+
+
+def test_the_text_itself_is_not_needed_while_the_cache_is_there(
+    tmp_path: Path, make: MakeRun, generated: Callable[..., tuple[str, str]]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {i} of a text\n" for i in range(200)))
+    folder = make(data__corpus={"class_path": "LocalText", "init_args": {"path": str(text), "document": "line"}})
+    text.unlink()
+    assert generated(folder, "--prompt", "line", "--tokens", 5)[0].startswith("line")
+
+
+def test_the_weights_keep_the_precision_of_the_checkpoint(shared_run: Path) -> None:
+    config = yaml.safe_load((shared_run / "config.yaml").read_text())
+    model = load_model(shared_run, config, read_json(shared_run / "record.json"))
+    assert isinstance(model, Decoder)
+    assert not model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+
+
+# what cannot be used -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prompt", ""], ["--prompt", "some text"]),
+        (["--prompt", "日本x日"], ["--prompt", "none of '日', '本';"]),
+        (["--prompt", "\udcff"], ["--prompt", "not UTF-8"]),
+        (["--prompt", "a", "--tokens", "0"], ["--tokens", "1 or more"]),
+        (["--prompt", "a", "--tokens", "x"], ["--tokens", "'x'"]),
+        (["--prompt", "a", "--temperature", "0"], ["temperature=0.0", "above 0", "greedy"]),
+        (["--prompt", "a", "--temperature=-0.5"], ["temperature=-0.5"]),
+        (["--prompt", "a", "--top-k", "0"], ["top_k=0"]),
+        (["--prompt", "a", "--top-p", "0"], ["top_p=0.0", "(0, 1]"]),
+        (["--prompt", "a", "--top-p", "1.5"], ["top_p=1.5"]),
+        (["--prompt", "a", "--greedy", "--top-k", "3", "--top-p", "0.5"], ["--greedy", "--top-k and --top-p"]),
+        (["--prompt", "a", "--seed", "-1"], ["--seed", "-1"]),
+        (["--prompt", "a", "--seed", "x"], ["--seed", "'x'"]),
+        (["--prompt", "a", "--seed", "true"], ["--seed", "True"]),
+        (["--prompt", "a", "--cache", "half"], ["--cache", "'half'", "int8"]),
+        (["--prompt", "a", "--optim.lr", "1"], ["takes no setting 'optim.lr'"]),
+        ([], ["--prompt"]),
+    ],
+    ids=lambda value: " ".join(map(ascii, value)),
+)
+def test_a_request_that_has_no_meaning_is_one_line(
+    shared_run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    refused(capsys, [shared_run, *arguments], *words)
+
+
+def test_a_run_that_is_not_there_is_one_line(make: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, ["nowhere", "--out", tmp_path / "none", "--prompt", "a"], "nowhere: no finished run", "ID")
+    folder, second = make(), make(seed=1)
+    refused(capsys, ["zz", "--out", tmp_path / "out", "--prompt", "a"], "zz: no finished run")
+    refused(capsys, [tmp_path, "--out", tmp_path / "out", "--prompt", "a"], "no finished run")
+    assert find(folder.name[:20], tmp_path / "out") == folder
+    refused(capsys, ["", "--out", tmp_path / "out", "--prompt", "a"], "2 runs", second.name[:12])
+    copied = tmp_path / "copied"
+    shutil.copytree(folder, copied)
+    refused(capsys, [copied, "--prompt", "a"], "copied", "OUT/cells/ID")
+
+
+def test_a_run_without_a_model_is_one_line(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    diverged = {"status": "diverged", "error": "loss not finite at step 3", "metrics": {}, "cost": {}}
+    refused(capsys, [make(diverged), "--prompt", "a"], "diverged", "loss not finite at step 3")
+    refused(capsys, [make(failure("OSError: disk full"), seed=1), "--prompt", "a"], "failed", "disk full")
+    folder = make(seed=2)
+    checkpoint = folder / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    refused(capsys, [folder, "--prompt", "a"], "last.ckpt")
+    checkpoint.unlink()
+    refused(capsys, [folder, "--prompt", "a"], "last.ckpt", "not kept")
+
+
+def test_weights_of_another_model_are_one_line(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["model"]["init_args"]["width"] = 32
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    refused(capsys, [folder, "--prompt", "a"], "last.ckpt", "size mismatch")
+
+
+def test_an_encoder_decoder_is_sent_to_translate(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["model"]["class_path"] = "EncoderDecoder"
+    del config["model"]["init_args"]["causal"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    refused(capsys, [folder, "--prompt", "a"], "EncoderDecoder", "lm translate")
+
+
+def test_learned_positions_bound_the_text(
+    make: MakeRun, capsys: pytest.CaptureFixture[str], generated: Callable[..., tuple[str, str]]
+) -> None:
+    folder = make(model__position="Learned", data__tokenizer="Characters")  # a context of 16
+    assert len(generated(folder, "--prompt", "a" * 10)[0]) == 10 + 7 + 1, "the last token needs no position"
+    assert len(generated(folder, "--prompt", "a" * 16)[0]) == 16 + 1 + 1
+    assert len(generated(folder, "--prompt", "a" * 10, "--tokens", 7)[0]) == 10 + 7 + 1
+    refused(capsys, [folder, "--prompt", "a" * 10, "--tokens", 8], "10 tokens", "--tokens 8", "16 learned positions")
+    refused(capsys, [folder, "--prompt", "a" * 17], "--prompt of 17 tokens", "16 learned positions")
+
+
+def test_a_prompt_that_spells_a_special_token_is_text() -> None:
+    trained = BPE(300).train(["some text"])
+    assert trained.token_to_id(END_OF_TEXT) not in prompt_ids(trained, END_OF_TEXT)
+    assert trained.decode(prompt_ids(trained, END_OF_TEXT)) == END_OF_TEXT
+
+
+def test_an_interrupted_text_says_so(
+    shared_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> Iterator[Tensor]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(lm.generate, "generate", interrupted)
+    assert main(["generate", str(shared_run), "--prompt", "a"]) == 130
+    assert capsys.readouterr().err.strip() == "lm: interrupted"

@@ -1,0 +1,131 @@
+"""The objective against torch's own and against formulas written out."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lm.objective import IGNORED, CrossEntropy
+
+
+def logits_and_targets(n: int = 12, v: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    logits_nv = 3 * torch.randn(n, v, generator=random, dtype=torch.float64)
+    return logits_nv, torch.randint(v, (n,), generator=random)
+
+
+def test_cross_entropy_worked_by_hand() -> None:
+    logits_nv = torch.tensor([[2, 1, 0.1, -1, 0.5], [1.2, 0, 0.3, 2, -0.2]], dtype=torch.float64)
+    assert float(CrossEntropy().loss(logits_nv, torch.tensor([0, 3]))) == pytest.approx(0.6063537, abs=5e-8)
+    single = torch.tensor([[2, 1, 0.1]], dtype=torch.float64)
+    closed = math.log(1 + math.exp(-1) + math.exp(-1.9))
+    assert float(CrossEntropy().loss(single, torch.tensor([0]))) == pytest.approx(closed, rel=1e-14)
+
+
+def test_the_gradient_of_cross_entropy_is_p_minus_y() -> None:
+    logits_nv = torch.tensor([[5, 0.5]], dtype=torch.float64, requires_grad=True)
+    CrossEntropy().loss(logits_nv, torch.tensor([0])).backward()
+    torch.testing.assert_close(logits_nv.grad, torch.tensor([[-0.0109869, 0.0109869]]).double(), atol=5e-8, rtol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_label_smoothing_is_cross_entropy_against_mixed_targets(smoothing: float) -> None:
+    logits_nv, targets_n = logits_and_targets()
+    v = logits_nv.shape[1]
+    mixed_nv = (1 - smoothing) * nn.functional.one_hot(targets_n, v).double() + smoothing / v
+    by_hand = -(mixed_nv * (logits_nv - logits_nv.exp().sum(1, keepdim=True).log())).sum(1).mean()
+    found = CrossEntropy(smoothing).loss(logits_nv, targets_n)
+    torchs = nn.functional.cross_entropy(logits_nv, targets_n, label_smoothing=smoothing)
+    torch.testing.assert_close(found, by_hand, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found, torchs, rtol=1e-12, atol=0)
+
+
+# what is ignored
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_without_a_z_loss_it_is_torchs_to_the_bit(smoothing: float, dtype: torch.dtype) -> None:
+    logits_nv, targets_n = logits_and_targets()
+    logits_nv, targets_n[::3] = logits_nv.to(dtype), IGNORED
+    ours, torchs = (logits_nv.clone().requires_grad_() for _ in range(2))
+    found = CrossEntropy(smoothing).loss(ours, targets_n)
+    expected = nn.functional.cross_entropy(torchs, targets_n, label_smoothing=smoothing)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+    found.backward()
+    expected.backward()
+    assert torch.equal(ours.grad, torchs.grad)
+
+
+@pytest.mark.parametrize(("smoothing", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 1e-2), (0.1, 1e-2)])
+def test_ignored_targets_count_for_nothing(smoothing: float, z: float) -> None:
+    logits_nv, targets_n = logits_and_targets()
+    kept_n = torch.arange(len(targets_n)) % 3 != 0
+    objective = CrossEntropy(smoothing, z)
+    logits_nv.requires_grad_()
+    found = objective.loss(logits_nv, targets_n.where(kept_n, IGNORED))
+    torch.testing.assert_close(found, objective.loss(logits_nv[kept_n], targets_n[kept_n]), rtol=1e-14, atol=0)
+    found.backward()
+    assert (logits_nv.grad[~kept_n] == 0).all()
+    assert (logits_nv.grad[kept_n] != 0).all()
+
+
+@pytest.mark.parametrize(("smoothing", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 1e-2), (0.1, 1e-2)])
+def test_a_batch_with_nothing_to_predict_costs_nothing_and_teaches_nothing(smoothing: float, z: float) -> None:
+    logits_nv, targets_n = logits_and_targets()
+    logits_nv.requires_grad_()
+    found = CrossEntropy(smoothing, z).loss(logits_nv, torch.full_like(targets_n, IGNORED))
+    found.backward()
+    assert found == 0
+    assert (logits_nv.grad == 0).all()
+
+
+def test_a_loss_that_is_not_finite_stays_so() -> None:
+    logits_nv, targets_n = logits_and_targets()
+    logits_nv[3, 2] = math.nan
+    assert CrossEntropy().loss(logits_nv, targets_n).isnan()
+
+
+# the z-loss
+
+
+def test_the_z_loss_worked_by_hand() -> None:
+    logits_nv = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]], dtype=torch.float64)
+    found = CrossEntropy(z_loss=0.5).loss(logits_nv, torch.tensor([0, 0]))
+    plain = (math.log(2) + math.log(4 / 3)) / 2
+    assert float(found) == pytest.approx(plain + 0.5 * (math.log(2) ** 2 + math.log(4) ** 2) / 2, rel=1e-14)
+
+
+def test_the_gradient_of_the_z_loss_is_twice_log_z_times_p() -> None:
+    logits_nv, targets_n = logits_and_targets()
+    logits_nv.requires_grad_()
+    z = 0.01
+    (CrossEntropy(z_loss=z).loss(logits_nv, targets_n) - CrossEntropy().loss(logits_nv, targets_n)).backward()
+    log_z_n = logits_nv.detach().exp().sum(1).log()
+    expected_nv = z * 2 * log_z_n[:, None] * logits_nv.detach().softmax(1) / len(targets_n)
+    torch.testing.assert_close(logits_nv.grad, expected_nv, rtol=1e-12, atol=1e-16)
+
+
+def test_the_z_loss_of_half_precision_logits_is_summed_in_single() -> None:
+    logits_nv, targets_n = logits_and_targets()
+    half_nv = logits_nv.bfloat16()
+    found = CrossEntropy(z_loss=1.0).loss(half_nv, targets_n) - CrossEntropy().loss(half_nv, targets_n).float()
+    expected = half_nv.float().logsumexp(1).square().mean()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"label_smoothing": 1.0}, r"label_smoothing=1\.0 must lie in \[0, 1\)"),
+        ({"label_smoothing": -0.1}, r"label_smoothing=-0\.1 must lie"),
+        ({"z_loss": -1e-4}, "z_loss=-0.0001 must be a finite number, 0 or more"),
+        ({"z_loss": math.nan}, "z_loss=nan must be a finite number"),
+        ({"z_loss": math.inf}, "z_loss=inf must be a finite number"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name_and_value(options: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CrossEntropy(**options)

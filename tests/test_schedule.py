@@ -1,0 +1,165 @@
+"""Schedules against torch's own and against formulas written out."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lm.components import choices
+from lm.schedule import (
+    Constant,
+    InverseSquareRoot,
+    Schedule,
+    WarmupCosine,
+    WarmupLinear,
+    WarmupStableDecay,
+    noam,
+    warmup_cosine,
+    warmup_linear,
+    warmup_stable_decay,
+)
+
+
+@pytest.mark.parametrize(
+    ("t", "factor"), [(1, 0.1), (5, 0.5), (10, 1.0), (35, 0.5 + 0.5 * math.sqrt(0.5)), (60, 0.5), (110, 0.0)]
+)
+def test_warmup_cosine_worked_by_hand(t: int, factor: float) -> None:
+    assert warmup_cosine(t, 10, 110) == pytest.approx(factor, abs=1e-15)
+
+
+@pytest.mark.parametrize(("warmup", "total", "final"), [(0, 10, 0.0), (3, 20, 0.1), (1, 7, 1.0), (19, 20, 0.3)])
+def test_the_schedule_peaks_after_warmup_and_ends_at_its_final_share(warmup: int, total: int, final: float) -> None:
+    factors = [warmup_cosine(t, warmup, total, final) for t in range(warmup, total + 1)]
+    assert factors[0] == 1.0
+    assert factors[-1] == pytest.approx(final, abs=1e-15)
+    assert (np.diff(factors) <= 0).all()
+    assert warmup_cosine(total + 5, warmup, total, final) == factors[-1]
+    assert np.diff([warmup_cosine(t, warmup, total, final) for t in range(warmup + 1)]) == pytest.approx(
+        [1 / warmup] * warmup if warmup else []
+    )
+
+
+def test_the_cosine_is_torchs() -> None:
+    warmup, total, final = 5, 30, 0.1
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=final)
+    for t in range(warmup, total + 1):
+        assert warmup_cosine(t, warmup, total, final) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        optimizer.step()
+        torchs.step()
+
+
+def test_a_constant_rate_warms_up_linearly_and_stays() -> None:
+    assert [Constant(4).factor(t, 8) for t in range(1, 9)] == [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]
+    assert [Constant().factor(t, 3) for t in range(1, 4)] == [1, 1, 1]
+
+
+def test_the_line_is_torchs() -> None:
+    warmup, total, final = 5, 30, 0.1
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    torchs = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, final, total_iters=total - warmup)
+    for t in range(warmup, total + 1):
+        assert warmup_linear(t, warmup, total, final) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        optimizer.step()
+        torchs.step()
+
+
+@pytest.mark.parametrize(
+    ("t", "rate"),
+    [
+        (1, 512**-0.5 * 4000**-1.5),
+        (2000, 512**-0.5 * 0.5 / math.sqrt(4000)),
+        (4000, (512 * 4000) ** -0.5),
+        (16000, 0.5 * (512 * 4000) ** -0.5),
+        (100000, 512**-0.5 / math.sqrt(100000)),
+    ],
+)
+def test_noam_worked_by_hand(t: int, rate: float) -> None:
+    assert noam(t, 512, 4000) == pytest.approx(rate, rel=1e-14)
+
+
+def test_noam_peaks_at_the_end_of_warmup_at_7e_4_for_the_papers_base_model() -> None:
+    rates = [noam(t, 512, 4000) for t in range(1, 20001)]
+    assert int(np.argmax(rates)) + 1 == 4000
+    assert max(rates) == pytest.approx(6.9877e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("width", [64, 512])
+def test_the_inverse_square_root_is_noam_over_its_peak(width: int) -> None:
+    schedule, peak = InverseSquareRoot(40), noam(40, width, 40)
+    for t in (1, 7, 39, 40, 41, 160, 10**6):
+        assert schedule.factor(t, 100) == pytest.approx(noam(t, width, 40) / peak, rel=1e-12)
+    assert schedule.factor(40, 100) == 1.0
+    assert schedule.factor(160, 100) == pytest.approx(0.5, rel=1e-14)
+
+
+def test_warmup_stable_decay_worked_by_hand() -> None:
+    found = [warmup_stable_decay(t, 4, 12, 4, 0.2) for t in range(1, 13)]
+    assert found == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2], rel=1e-14)
+
+
+@pytest.mark.parametrize(("decay", "steps"), [(0.25, 5), (5, 5), (0.001, 1), (1, 1)])
+def test_the_decay_is_a_share_below_one_and_steps_from_one_on(decay: float, steps: int) -> None:
+    schedule = WarmupStableDecay(3, decay, 0.5)
+    for t in range(1, 21):
+        assert schedule.factor(t, 20) == warmup_stable_decay(t, 3, 20, steps, 0.5)
+    assert schedule.factor(20 - steps, 20) == 1.0
+    assert schedule.factor(20, 20) == 0.5
+
+
+SCHEDULES = [
+    Constant(5),
+    Constant(),
+    WarmupCosine(5, 0.1),
+    WarmupLinear(5, 0.1),
+    WarmupLinear(0, 0.0),
+    InverseSquareRoot(5),
+    WarmupStableDecay(5, 0.3, 0.1),
+    WarmupStableDecay(0, 20, 0.0),
+]
+
+
+def test_every_schedule_is_tested_here() -> None:
+    assert {type(schedule) for schedule in SCHEDULES} == set(choices(Schedule).values())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def test_every_schedule_rises_in_warmup_to_one_and_never_again(schedule: Schedule) -> None:
+    factors = [schedule.factor(t, 20) for t in range(1, 21)]
+    peak = max(1, getattr(schedule, "warmup", 0))
+    expected_peak = 0.95 if getattr(schedule, "warmup", 0) == 0 and len(set(factors)) > 1 else 1.0
+    assert factors[peak - 1] == pytest.approx(max(factors), rel=1e-14)
+    assert max(factors) == pytest.approx(expected_peak, rel=1e-14)
+    assert factors[:peak] == pytest.approx([t / peak * expected_peak for t in range(1, peak + 1)], rel=1e-14)
+    assert (np.diff(factors[peak - 1 :]) <= 0).all()
+    if hasattr(schedule, "final"):
+        assert factors[-1] == pytest.approx(schedule.final, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: WarmupCosine(1, 1.5), r"final=1\.5 must lie in \[0, 1\]"),
+        (lambda: WarmupLinear(1, -0.1), r"final=-0\.1 must lie in \[0, 1\]"),
+        (lambda: WarmupStableDecay(1, 0.5, 2.0), r"final=2\.0 must lie in \[0, 1\]"),
+        (lambda: WarmupCosine(-1), "warmup=-1 must be 0 or more steps"),
+        (lambda: WarmupLinear(-1), "warmup=-1 must be 0 or more steps"),
+        (lambda: Constant(-1), "warmup=-1 must be 0 or more steps"),
+        (lambda: WarmupStableDecay(-1), "warmup=-1 must be 0 or more steps"),
+        (lambda: InverseSquareRoot(0), "warmup=0 must be 1 or more steps"),
+        (lambda: WarmupStableDecay(1, 0), "decay=0 must be a share between 0 and 1, or a whole number of steps"),
+        (lambda: WarmupStableDecay(1, 2.5), r"decay=2\.5 must be a share"),
+        (lambda: WarmupStableDecay(1, math.nan), "decay=nan must be a share"),
+        (lambda: WarmupStableDecay(1, math.inf), "decay=inf must be a share"),
+        (
+            lambda: WarmupStableDecay(50, 30).factor(1, 60),
+            "warmup=50 and a decay of 30 steps are more than the 60 steps of the run; .* trainer.max_steps",
+        ),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name_and_value(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
