@@ -13,7 +13,7 @@ check: .venv/installed  ## the fast loop: lint, types, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow"
 
 bench: .venv/installed  ## what Lightning and the recorder add to a bare PyTorch loop
 	$(BIN)/python benchmarks/overhead.py

@@ -75,13 +75,14 @@ def parser() -> Parser:
     translate = commands.add_parser(
         "translate", help="translate with a finished run of an EncoderDecoder, and print BLEU", allow_abbrev=False
     )
-    translate.add_argument("folder", type=Path, metavar="RUN", help="a finished run, such as results/cells/ID")
+    translate.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
     translate.add_argument(
         "--split", choices=("train", "validation", "test"), default="test", help="what to translate (default: test)"
     )
     translate.add_argument("--beam", type=int, default=4, help="hypotheses at a time; 1 is greedy (default: 4)")
     translate.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default: 0.6)")
     translate.add_argument("--input", type=Path, help="translate the lines of this file instead of a split")
+    translate.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
     translate.set_defaults(run=_translate)
 
     count = commands.add_parser(
@@ -164,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _by_signal(error: SystemExit) -> bool:
-    return type(error).__name__ == "SIGTERMException"
+    return isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "SIGTERMException"
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -294,13 +295,11 @@ def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _translate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    if not options.folder.is_dir():
-        siblings = [str(p) for p in options.folder.parent.iterdir()] if options.folder.parent.is_dir() else []
-        raise InputError(f"{options.folder}: no such folder.{nearest(options.folder, siblings)}")
+    from lm.generate import find
     from lm.translate import translate
 
-    found = translate(options.folder, options.split, options.beam, options.alpha, options.input)
-    print(found.text)
+    folder = find(options.cell, options.out)
+    print(translate(folder, options.split, options.beam, options.alpha, options.input).text)
     return 0
 
 

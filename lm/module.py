@@ -17,7 +17,7 @@ from lm.data.order import seed_of
 from lm.metrics.gradients import gradient_norm, parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
-from lm.optim import Optim
+from lm.optim import Optim, tables
 
 
 class LanguageModel(LightningModule):
@@ -68,7 +68,7 @@ class LanguageModel(LightningModule):
         self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
 
     def configure_optimizers(self) -> Any:
-        optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps)
+        optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps, tables(self.model))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(

@@ -13,43 +13,47 @@ from typing import Any
 
 import torch
 
-from lm.components import build
+from lm.components import blame, build, resolve
 from lm.config import InputError, load_yaml
-from lm.data.pairs import PairData, encode_lines, pairs_folder, read_lines
+from lm.data.aligned import read_lines
+from lm.data.pairs import PairData, encode_lines, pairs_folder
 from lm.data.tokens import Facts
+from lm.generate import finished
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.search import Ends, beam_search
-from lm.results import FORMAT, read_json, to_json, write_atomic
+from lm.results import to_json, write_atomic
 from lm.trainer import Run
 
 SENTENCES_AT_ONCE = 64
 REPORT_SECONDS = 10.0
 
 
-def load(folder: Path, device: str = "cpu") -> tuple[EncoderDecoder, PairData]:
-    """The model and the data of a finished run.
+def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
+    """The model of a finished run, in its checkpoint's precision on the CPU, and its data.
 
     Raises:
         InputError: where the folder is none of a finished encoder-decoder run, or its text is no longer there.
     """
-    if not (folder / "record.json").is_file() or not (folder / "last.ckpt").is_file():
-        raise InputError(f"{folder}: expected a finished run, with config.yaml, record.json and last.ckpt")
-    record: dict[str, Any] = read_json(folder / "record.json")
-    if record.get("format") != FORMAT:
-        raise InputError(f"{folder}: record format {record.get('format')!r}, expected {FORMAT}")
-    run: Run = build(load_yaml(folder / "config.yaml"), Run)
+    record = finished(folder)
+    config = resolve(load_yaml(folder / "config.yaml"), Run)
+    run: Run = build(config, Run)
     data = run.data(run.seed)
     if not isinstance(data, PairData):
-        raise InputError(f"{folder}: trained on {type(data).__name__}; only a run on PairData can translate")
+        raise InputError(f"{folder}: learnt from {type(data).__name__}; only a run on PairData can translate")
     data.facts = _facts(record["data"], data)
     data.setup("test")
     model = run.model(data.facts.vocabulary, data.context)
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"{folder}: the model is a {type(model).__name__}; only an EncoderDecoder can translate")
-    saved = torch.load(folder / "last.ckpt", map_location="cpu", weights_only=True)["state_dict"]
-    prefix = "model."
-    model.load_state_dict({key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)})
-    return model.to(device).eval(), data
+    path = folder / "last.ckpt"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; this run's model was not kept")
+    with blame(str(path)):
+        saved = torch.load(path, map_location="cpu", weights_only=True)["state_dict"].items()
+        state = {name.removeprefix("model."): value for name, value in saved if name.startswith("model.")}
+        model.to(next(value.dtype for value in state.values() if value.is_floating_point()))
+        model.load_state_dict(state)
+    return model.eval(), data
 
 
 def _facts(recorded: dict[str, Any], data: PairData) -> Facts:
@@ -72,7 +76,6 @@ def translated(
     model: EncoderDecoder, data: PairData, lines: Sequence[str], beam: int = 4, alpha: float = 0.6
 ) -> list[str]:
     """The likeliest target of each line by beam search; sources beyond the context are cut. Progress on stderr."""
-    device = next(model.parameters()).device
     ids = encode_lines(data.tokens.tokenizer, lines)
     ends = Ends(data.tokens.begin, data.tokens.end, data.context)
     order = sorted(range(len(lines)), key=lambda index: len(ids[index]))
@@ -80,8 +83,8 @@ def translated(
     told = time.monotonic()
     for start in range(0, len(order), SENTENCES_AT_ONCE):
         rows = order[start : start + SENTENCES_AT_ONCE]
-        source_bs, hidden_bs = (x.to(device) for x in data.sources([ids[row] for row in rows]))
-        for row, hypotheses in zip(rows, beam_search(model, source_bs, hidden_bs, ends, beam, alpha), strict=True):
+        source = data.sources([ids[row] for row in rows])
+        for row, hypotheses in zip(rows, beam_search(model, *source, ends, beam, alpha), strict=True):
             found[row] = data.tokens.tokenizer.decode(hypotheses[0].tokens, skip_special_tokens=True).strip()
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
@@ -95,7 +98,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]
     Post 2018, https://aclanthology.org/W18-6319
     """
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     except ImportError:
         raise InputError("BLEU needs sacrebleu: pip install 'lm-ablations[translation]'") from None
     metric = BLEU()

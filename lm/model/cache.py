@@ -58,9 +58,9 @@ def quantised(x_bgtk: Tensor) -> tuple[Tensor, Tensor]:
     https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN.
     """
     wide_bgtk = x_bgtk.to(torch.promote_types(x_bgtk.dtype, torch.float32))
-    tiny = torch.finfo(torch.float32).tiny  # a row of zeros has a scale to be divided by, too
-    scale_bgt1 = (wide_bgtk.abs().amax(-1, keepdim=True) / LEVELS).float().clamp(min=tiny)
-    code_bgtk = (wide_bgtk / scale_bgt1).nan_to_num().round().clamp(-LEVELS, LEVELS).to(torch.int8)
+    scale_bgt1 = (wide_bgtk.abs().amax(-1, keepdim=True) / LEVELS).float()
+    level_bgtk = (wide_bgtk / scale_bgt1).nan_to_num()  # 0 / 0 in a row of zeros
+    code_bgtk = level_bgtk.round().clamp(-LEVELS, LEVELS).to(torch.int8)
     return code_bgtk, torch.where(scale_bgt1.isfinite(), scale_bgt1, torch.nan)
 
 

@@ -3,7 +3,7 @@ v vocabulary."""
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -93,8 +93,8 @@ class EncoderDecoder(Model):
         mask = Mask(True, position.bias(time, start + time))
         memory = Mask(False, None, hidden_bs)
         x_btd = self.dropout(position.embed(self.embedding(target_bt), start))
-        for index, block in enumerate(self.decoder):
-            cache = caches[index] if caches else None
+        for index, layer in enumerate(self.decoder):
+            block, cache = cast(Block, layer), caches[index] if caches else None
             x_btd = block.with_memory(x_btd, position, mask, memory_bsd, memory, cache)
         return self.embedding.logits(self.decoder_norm(x_btd))
 

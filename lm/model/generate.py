@@ -42,9 +42,8 @@ def top_p(logits_bv: Tensor, p: float) -> Tensor:
         return logits_bv
     likeliest_bv, order_bv = logits_bv.sort(dim=-1, descending=True)
     share_bv = likeliest_bv.softmax(-1, dtype=torch.float64)
-    before_bv = share_bv.cumsum(-1) - share_bv
-    hidden_bv = (before_bv >= p).scatter(-1, order_bv, before_bv >= p)
-    return logits_bv.masked_fill(hidden_bv, -torch.inf)
+    beyond_bv = share_bv.cumsum(-1) - share_bv >= p  # what is likelier has p already
+    return logits_bv.masked_fill(beyond_bv.scatter(-1, order_bv, beyond_bv), -torch.inf)
 
 
 def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:

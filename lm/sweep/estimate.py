@@ -6,6 +6,7 @@ import torch
 
 from lm.components import build
 from lm.model.transformer import initialized
+from lm.optim import tables
 from lm.results import Store
 from lm.sweep.plan import Plan, Planned
 from lm.trainer import Cell, Run
@@ -31,7 +32,7 @@ def measured_seconds(cell: Cell, threads: int) -> float:
     data.setup("fit")
     model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
     settings = cell.config["trainer"]
-    optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"])
+    optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"], tables(model))
     training = settings["max_steps"] * settings["accumulate_grad_batches"]
     seconds: list[float] = []
     started = time.monotonic()

@@ -1,6 +1,7 @@
 """Pairs of texts: files, token ids, and batches of similar lengths."""
 
 import gzip
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 
 from lm.config import InputError
 from lm.data import IGNORED
+from lm.data.aligned import LocalPairs
 from lm.data.batch import Batch
 from lm.data.order import chain
-from lm.data.pairs import LocalPairs, PairData, bucketed, prepare_pairs
+from lm.data.pairs import PairData, bucketed, prepare_pairs
 from lm.data.tokenizer import SPECIALS, Bytes, Tokenizer, WordPiece
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
@@ -70,7 +72,7 @@ def test_a_batch_is_teacher_forced(tmp_path: Path) -> None:
 def test_a_batch_holds_no_more_tokens_than_its_budget(tmp_path: Path) -> None:
     found = data(tmp_path)
     rows = [batch.rows_b.tolist() for batch in found.training_batches(0, len(found.batches["train"]))]
-    assert sorted(sum(rows, [])) == list(range(200))
+    assert sorted(itertools.chain.from_iterable(rows)) == list(range(200))
     for batch in found.training_batches(0, len(rows)):
         target_bt, source_bs, _ = batch.inputs
         assert target_bt.numel() + source_bs.numel() <= 256
