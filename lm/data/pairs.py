@@ -44,8 +44,8 @@ class PairTokens:
         self.ends = {name: np.load(folder / f"{name}.ends.npy", allow_pickle=False) for name in names}
         self.bytes_per_token = np.load(folder / "bytes.npy", allow_pickle=False)
         self.tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        found: list[int] = [int(self.tokenizer.token_to_id(name)) for name in SPECIALS]
-        self.begin, self.end, self.padding = found
+        vocabulary = self.tokenizer.get_vocab()
+        self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
 
     def lengths(self, split: str, side: str) -> np.ndarray:
         """Tokens of each text, without begin and end."""
