@@ -15,8 +15,9 @@ check: .venv/installed  ## the fast loop: lint, types, unit tests
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not slow"
 
-bench: .venv/installed  ## what Lightning and the recorder add to a bare PyTorch loop
+bench: .venv/installed  ## the harness against a bare loop, cached against uncached generation
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/generation.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

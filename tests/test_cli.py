@@ -271,18 +271,29 @@ def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
 
 
 SHIPPED = sorted(Path(__file__).parents[1].glob("experiments/*.yaml"))
+TEXTS = {
+    "nanogpt_char": {"data.corpus.path": "tinyshakespeare/input.txt"},
+    "mini_transformer": {
+        "data.corpus.path": "wikitext2/valid.txt",
+        "data.tokenizer.vocab": "gpt2/encoder.json",
+        "data.tokenizer.merges": "gpt2/vocab.bpe",
+    },
+    "translation_multi30k": {
+        f"data.corpus.{split}_{side}": f"multi30k/{file}.{language}.gz"
+        for split, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))
+        for side, language in (("source", "en"), ("target", "de"))
+    },
+}
+"""Files that an experiment is told on the command line, under the folder of shared data."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_experiment_can_be_planned(path: Path, tmp_path: Path) -> None:
+def test_every_shipped_experiment_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
     from lm.sweep.plan import load_experiment, make_plan
 
-    settings = {}
-    if "nanogpt" in path.stem:
-        text = tmp_path / "text.txt"
-        text.write_text("".join(f"line {i} of a text\n" for i in range(500)))
-        settings = {"data.corpus.path": str(text)}
+    named = TEXTS.get(path.stem, {})
+    settings = {key: str(request.getfixturevalue("shared") / file) for key, file in named.items()}
     plan = make_plan(load_experiment(path, settings))
     for arm in plan.experiment.arms:
         assert arm == plan.experiment.baseline or plan.changes(arm), "an arm that is the baseline under another name"

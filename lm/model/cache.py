@@ -55,13 +55,13 @@ def quantised(x_bgtk: Tensor) -> tuple[Tensor, Tensor]:
 
     Symmetric: scale = absmax / 127 over the row, code = round(x / scale), so that each element comes back within
     absmax / 254, but for rounding to the precision of x (Dettmers et al. 2022, section 2.1,
-    https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN.
+    https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN, 0 times its scale.
     """
     wide_bgtk = x_bgtk.to(torch.promote_types(x_bgtk.dtype, torch.float32))
     scale_bgt1 = (wide_bgtk.abs().amax(-1, keepdim=True) / LEVELS).float()
     level_bgtk = (wide_bgtk / scale_bgt1).nan_to_num()  # 0 / 0 in a row of zeros
     code_bgtk = level_bgtk.round().clamp(-LEVELS, LEVELS).to(torch.int8)
-    return code_bgtk, torch.where(scale_bgt1.isfinite(), scale_bgt1, torch.nan)
+    return code_bgtk, scale_bgt1
 
 
 def restored(code_bgtk: Tensor, scale_bgt1: Tensor, dtype: torch.dtype) -> Tensor:

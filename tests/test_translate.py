@@ -1,0 +1,140 @@
+"""Translation from the command line, and against a dictionary."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.config import InputError
+from lm.data.aligned import read_lines
+from lm.translate import bleu, translate
+
+ROOT = Path(__file__).resolve().parents[1]
+STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+LANGUAGES = {"source": "en", "target": "de"}
+
+
+def words(line: str) -> list[str]:
+    """Words and marks."""
+    return re.findall(r"\w+|[^\w\s]", line)
+
+
+def numbered(lines: list[list[str]]) -> tuple[list[str], list[np.ndarray]]:
+    vocabulary = sorted({word for line in lines for word in line})
+    number = {word: index for index, word in enumerate(vocabulary)}
+    return vocabulary, [np.array([number[word] for word in line]) for line in lines]
+
+
+def dictionary(source: list[str], target: list[str], passes: int = 4) -> dict[str, str]:
+    """For each source word the target word that IBM model 1 finds likeliest.
+
+    Brown et al. 1993, https://aclanthology.org/J93-2003, without the empty word; expectation-maximisation from uniform.
+    """
+    from_words, from_lines = numbered([words(line) for line in source])
+    to_words, to_lines = numbered([words(line) for line in target])
+    pairs = list(zip(from_lines, to_lines, strict=True))
+    place = np.cumsum([0] + [len(b) for b in to_lines])
+    link_from = np.concatenate([np.repeat(a, len(b)) for a, b in pairs])
+    link_to = np.concatenate([np.tile(b, len(a)) for a, b in pairs])
+    link_place = np.concatenate([np.tile(np.arange(*place[i : i + 2]), len(a)) for i, a in enumerate(from_lines)])
+    seen, link = np.unique(link_from * len(to_words) + link_to, return_inverse=True)
+    entry_from, entry_to = np.divmod(seen, len(to_words))
+    probability = np.ones(len(seen))  # of the target word, given the source word
+    for _ in range(passes):
+        share = probability[link] / np.bincount(link_place, probability[link])[link_place]
+        count = np.bincount(link, share)
+        probability = count / np.bincount(entry_from, count)[entry_from]
+    order = np.lexsort((probability, entry_from))
+    return {from_words[entry_from[entry]]: to_words[entry_to[entry]] for entry in order}  # the likeliest comes last
+
+
+def by_the_word(table: dict[str, str], line: str) -> str:
+    """Word for word in the order of the source; an unknown word stays as it is."""
+    return re.sub(r" ([.,!?])", r"\1", " ".join(table.get(word, word) for word in words(line)))
+
+
+def test_a_dictionary_is_learnt_from_pairs() -> None:
+    source = ["a house", "the house", "a book", "the book."]
+    target = ["ein Haus", "das Haus", "ein Buch", "das Buch."]
+    table = dictionary(source, target, passes=20)
+    assert by_the_word(table, "the book.") == "das Buch."
+    assert by_the_word(table, "a new house") == "ein new Haus"
+
+
+def test_bleu_is_that_of_its_definition() -> None:
+    """One sentence: precisions 5/6, 4/5, 3/4, 2/3 of n-grams, and no brevity penalty."""
+    pytest.importorskip("sacrebleu")
+    found = bleu(["the cat sat on the mat"], ["the cat sat on the rug"])
+    assert found["bleu"] == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    assert "tok:13a" in found["signature"]
+    shorter = bleu(["the cat sat on the"], ["the cat sat on the rug"])
+    assert shorter["bleu"] == pytest.approx(100 * np.exp(1 - 6 / 5))
+
+
+def lm(*arguments: object, cwd: Path) -> str:
+    command = [sys.executable, "-m", "lm", *map(str, arguments)]
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=None)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny recipe's run, trained from the command line."""
+    pytest.importorskip("sacrebleu")
+    folder = tmp_path_factory.mktemp("translation")
+    files = [
+        f"--data.corpus.{split}_{side}={shared / 'multi30k' / f'{stem}.{language}.gz'}"
+        for split, stem in STEMS.items()
+        for side, language in LANGUAGES.items()
+    ]
+    lm("fit", ROOT / "experiments/bases/multi30k_tiny.yaml", *files, "--out", folder, cwd=ROOT)
+    (cell,) = (path for path in (folder / "cells").iterdir() if path.name[0] != ".")
+    return cell
+
+
+@pytest.mark.slow
+def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path) -> None:
+    printed = lm("translate", run, "--beam", 2, cwd=ROOT)
+    found = json.loads((run / "bleu_test.json").read_text())
+    sides = {
+        name: [read_lines(str(shared / "multi30k" / f"{stem}.{language}.gz"), "") for language in LANGUAGES.values()]
+        for name, stem in STEMS.items()
+    }
+    source, target = sides["test"]
+    translations = (run / "translation_test.txt").read_text(encoding="utf-8").splitlines()
+    assert len(translations) == len(source) == found["sentences"]
+    assert f"BLEU {found['bleu']:.2f}" in printed
+    assert found["signature"] in printed
+    assert bleu(translations, target)["bleu"] == found["bleu"]
+    table = dictionary(*sides["train"])
+    baseline = bleu([by_the_word(table, line) for line in source], target)["bleu"]
+    record = json.loads((run / "record.json").read_text())
+    print(f"BLEU {found['bleu']:.2f}, word for word {baseline:.2f}, {record['cost']['train_seconds']:.0f} s")
+    assert found["bleu"] > baseline > 10
+
+
+@pytest.mark.slow
+def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "mine.txt"
+    source.write_text("A man is sitting on a bench.\n\nTwo dogs are running.\n" + "dog " * 200 + "\n")
+    found = translate(run, beam=1, source=source)
+    assert found.bleu is None
+    lines = found.path.read_text(encoding="utf-8").split("\n")
+    assert len(lines) == 5
+    assert "Mann" in lines[0]
+    assert "Hunde" in lines[2]
+    with pytest.raises(InputError, match="--beam"):
+        translate(run, beam=0)
+    (tmp_path / "none").write_text("")
+    with pytest.raises(InputError, match="no lines to translate"):
+        translate(run, source=tmp_path / "none")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected the folder of a finished run"):
+        translate(tmp_path)
