@@ -61,15 +61,12 @@ class Display(Watcher):
     def left(self, running: list[Running], waiting: int) -> float | None:
         """Seconds until all cells are done, or None before anything is known."""
         for one in running:
-            if one.step:
-                rate = (time.monotonic() - one.started) / one.step
-                self.expected.setdefault(one.planned.arm, rate * one.steps)
+            if one.pace is not None:
+                self.expected.setdefault(one.planned.arm, one.pace * one.steps)
         if not self.expected:
             return None
         typical = sum(self.expected.values()) / len(self.expected)
-        of_running = [
-            max(0.0, self.expected.get(one.planned.arm, typical) - (time.monotonic() - one.started)) for one in running
-        ]
+        of_running = [typical if one.pace is None else one.pace * (one.steps - one.step) for one in running]
         return max([(sum(of_running) + waiting * typical) / self.workers, *of_running])
 
     def progress(self, running: list[Running], waiting: int) -> None:
@@ -107,16 +104,19 @@ class Display(Watcher):
 
 def step_lines() -> Callable[[int, int, float], None]:
     """Reports of one run as lines, at most one a second and always the last."""
-    console, started = Console(stderr=True), time.monotonic()
-    spoken = [-1.0]
+    console, spoken = Console(stderr=True), [-1.0]
+    first: list[tuple[int, float]] = []  # a resumed run does not begin at step 0
 
     def report(step: int, steps: int, loss: float) -> None:
         now = time.monotonic()
+        if not first:
+            first.append((step, now))
         if now - spoken[0] < 1 and step < steps:
             return
         spoken[0] = now
-        left = (now - started) / step * (steps - step)
-        text = f"step {step}/{steps}: training loss {loss:.4f}, about {duration(left)} left"
+        done, since = first[0]
+        left = f", about {duration((now - since) / (step - done) * (steps - step))} left" if step > done else ""
+        text = f"step {step}/{steps}: training loss {loss:.4f}{left}"
         console.print(text, highlight=False, soft_wrap=True)
 
     return report

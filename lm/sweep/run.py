@@ -34,6 +34,20 @@ class Running:
     step: int = 0
     steps: int = 0
     loss: float = float("nan")
+    first: tuple[int, float] | None = None
+
+    def heard(self, step: int, steps: int, loss: float) -> None:
+        """Takes in a report of the cell's process."""
+        self.step, self.steps, self.loss = step, steps, loss
+        if self.first is None:  # a cell taken up from a checkpoint does not begin at step 0
+            self.first = step, time.monotonic()
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds a step, None before there are two reports to compare."""
+        if self.first is None or self.step <= self.first[0]:
+            return None
+        return (time.monotonic() - self.first[1]) / (self.step - self.first[0])
 
 
 class Watcher:
@@ -107,7 +121,7 @@ def _listen(running: list[Running]) -> None:
         if isinstance(source, Connection):
             one = sources[source]
             try:
-                one.step, one.steps, one.loss = source.recv()
+                one.heard(*source.recv())
             except (EOFError, OSError):
                 source.close()
 

@@ -166,10 +166,19 @@ def measured_all(out: Path) -> list[tuple[dict[str, Any], str]]:
     ]
 
 
+def listen() -> None:
+    """Undoes what a background job inherits: Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None:
     spec = write(tmp_path)
     process = subprocess.Popen(
-        command(spec, tmp_path / "out", "--workers", "1"), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(spec, tmp_path / "out", "--workers", "1"),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=listen,
     )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/cells/[0-9a-f]*")) and time.monotonic() < deadline:
