@@ -271,17 +271,19 @@ def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
 
 
 SHIPPED = sorted(Path(__file__).parents[1].glob("experiments/*.yaml"))
+PAIRS = {
+    f"data.corpus.{split}_{side}": f"multi30k/{file}.{language}.gz"
+    for split, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))
+    for side, language in (("source", "en"), ("target", "de"))
+}
 TEXTS = {
+    "multi30k": PAIRS,
+    "translation_multi30k": PAIRS,
     "nanogpt_char": {"data.corpus.path": "tinyshakespeare/input.txt"},
     "mini_transformer": {
         "data.corpus.path": "wikitext2/valid.txt",
         "data.tokenizer.vocab": "gpt2/encoder.json",
         "data.tokenizer.merges": "gpt2/vocab.bpe",
-    },
-    "translation_multi30k": {
-        f"data.corpus.{split}_{side}": f"multi30k/{file}.{language}.gz"
-        for split, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))
-        for side, language in (("source", "en"), ("target", "de"))
     },
 }
 """Files that an experiment is told on the command line, under the folder of shared data."""
