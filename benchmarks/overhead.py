@@ -12,11 +12,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from lm.cell import Cell, Run, check
 from lm.components import build
 from lm.config import load_yaml, override
 from lm.model.transformer import initialized
 from lm.results import Store
-from lm.trainer import Cell, Execution, Run, check, train, write_work
+from lm.trainer import Execution, train, write_work
 
 BASE = Path(__file__).parents[1] / "experiments/bases/char_tiny.yaml"
 SIZES = {

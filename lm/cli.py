@@ -1,171 +1,19 @@
-"""The `lm` command. Nothing heavy is imported before a command needs it."""
+"""The `lm` command: one function a command. Nothing heavy is imported before a command needs it."""
 
 import argparse
 import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from lm import __version__
+from lm.arguments import parser
 from lm.config import InputError, Tree, load_yaml, nearest, override, parse_value
 
-COMMANDS = ("fit", "ablate", "report", "generate", "list", "verify", "translate", "count")
 BAD_INPUT = 2
 INTERRUPTED = 130
-
-
-class Parser(argparse.ArgumentParser):
-    """Answers a wrong command line with one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see {self.prog} --help)")
-
-
-def parser() -> Parser:
-    """The one parser, a sub-command each for what `lm` can do."""
-    top = Parser(
-        prog="lm",
-        description="Ablations for transformer language models: paired, honest, resumable.",
-        allow_abbrev=False,
-    )
-    top.add_argument("--version", action="version", version=f"lm {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-
-    fit = commands.add_parser(
-        "fit",
-        help="train one configuration",
-        allow_abbrev=False,
-        usage="lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]",
-    )
-    fit.add_argument("config", type=Path, help="a YAML file such as experiments/bases/char_tiny.yaml")
-    _common(fit)
-    fit.set_defaults(run=_fit)
-
-    ablate = commands.add_parser(
-        "ablate", help="train every arm of an experiment with every seed, and report", allow_abbrev=False
-    )
-    ablate.add_argument("spec", type=Path, help="a YAML file such as experiments/quickstart.yaml")
-    _common(ablate)
-    ablate.add_argument("--seeds", help="instead of the file's: 0,1,2")
-    ablate.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
-    ablate.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
-    ablate.add_argument("--retry-failed", action="store_true", help="train failed cells again")
-    ablate.set_defaults(run=_ablate)
-
-    report = commands.add_parser("report", help="rebuild table and figures from the records", allow_abbrev=False)
-    report.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
-    report.set_defaults(run=_report)
-
-    _generate_parser(commands.add_parser("generate", help="let a finished run go on with a text", allow_abbrev=False))
-
-    listing = commands.add_parser("list", help="print every component there is to choose from", allow_abbrev=False)
-    listing.add_argument("--json", action="store_true", help="for machines")
-    listing.set_defaults(run=_list)
-
-    verify = commands.add_parser(
-        "verify", help="check the library against the worked examples of the teaching texts", allow_abbrev=False
-    )
-    verify.add_argument("ids", nargs="*", metavar="ID", help="an example, such as attn-3x4 (default: all)")
-    verify.add_argument("--json", action="store_true", help="for machines")
-    verify.set_defaults(run=_verify)
-
-    translate = commands.add_parser(
-        "translate", help="translate with a finished run of an EncoderDecoder, and print BLEU", allow_abbrev=False
-    )
-    translate.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
-    translate.add_argument(
-        "--split", choices=("train", "validation", "test"), default="test", help="what to translate (default: test)"
-    )
-    translate.add_argument("--beam", type=int, default=4, help="hypotheses at a time; 1 is greedy (default: 4)")
-    translate.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default: 0.6)")
-    translate.add_argument("--input", type=Path, help="translate the lines of this file instead of a split")
-    translate.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
-    translate.set_defaults(run=_translate)
-
-    count = commands.add_parser(
-        "count", help="parameters, FLOPs a token, cache and activation memory of a configuration", allow_abbrev=False
-    )
-    count.add_argument("config", type=Path, help="a YAML file such as experiments/bases/char_tiny.yaml")
-    count.add_argument("--context", type=int, metavar="N", help="tokens in a row (default: the data's)")
-    count.add_argument("--batch", type=int, metavar="B", help="rows in a batch (default: the data's)")
-    count.add_argument("--json", action="store_true", help="for machines")
-    _settable(count)
-    count.set_defaults(run=_count)
-    return top
-
-
-def _generate_parser(command: Parser) -> None:
-    command.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
-    command.add_argument("--prompt", required=True, metavar="TEXT", help="what to go on from")
-    command.add_argument(
-        "--tokens", type=int, metavar="N", help="the most to make (default: 200, or as many as it has positions for)"
-    )
-    command.add_argument("--temperature", type=float, metavar="T", help="divides the logits (default: 1)")
-    command.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
-    command.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest with P of the probability")
-    command.add_argument("--greedy", action="store_true", help="take the likeliest token always")
-    command.add_argument("--seed", metavar="S", help="same seed, same text (default: 0)")
-    command.add_argument("--cache", choices=("full", "int8", "none"), default="full", help="of keys and values")
-    command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
-    command.set_defaults(run=_generate)
-
-
-def _common(command: Parser) -> None:
-    command.add_argument(
-        "--out", type=Path, default=Path("results"), help="folder of cells and reports (default: results)"
-    )
-    command.add_argument(
-        "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
-    )
-    _settable(command)
-
-
-def _settable(command: Parser) -> None:
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="change the configuration, e.g. --set trainer.max_steps=100",
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit code."""
-    try:
-        given, rest = _split(list(sys.argv[1:] if arguments is None else arguments))
-        if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-            raise InputError(f"no command {given[0]!r}.{nearest(given[0], COMMANDS)} Choose from {', '.join(COMMANDS)}")
-        options = parser().parse_args(given)
-        if options.command is None:
-            parser().print_help()
-            return 0
-        foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
-        if foreign and options.command not in ("fit", "ablate", "count"):
-            raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
-        return int(options.run(options, dict(rest)))
-    except InputError as error:
-        print(f"lm: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except (KeyboardInterrupt, SystemExit) as error:
-        # Lightning turns Ctrl-C into SystemExit(1), and SIGTERM into a SystemExit of its own.
-        if isinstance(error, SystemExit) and not (
-            isinstance(error.__context__, KeyboardInterrupt) or _by_signal(error)
-        ):
-            raise
-        print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-
-
-def _by_signal(error: SystemExit) -> bool:
-    return isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "SIGTERMException"
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -210,10 +58,11 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     tree: Tree = override(load_yaml(options.config), _settings(options.settings, overrides))
     from rich.console import Console
 
+    from lm.cell import check
     from lm.report.run import show_run
     from lm.results import Store
     from lm.sweep.progress import step_lines
-    from lm.trainer import Execution, check, train, write_work
+    from lm.trainer import Execution, train, write_work
 
     cell, store = check(tree), Store(options.out)
     store.recover(cell.id)
@@ -272,7 +121,7 @@ def _generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _list(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.catalogue import catalogue, lines
-    from lm.trainer import Run
+    from lm.cell import Run
 
     found = catalogue(Run)
     print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))
@@ -321,3 +170,52 @@ def _count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     show_count(found, Console())
     return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
+    "fit": _fit,
+    "ablate": _ablate,
+    "report": _report,
+    "generate": _generate,
+    "list": _list,
+    "verify": _verify,
+    "translate": _translate,
+    "count": _count,
+}
+
+SETTABLE = ("fit", "ablate", "count")
+"""The commands that take settings of the configuration, `--optim.lr 3e-4`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns its exit code."""
+    try:
+        given, rest = _split(list(sys.argv[1:] if arguments is None else arguments))
+        if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+            raise InputError(f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}")
+        options = parser().parse_args(given)
+        if options.command is None:
+            parser().print_help()
+            return 0
+        foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
+        if foreign and options.command not in SETTABLE:
+            raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
+        return COMMANDS[options.command](options, dict(rest))
+    except InputError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Lightning turns Ctrl-C into SystemExit(1), and SIGTERM into a SystemExit of its own.
+        if isinstance(error, SystemExit) and not (
+            isinstance(error.__context__, KeyboardInterrupt) or _by_signal(error)
+        ):
+            raise
+        print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _by_signal(error: SystemExit) -> bool:
+    return isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "SIGTERMException"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lm.cell import Run
 from lm.components import blame, build, resolve
 from lm.config import InputError, load_yaml
 from lm.data.aligned import read_lines
@@ -22,7 +23,6 @@ from lm.generate import finished
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.search import Ends, beam_search
 from lm.results import to_json, write_atomic
-from lm.trainer import Run
 
 SENTENCES_AT_ONCE = 64
 REPORT_SECONDS = 10.0

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from lm.cell import Run
 from lm.components import Slot, build, choices, describe, plain_options, resolve, slot_of
 from lm.config import InputError, Tree, load_yaml, override, run_id
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.optim import MuonAdamW
 from lm.schedule import WarmupCosine
-from lm.trainer import Run
 
 BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
 

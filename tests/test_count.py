@@ -16,18 +16,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.cli import main
 from lm.config import InputError, override
-from lm.count import (
+from lm.count import counted
+from lm.model.attention import Attention
+from lm.model.block import PreNorm
+from lm.model.cache import Cache, Int8Cache
+from lm.model.count import (
     activation_bytes,
     cache_bytes,
-    counted,
     flops_per_row,
     flops_per_token,
     parameters,
     visible_pairs,
 )
-from lm.model.attention import Attention
-from lm.model.block import PreNorm
-from lm.model.cache import Cache, Int8Cache
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.heads import MultiHead
 from lm.model.mlp import GELU
@@ -191,9 +191,9 @@ def test_what_nobody_has_counted_is_refused_with_the_remedy() -> None:
 
     model = built({})
     model.blocks[0].attention = Own()
-    with pytest.raises(InputError, match=r"cannot count Own: register it with lm\.count\.attention_flops"):
+    with pytest.raises(InputError, match=r"cannot count Own: register it with lm\.model\.count\.attention_flops"):
         flops_per_token(model, TIME)
-    with pytest.raises(InputError, match=r"cannot count Linear: register it with lm\.count\.attention_layers"):
+    with pytest.raises(InputError, match=r"cannot count Linear: register it with lm\.model\.count\.attention_layers"):
         flops_per_token(nn.Linear(2, 2), TIME)  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from helpers import RUN
 from torch import Tensor
 
 import lm.generate
+from lm.cell import Run, check
 from lm.cli import main
 from lm.components import build
 from lm.config import InputError, override
@@ -22,7 +23,7 @@ from lm.generate import TextStream, find, load_model, load_tokenizer, prompt_ids
 from lm.model.generate import greedy
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store, read_json
-from lm.trainer import Execution, Run, check, failure, finish, train, write_work
+from lm.trainer import Execution, failure, finish, train, write_work
 
 GOOD = {"status": "ok", "error": None, "metrics": {}, "cost": {}}
 LIVELY = {"model.initializer.std": 0.5, "model.embedding.tied": False}
@@ -221,7 +222,7 @@ def test_an_emptied_cache_is_filled_again(
     told = [folder, "--prompt", "import", "--tokens", 12]
     before = generated(*told)[0]
     shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setattr(lm.trainer, "_prepared", {})
+    monkeypatch.setattr(lm.cell, "_prepared", {})
     assert generated(*told)[0] == before
     (tokenizer,) = (tmp_path / "cache/tokens").glob("*/tokenizer.json")
     tokenizer.unlink()  # a cache filled by an earlier version

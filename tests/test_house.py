@@ -24,6 +24,7 @@ ORDER = (
     "module",
     "provenance",
     "recorder",
+    "cell",
     "trainer",
     "count",
     "analysis",
@@ -32,6 +33,7 @@ ORDER = (
     "translate",
     "sweep",
     "verify",
+    "arguments",
     "cli",
     "__main__",
 )

@@ -10,13 +10,14 @@ import pytest
 import torch
 from helpers import RUN
 
+from lm.cell import Cell, Run, check
 from lm.components import build
 from lm.config import InputError, override
 from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store
-from lm.trainer import Cell, Execution, Run, check, train, write_work
+from lm.trainer import Execution, train, write_work
 
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)

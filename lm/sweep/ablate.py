@@ -7,13 +7,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lm.cell import parameter_count
 from lm.report.write import write_report
 from lm.results import Store
 from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
 from lm.sweep.plan import Experiment, Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
 from lm.sweep.run import default_workers, threads_each, train_cells
-from lm.trainer import Execution, parameter_count
+from lm.trainer import Execution
 
 
 def ablate(

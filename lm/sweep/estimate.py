@@ -4,12 +4,12 @@ import time
 
 import torch
 
+from lm.cell import Cell, Run
 from lm.components import build
 from lm.model.transformer import initialized
 from lm.optim import tables
 from lm.results import Store
 from lm.sweep.plan import Plan, Planned
-from lm.trainer import Cell, Run
 
 SECONDS_TO_MEASURE = 2.0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lm.analysis import HEADLINE
+from lm.cell import Cell, check, identity, parameter_count
 from lm.config import InputError, Tree, differences, load_yaml, nearest, override
 from lm.results import FORMAT, QUANTITIES, Store, to_json, write_atomic
-from lm.trainer import Cell, check, identity, parameter_count
 
 KEYS = ("title", "base", "baseline", "arms", "seeds", "common", "metric", "notes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")

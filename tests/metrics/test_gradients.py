@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from lm.cell import Run
 from lm.components import build, resolve
 from lm.config import load_yaml
 from lm.metrics.gradients import gradient_norm, parameters_by_part
-from lm.trainer import Run
 
 
 class Parts(nn.Module):

@@ -1,0 +1,117 @@
+"""The command line of `lm`: its commands and their options. Nothing heavy is imported."""
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+
+from lm import __version__
+from lm.config import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong command line with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def parser() -> Parser:
+    """The one parser, a sub-command each for what `lm` can do."""
+    top = Parser(
+        prog="lm",
+        description="Ablations for transformer language models: paired, honest, resumable.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"lm {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+
+    fit = commands.add_parser(
+        "fit",
+        help="train one configuration",
+        allow_abbrev=False,
+        usage="lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]",
+    )
+    fit.add_argument("config", type=Path, help="a YAML file such as experiments/bases/char_tiny.yaml")
+    _common(fit)
+
+    ablate = commands.add_parser(
+        "ablate", help="train every arm of an experiment with every seed, and report", allow_abbrev=False
+    )
+    ablate.add_argument("spec", type=Path, help="a YAML file such as experiments/quickstart.yaml")
+    _common(ablate)
+    ablate.add_argument("--seeds", help="instead of the file's: 0,1,2")
+    ablate.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    ablate.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
+    ablate.add_argument("--retry-failed", action="store_true", help="train failed cells again")
+
+    report = commands.add_parser("report", help="rebuild table and figures from the records", allow_abbrev=False)
+    report.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+
+    _generate_parser(commands.add_parser("generate", help="let a finished run go on with a text", allow_abbrev=False))
+
+    listing = commands.add_parser("list", help="print every component there is to choose from", allow_abbrev=False)
+    listing.add_argument("--json", action="store_true", help="for machines")
+
+    verify = commands.add_parser(
+        "verify", help="check the library against the worked examples of the teaching texts", allow_abbrev=False
+    )
+    verify.add_argument("ids", nargs="*", metavar="ID", help="an example, such as attn-3x4 (default: all)")
+    verify.add_argument("--json", action="store_true", help="for machines")
+
+    translate = commands.add_parser(
+        "translate", help="translate with a finished run of an EncoderDecoder, and print BLEU", allow_abbrev=False
+    )
+    translate.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
+    translate.add_argument(
+        "--split", choices=("train", "validation", "test"), default="test", help="what to translate (default: test)"
+    )
+    translate.add_argument("--beam", type=int, default=4, help="hypotheses at a time; 1 is greedy (default: 4)")
+    translate.add_argument("--alpha", type=float, default=0.6, help="of the length penalty (default: 0.6)")
+    translate.add_argument("--input", type=Path, help="translate the lines of this file instead of a split")
+    translate.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
+
+    count = commands.add_parser(
+        "count", help="parameters, FLOPs a token, cache and activation memory of a configuration", allow_abbrev=False
+    )
+    count.add_argument("config", type=Path, help="a YAML file such as experiments/bases/char_tiny.yaml")
+    count.add_argument("--context", type=int, metavar="N", help="tokens in a row (default: the data's)")
+    count.add_argument("--batch", type=int, metavar="B", help="rows in a batch (default: the data's)")
+    count.add_argument("--json", action="store_true", help="for machines")
+    _settable(count)
+    return top
+
+
+def _generate_parser(command: Parser) -> None:
+    command.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
+    command.add_argument("--prompt", required=True, metavar="TEXT", help="what to go on from")
+    command.add_argument(
+        "--tokens", type=int, metavar="N", help="the most to make (default: 200, or as many as it has positions for)"
+    )
+    command.add_argument("--temperature", type=float, metavar="T", help="divides the logits (default: 1)")
+    command.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
+    command.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest with P of the probability")
+    command.add_argument("--greedy", action="store_true", help="take the likeliest token always")
+    command.add_argument("--seed", metavar="S", help="same seed, same text (default: 0)")
+    command.add_argument("--cache", choices=("full", "int8", "none"), default="full", help="of keys and values")
+    command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
+
+
+def _common(command: Parser) -> None:
+    command.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder of cells and reports (default: results)"
+    )
+    command.add_argument(
+        "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
+    )
+    _settable(command)
+
+
+def _settable(command: Parser) -> None:
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change the configuration, e.g. --set trainer.max_steps=100",
+    )

@@ -1,0 +1,201 @@
+"""One cell: a configuration, checked and identified."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+import torch
+
+from lm.components import blame, build, plain_options, resolve
+from lm.config import InputError, Tree, canonical, run_id
+from lm.data import pairs, rows, text  # noqa: F401 - their classes are choices
+from lm.data.batch import Data
+from lm.data.tokens import Facts
+from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
+from lm.model.transformer import Model
+from lm.optim import Optim
+from lm.recorder import Recorder
+from lm.results import FORMAT
+
+
+class Trainer(lightning.pytorch.Trainer):
+    """Lightning's Trainer. Every setting not fixed here passes through.
+
+    Training is one pass over `max_steps` batches, so epochs mean nothing; `val_check_interval` counts batches.
+
+    Args:
+        recorder: supplied by the run.
+        max_steps: optimiser steps.
+        devices: devices of one cell.
+        log_every_n_steps: optimiser steps between rows of the learning curve.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        max_steps: int,
+        devices: list[int] | str | int = 1,
+        log_every_n_steps: int = 50,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            callbacks=[recorder],
+            max_steps=max_steps,
+            devices=devices,
+            log_every_n_steps=log_every_n_steps,
+            max_epochs=1,
+            min_epochs=None,
+            min_steps=None,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            limit_train_batches=None,
+            overfit_batches=0.0,
+            fast_dev_run=False,
+            barebones=False,
+            logger=False,
+            plugins=None,
+            profiler=None,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_autolog_hparams=False,
+            use_distributed_sampler=False,
+            reload_dataloaders_every_n_epochs=0,
+            default_root_dir=None,
+            model_registry=None,
+            **settings,
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """The root of a configuration."""
+
+    data: Callable[[int], Data]
+    model: Callable[[int, int], Model]
+    optim: Optim
+    trainer: Callable[[Recorder], Trainer]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must be 0 or more")
+
+
+EXECUTION = frozenset(
+    (
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "strategy",
+        "log_every_n_steps",
+        "benchmark",
+        "detect_anomaly",
+        "inference_mode",
+    )
+)
+"""Trainer settings that say how a cell is run, not what it computes."""
+
+TEXT = frozenset(("corpus", "tokenizer", "split"))
+"""Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, checked and identified.
+
+    Args:
+        config: the resolved configuration.
+        facts: what its text came to.
+        id: the hash of what it computes.
+    """
+
+    config: Tree
+    facts: Facts
+    id: str
+
+
+def identity(config: Tree, facts: Facts) -> str:
+    """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out."""
+    defaults = plain_options(Trainer, 1)
+    trainer = {
+        key: value for key, value in config["trainer"].items() if key not in EXECUTION and value != defaults.get(key)
+    }
+    options = config["data"]["init_args"].items()
+    data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
+    what = {**config, "trainer": trainer, "data": data}
+    return run_id({"format": FORMAT, "config": what, "text": facts.identity()})
+
+
+def check(tree: Tree) -> Cell:
+    """Resolves a configuration, prepares its text and builds its model without memory: a cell that can be trained.
+
+    Raises:
+        InputError: for anything that would keep the cell from being trained.
+    """
+    config = resolve(tree, Run)
+    run: Run = build(config, Run)
+    facts = _facts(canonical(config["data"]), config["seed"], run)
+    with blame("data"):
+        data = run.data(config["seed"])
+    data.facts = facts
+    data.setup("fit")
+    _check_execution(run, data, config["trainer"])
+    batch = next(iter(data.training_batches(0, 1)))
+    with blame("model"), torch.device("meta"):
+        run.model(facts.vocabulary, data.context)(*(x[:1].to("meta") for x in batch.inputs))
+    with blame("optim"):
+        run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], config["trainer"]["max_steps"])
+    return Cell(config, facts, identity(config, facts))
+
+
+def _check_execution(run: Run, data: Data, settings: Tree) -> None:
+    if settings["max_steps"] < 1:
+        raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {settings['max_steps']}")
+    with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
+        trainer = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0))
+    data.check_devices(trainer.world_size)
+
+
+_prepared: dict[str, Facts] = {}
+
+
+def _facts(key: str, seed: int, run: Run) -> Facts:
+    """The prepared text; corpora are read once per process, not once per cell."""
+    if key not in _prepared:
+        with blame("data"):
+            data = run.data(seed)
+        data.prepare_data()
+        assert data.facts is not None
+        _prepared[key] = data.facts
+    return _prepared[key]
+
+
+def parameter_count(cell: Cell) -> int:
+    """Trainable parameters of the cell's model, shared ones once."""
+    with torch.device("meta"):
+        run: Run = build(cell.config, Run)
+        model = run.model(cell.facts.vocabulary, run.data(run.seed).context)
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps Lightning from telling what the record already says."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
