@@ -1,19 +1,17 @@
 """From records to paired comparisons. Reads results only and imports no torch."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from lm.config import InputError
 from lm.results import FORMAT, QUANTITIES, Record, Store, read_json
-
-ALPHA = 0.05
+from lm.statistics import holm, sign_flip_p, t_interval, verdict
 
 HEADLINE = "nll"
 """The quantity by which arms are judged where an experiment names no other."""
@@ -66,71 +64,26 @@ def load(folder: Path) -> Results:
 
 
 def value(record: Record, quantity: str) -> float:
-    """A measured quantity of a record; NaN where it was not measured."""
+    """A measured quantity of a record, or a path into it, `initial/entropy/0`; NaN where it was not measured.
+
+    Where a path ends in a list, of lists perhaps, it is their mean.
+    """
     if record.get("status", "ok") != "ok":
         return math.nan
     found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
-    return math.nan if found is None else float(found)
+    if found is None and "/" in quantity:
+        found = _at(record, quantity.split("/"))
+    return math.nan if found is None else float(np.mean(found))
 
 
-def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval for the mean; NaN for fewer than two values."""
-    if len(sample) < 2:
-        return math.nan, math.nan
-    mean, sem = float(np.mean(sample)), float(stats.sem(sample))
-    if sem == 0:
-        return mean, mean
-    low, high = stats.t.interval(confidence, len(sample) - 1, loc=mean, scale=sem)
-    return float(low), float(high)
-
-
-def smallest_p(n: int) -> float:
-    """The smallest two-sided p an exact sign-flip test of n pairs can give: 2 / 2^n."""
-    return min(1.0, 2.0 / 2**n)
-
-
-def sign_flip_p(differences: Sequence[float]) -> float:
-    """Exact two-sided p of the mean difference when every pair's sign may be flipped; NaN for no pairs.
-
-    Exact up to 13 pairs, 9,999 random flips beyond.
-    """
-    if not differences:
-        return math.nan
-    sample = np.asarray(differences)
-    if len(sample) == 1 or not sample.any():
-        return 1.0
-    done = stats.permutation_test(
-        (sample,), lambda x, axis: np.mean(x, axis=axis), permutation_type="samples", vectorized=True, rng=0
-    )
-    return float(done.pvalue)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the given order; NaN stays NaN and counts for nothing (Holm 1979)."""
-    order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
-    adjusted, largest = [math.nan] * len(p_values), 0.0
-    for place, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p))
-        adjusted[index] = largest
-    return adjusted
-
-
-def seeds_needed(comparisons: int, alpha: float = ALPHA) -> int:
-    """Pairs with which an exact sign-flip test can reach `alpha` after Holm's correction over `comparisons`."""
-    return next(n for n in range(2, 64) if smallest_p(n) <= alpha / max(1, comparisons))
-
-
-def verdict(difference: float, p_adjusted: float, pairs: int, comparisons: int, better: str | None) -> str:
-    """What may be said of a difference, in a few words."""
-    if pairs == 0 or math.isnan(difference):
-        return "no pair to compare"
-    if not (p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA):
-        if smallest_p(pairs) > ALPHA / max(1, comparisons):
-            return f"{pairs} seeds cannot reach significance ({seeds_needed(comparisons)} could)"
-        return "inconclusive"
-    if better is None:
-        return "higher" if difference > 0 else "lower"
-    return "better" if (difference < 0) == (better == "lower") else "worse"
+def _at(node: Any, path: list[str]) -> Any:
+    """What lies at a path of keys and places, None where there is no such thing."""
+    for step in path:
+        try:
+            node = node[int(step)] if isinstance(node, list) else node[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None
+    return node
 
 
 def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:

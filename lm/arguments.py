@@ -43,9 +43,22 @@ def parser() -> Parser:
     ablate.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
     ablate.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     ablate.add_argument("--retry-failed", action="store_true", help="train failed cells again")
+    ablate.add_argument(
+        "--underpowered", action="store_true", help="go on with seeds too few for any difference to be significant"
+    )
+    ablate.add_argument("--tier", default="", metavar="T", help="the experiment at another of its sizes, such as G")
+
+    sweep = commands.add_parser("sweep", help="search for the best values of settings, and report", allow_abbrev=False)
+    sweep.add_argument("spec", type=Path, help="a YAML file such as sweeps/learning_rate.yaml")
+    _common(sweep)
+    sweep.add_argument("--trials", type=int, metavar="N", help="instead of the file's")
+    sweep.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    sweep.add_argument("--plan", action="store_true", help="show what would be searched, and how long it may take")
 
     report = commands.add_parser("report", help="rebuild table and figures from the records", allow_abbrev=False)
     report.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+
+    _evaluate_parser(commands.add_parser("evaluate", help="measure a finished run again", allow_abbrev=False))
 
     _generate_parser(commands.add_parser("generate", help="let a finished run go on with a text", allow_abbrev=False))
 
@@ -79,6 +92,16 @@ def parser() -> Parser:
     count.add_argument("--json", action="store_true", help="for machines")
     _settable(count)
     return top
+
+
+def _evaluate_parser(command: Parser) -> None:
+    command.usage = "lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--data.corpus CORPUS ...]"
+    command.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
+    command.add_argument("--split", choices=("train", "validation", "test"), help="what to measure on (default: test)")
+    command.add_argument("--lengths", metavar="N,M", help="measure at contexts of so many tokens too: 64,128")
+    command.add_argument("--tokens", type=int, metavar="N", help="over which, at most (default: the run's, or 65536)")
+    command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
+    _settable(command)
 
 
 def _generate_parser(command: Parser) -> None:

@@ -72,6 +72,24 @@ class Trainer(lightning.pytorch.Trainer):
         )
 
 
+class Evaluation:
+    """What is measured of a finished model besides its splits; no part of what a cell computes.
+
+    Args:
+        lengths: contexts, in tokens, at which the validation split is evaluated too.
+        tokens: of that split, at most.
+    """
+
+    def __init__(self, lengths: list[int] | None = None, tokens: int = 65_536) -> None:
+        for length in lengths or []:
+            if length < 1:
+                raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
+        if lengths and tokens < max(lengths):
+            raise ValueError(f"tokens={tokens} must be at least the longest of lengths={lengths}")
+        self.lengths = lengths or []
+        self.tokens = tokens
+
+
 @dataclass(frozen=True)
 class Run:
     """The root of a configuration."""
@@ -81,6 +99,7 @@ class Run:
     optim: Optim
     trainer: Callable[[Recorder], Trainer]
     seed: int
+    evaluate: Evaluation | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -129,6 +148,7 @@ def identity(config: Tree, facts: Facts) -> str:
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
+    what.pop("evaluate", None)
     return run_id({"format": FORMAT, "config": what, "text": facts.identity()})
 
 
@@ -146,6 +166,12 @@ def check(tree: Tree) -> Cell:
     data.facts = facts
     data.setup("fit")
     _check_execution(run, data, config["trainer"])
+    longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
+    if longest + 1 > facts.tokens["validation"]:
+        raise InputError(
+            f"evaluate.lengths: {longest} tokens of context need as many and one more, and the validation split has "
+            f"{facts.tokens['validation']}; give more text or shorter lengths"
+        )
     batch = next(iter(data.training_batches(0, 1)))
     with blame("model"), torch.device("meta"):
         run.model(facts.vocabulary, data.context)(*(x[:1].to("meta") for x in batch.inputs))

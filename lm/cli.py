@@ -76,7 +76,7 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.sweep.plan import load_experiment
+    from lm.sweep.experiment import load_experiment
 
     _check_out(options.out)
     settings = _settings(options.settings, overrides)
@@ -85,12 +85,33 @@ def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     seeds = None if options.seeds is None else parse_value(f"[{options.seeds}]")
     if options.workers is not None and options.workers < 1:
         raise InputError(f"--workers: expected 1 or more, found {options.workers}")
-    experiment = load_experiment(options.spec, settings, seeds)
+    experiment = load_experiment(options.spec, settings, seeds, options.tier)
     from lm.sweep.ablate import ablate
 
     return ablate(
-        experiment, options.out, options.workers, options.plan, options.retry_failed, options.checkpoint_seconds
+        experiment,
+        options.out,
+        options.workers,
+        options.plan,
+        options.retry_failed,
+        options.checkpoint_seconds,
+        options.underpowered,
     )
+
+
+def _sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    _check_out(options.out)
+    settings = _settings(options.settings, overrides)
+    if "seed" in settings:
+        raise InputError("seed: a sweep's trials may have several; give them with seeds in its file")
+    if options.workers is not None and options.workers < 1:
+        raise InputError(f"--workers: expected 1 or more, found {options.workers}")
+    from lm.sweep.spec import load_sweep
+
+    spec = load_sweep(options.spec, settings, options.trials)
+    from lm.sweep.search import sweep
+
+    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan)
 
 
 def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -99,9 +120,36 @@ def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"{options.folder}: no such folder.{nearest(options.folder, siblings)}")
     from rich.console import Console
 
+    if (options.folder / "study.json").is_file():
+        from lm.report.study import write_study
+
+        write_study(options.folder, Console())
+        return 0
     from lm.report.write import write_report
 
     write_report(options.folder, Console())
+    return 0
+
+
+def _evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    changes = _settings(options.settings, overrides)
+    foreign = [key for key in changes if not key.startswith("data.")]
+    if foreign:
+        raise InputError(f"lm evaluate takes settings of the data alone, such as data.corpus, not {foreign[0]!r}")
+    lengths = [] if options.lengths is None else parse_value(f"[{options.lengths}]")
+    if not isinstance(lengths, list) or not all(type(length) is int and length >= 1 for length in lengths):
+        raise InputError(f"--lengths: expected whole numbers of tokens, as in 64,128, found {options.lengths!r}")
+    if options.tokens is not None and options.tokens < max(lengths, default=1):
+        least = max(lengths, default=1)
+        raise InputError(f"--tokens: expected {least} or more, the longest of --lengths, found {options.tokens}")
+    from rich.console import Console
+
+    from lm.generate import find
+    from lm.remeasure import Request, remeasure
+    from lm.report.run import show_evaluations
+
+    folder = find(options.cell, options.out)
+    show_evaluations(remeasure(folder, Request(options.split, lengths, options.tokens, changes)), Console())
     return 0
 
 
@@ -175,7 +223,9 @@ def _count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
     "fit": _fit,
     "ablate": _ablate,
+    "sweep": _sweep,
     "report": _report,
+    "evaluate": _evaluate,
     "generate": _generate,
     "list": _list,
     "verify": _verify,
@@ -183,7 +233,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
     "count": _count,
 }
 
-SETTABLE = ("fit", "ablate", "count")
+SETTABLE = ("fit", "ablate", "sweep", "evaluate", "count")
 """The commands that take settings of the configuration, `--optim.lr 3e-4`."""
 
 
@@ -192,7 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given, rest = _split(list(sys.argv[1:] if arguments is None else arguments))
         if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-            raise InputError(f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}")
+            raise InputError(
+                f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}"
+            )
         options = parser().parse_args(given)
         if options.command is None:
             parser().print_help()

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.order import seed_of
-from lm.metrics.gradients import gradient_norm, parameters_by_part
+from lm.metrics.gradients import Groups, gradient_norm
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
 from lm.optim import Optim, tables
@@ -28,19 +28,25 @@ class LanguageModel(LightningModule):
         optim: objective, optimiser and schedule.
         bytes_per_token: UTF-8 bytes behind each token, (v,).
         seed: of the randomness in training, which is a pure function of (seed, batch, process).
+        classes: the tokens whose class-wise calibration is measured.
     """
 
-    def __init__(self, model: Model, optim: Optim, bytes_per_token: Tensor, seed: int) -> None:
+    def __init__(
+        self, model: Model, optim: Optim, bytes_per_token: Tensor, seed: int, classes: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.optim = optim
         self.seed_value = seed
-        self.validation = TokenStatistics(bytes_per_token)
+        self.validation = TokenStatistics(bytes_per_token, classes=classes)
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
         self.norms: list[Tensor] = []
-        self.part_norms: dict[str, Tensor] = {}
+        self.groups: Groups | None = None
+        self.squares: dict[str, Tensor] = {}
+        """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
+        self.weights_before: list[Tensor] | None = None
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
@@ -50,12 +56,15 @@ class LanguageModel(LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits_btv = self.model(*batch.inputs)
-        loss = self.optim.objective.loss(logits_btv.flatten(0, 1), batch.targets_bt.flatten()) * self.weight(batch)
+        loss = self.loss(batch) * self.weight(batch)
         self.losses.append(loss.detach())
         self.tokens.append((batch.targets_bt != IGNORED).sum())
         self.rows.append(batch.rows_b)
         return loss
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The objective's mean over the targets of a batch."""
+        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
 
     def weight(self, batch: Batch) -> Any:
         """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
@@ -81,10 +90,22 @@ class LanguageModel(LightningModule):
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = gradient_norm(parameters)
         self.norms.append(norm)
-        trainer: Any = self.trainer
-        if (self.global_step + 1) % trainer.log_every_n_steps == 0:
-            self.part_norms = {name: gradient_norm(part) for name, part in parameters_by_part(self.model).items()}
+        if self.is_measured(self.global_step + 1):
+            self.groups = self.groups or Groups(self.model)
+            self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
+            self.weights_before = self.groups.copied()
         if gradient_clip_val and str(gradient_clip_algorithm or "norm").endswith("value"):
             clip_grad_value_(parameters, gradient_clip_val)
         elif gradient_clip_val:
             clip_grads_with_norm_(parameters, gradient_clip_val, norm)
+
+    def is_measured(self, step: int) -> bool:
+        """Whether the matrices are measured one by one at optimiser step `step`: the first, and each that is logged."""
+        trainer: Any = self.trainer
+        return step == 1 or step % trainer.log_every_n_steps == 0
+
+    def measure_update(self) -> None:
+        """Completes the measurement of a step, once its update is made."""
+        if self.groups is not None and self.weights_before is not None:
+            self.squares["update"] = self.groups.updates(self.weights_before)
+            self.weights_before = None

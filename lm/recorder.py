@@ -18,11 +18,22 @@ from lm.data.order import chain
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel
-from lm.provenance import peak_memory
-from lm.results import to_json, write_atomic
+from lm.observer import Meter, Observer
+from lm.results import QUANTITIES, to_json, write_atomic
 
 Report = Callable[[int, int, float], None]
 """Told of progress: optimiser step, steps in all, training loss."""
+
+Judge = Callable[[int, dict[str, float]], bool]
+"""Told what a validation in training measured at an optimiser step; says whether the run goes on."""
+
+JUDGED = ("nll", "bits_per_byte", "accuracy", "ece")
+"""Quantities that every validation measures."""
+
+
+def go_on(step: int, measured: dict[str, float]) -> bool:
+    """The judge of a run that is trained to its end."""
+    return True
 
 
 def finite(value: Any) -> Any:
@@ -47,13 +58,18 @@ class Recorder(Callback):
         data: for the final evaluation.
         report: told of progress every `log_every_n_steps`.
         checkpoint_seconds: between checkpoints.
+        judge: asked after each validation; a run that it stops leaves nothing behind.
     """
 
-    def __init__(self, work: Path, data: Data, report: Report, checkpoint_seconds: float) -> None:
+    def __init__(self, work: Path, data: Data, report: Report, checkpoint_seconds: float, judge: Judge = go_on) -> None:
         self.work = work
         self.data = data
         self.report = report
         self.checkpoint_seconds = checkpoint_seconds
+        self.judge = judge
+        self.pruned = False
+        self.observer = Observer(data)
+        self.meter = Meter()
         self.rows: dict[int, dict[str, float]] = {}
         self.order = ""
         self.batches = 0
@@ -61,7 +77,7 @@ class Recorder(Callback):
         self.seconds = {"train": 0.0, "evaluation": 0.0}
         self.losses: list[float] = []
         self.norms: list[float] = []
-        self.norm_sum, self.norm_count = 0.0, 0
+        self.norm_sum, self.norm_count, self.clipped = 0.0, 0, 0
         self.diverged: dict[str, Any] | None = None
         self.clock = 0.0
         self.checkpoint_due = False
@@ -69,25 +85,37 @@ class Recorder(Callback):
 
     # what a checkpoint keeps
 
-    KEPT = ("rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count")
+    KEPT = ("rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped")
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.KEPT}
+        return {
+            place: {name: getattr(holder, name) for name in holder.KEPT} for place, holder in self._holders().items()
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name in self.KEPT:
-            setattr(self, name, state_dict[name])
+        for place, holder in self._holders().items():
+            for name, value in state_dict[place].items():
+                setattr(holder, name, value)
+
+    def _holders(self) -> dict[str, Any]:
+        return {"recorder": self, "observer": self.observer, "meter": self.meter}
 
     # training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.global_step == 0:
+            self._row(0).update(self.observer.look(trainer, pl_module))
+            pl_module.train()
+        self.meter.start(trainer, pl_module)
         self.clock = self.last_checkpoint = time.monotonic()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
             return
-        if trainer.global_step % trainer.log_every_n_steps == 0:
+        self.meter.step(time.perf_counter())
+        if pl_module.is_measured(trainer.global_step):
+            pl_module.measure_update()
             self.drain(trainer, pl_module)
             self.write_row(trainer, pl_module)
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
@@ -102,6 +130,8 @@ class Recorder(Callback):
         ):
             self.drain(trainer, pl_module)
             self._tick("train")
+            self.meter.take(trainer)
+            self.meter.pause()
             trainer.save_checkpoint(self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
@@ -130,6 +160,7 @@ class Recorder(Callback):
         for norm in filter(math.isfinite, norms):
             self.norm_sum += norm
             self.norm_count += 1
+            self.clipped += norm > (trainer.gradient_clip_val or math.inf)
 
     def write_row(self, trainer: Any, module: LanguageModel) -> None:
         """Turns the values kept since the last row into one row of the curve."""
@@ -142,12 +173,30 @@ class Recorder(Callback):
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
             gradient_norm=sum(self.norms) / len(self.norms),
-            **{f"gradient_norm/{name}": float(norm) for name, norm in module.part_norms.items()},
+            **self._matrices(trainer, module),
         )
         self.losses, self.norms = [], []
-        module.part_norms.clear()
         if trainer.is_global_zero:
             self.report(step, trainer.max_steps, loss)
+
+    def _matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Norms of the step just measured, by part and kind, and what the observer keeps of them."""
+        if module.groups is None or not module.squares:
+            return {}
+        groups, squares = module.groups, {name: square.cpu() for name, square in module.squares.items()}
+        module.squares = {}
+        by_layer = {"gradient_norm": groups.by_layer(squares["gradient"])}
+        if trainer.global_step == 1:
+            self.observer.initial |= by_layer
+        self.observer.final |= by_layer
+        row = {f"gradient_norm/{name}": norm for name, norm in groups.summed(squares["gradient"]).items()}
+        if "update" in squares:
+            ratio = float((squares["update"].sum() / squares["weight"].sum()).sqrt())
+            updates, weights = groups.summed(squares["update"]), groups.summed(squares["weight"])
+            kinds = dict.fromkeys(kind for _, kind in groups.names)
+            row |= {f"update_ratio/{kind}": updates[kind] / weights[kind] for kind in kinds if weights[kind]}
+            row["update_ratio"] = ratio
+        return row
 
     def _row(self, step: int) -> dict[str, float]:
         return self.rows.setdefault(step, {})
@@ -174,23 +223,41 @@ class Recorder(Callback):
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         self.drain(trainer, pl_module)
         self._tick("train")
+        self.meter.pause()
         pl_module.validation.reset()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         measured = pl_module.validation.compute()
         row = self._row(trainer.global_step)
-        row.update({f"validation_{name}": measured[name] for name in ("nll", "bits_per_byte", "accuracy", "ece")})
+        row.update({f"validation_{name}": measured[name] for name in JUDGED})
+        if math.isfinite(measured["nll"]):
+            row.update(self.observer.look(trainer, pl_module))
+            row.update(self.observer.look_at_noise(trainer, pl_module))
         self._tick("evaluation")
         if not math.isfinite(measured["nll"]) and self.diverged is None:
             self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
+        if self.diverged is None and trainer.global_step < trainer.max_steps:
+            self._ask(trainer, {name: measured[name] for name in JUDGED})
+
+    def _ask(self, trainer: Any, measured: dict[str, float]) -> None:
+        """The first process asks whether to go on; all obey."""
+        goes_on = self.judge(trainer.global_step, measured) if trainer.is_global_zero else True
+        if not trainer.strategy.broadcast(goes_on):
+            self.pruned = trainer.should_stop = True
+            if trainer.is_global_zero:  # told by a file, as this may be a process forked for the training
+                write_atomic(self.work / "pruned", "")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.pruned:
+            return
         self.drain(trainer, pl_module)
         self.write_row(trainer, pl_module)
         measured: dict[str, Any] = {}
+        self.meter.take(trainer)
         if self.diverged is None:
             measured = self.evaluate(trainer, pl_module)
+            measured |= self.observer.look(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
         trainer.save_checkpoint(self.work / "final.ckpt")
@@ -230,9 +297,14 @@ class Recorder(Callback):
         tokens = self.tokens
         rows = [row for _, row in sorted(self.rows.items()) if "train_loss" in row]
         if self.diverged is None:
-            metrics = {name: measured[name] for name in ("nll", "perplexity", "bits_per_byte", "accuracy", "ece")}
+            metrics = {name: value for name, value in measured.items() if name in QUANTITIES}
             metrics["train_loss"] = rows[-1]["train_loss"] if rows else None
             metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
+            metrics["clipped_share"] = self.clipped / max(1, self.norm_count) if trainer.gradient_clip_val else None
+            metrics["update_ratio"] = rows[-1].get("update_ratio") if rows else None
+            metrics["noise_scale"] = self.observer.noise_scale
+            if (best := self.data.entropy_per_token()) is not None:
+                metrics["excess_nll"] = measured["nll"] - best
         else:
             metrics = {}
         return {
@@ -246,14 +318,15 @@ class Recorder(Callback):
                 "tokens": measured.get("evaluated_tokens"),
             },
             "reliability": measured.get("reliability"),
+            "initial": self.observer.initial,
+            "final": self.observer.final,
+            "flags": self.observer.flags,
             "cost": {
                 "parameters": sum(p.numel() for part in parameters_by_part(module.model).values() for p in part),
                 "tokens": tokens,
                 "train_seconds": self.seconds["train"],
                 "evaluation_seconds": self.seconds["evaluation"],
-                "tokens_per_second": tokens / self.seconds["train"] if self.seconds["train"] else None,
-                "peak_memory": peak_memory(),
-                "world_size": trainer.world_size,
+                **self.meter.costs(module, self.data.context, tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},
         }

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,15 +47,63 @@ QUANTITIES: dict[str, Quantity] = {
     "bits_per_byte": Quantity("bits per byte", "bits/byte", "lower"),
     "accuracy": Quantity("accuracy", "", "higher"),
     "ece": Quantity("ECE, 15 bins", "", "lower"),
+    "mce": Quantity("largest calibration error of a bin", "", "lower"),
+    "ece_adaptive": Quantity("ECE, 15 bins of equal mass", "", "lower"),
+    "ece_debiased": Quantity("ECE, debiased", "", "lower"),
+    "ece_floor": Quantity("ECE if perfectly calibrated", "", None),
+    "ece_classwise": Quantity("ECE, class-wise", "", "lower", 6),
+    "brier": Quantity("Brier score", "", "lower"),
+    "test_nll": Quantity("test NLL", "nats/token", "lower"),
+    "test_perplexity": Quantity("test perplexity", "", "lower", 3),
+    "test_ece": Quantity("test ECE, 15 bins", "", "lower"),
+    "test_ece_floor": Quantity("test ECE if perfectly calibrated", "", None),
+    "test_brier": Quantity("test Brier score", "", "lower"),
+    "temperature": Quantity("temperature fitted on validation", "", None),
+    "temperature_gain": Quantity("validation NLL that the temperature saves", "nats/token", None, 6),
+    "argmax_changed": Quantity("tokens whose best guess the temperature changed", "", None, 0),
+    "scaled_nll": Quantity("test NLL at that temperature", "nats/token", "lower"),
+    "scaled_ece": Quantity("test ECE at that temperature", "", "lower"),
+    "scaled_ece_floor": Quantity("test ECE at that temperature if perfectly calibrated", "", None),
+    "scaled_brier": Quantity("test Brier score at that temperature", "", "lower"),
+    "excess_nll": Quantity("NLL over the entropy rate", "nats/token", "lower"),
     "train_loss": Quantity("training loss", "nats/token", "lower"),
     "gradient_norm": Quantity("gradient norm, mean", "", None),
+    "clipped_share": Quantity("share of clipped steps", "", None, 3),
+    "update_ratio": Quantity("update over weight norm, last", "", None, 6),
+    "noise_scale": Quantity("gradient noise scale", "tokens", None, 0),
+    "attention_entropy": Quantity("attention entropy over ln n", "", None, 3),
+    "attention_logit": Quantity("largest attention logit", "", None, 2),
+    "attention_first": Quantity("attention on the first token", "", None, 3),
+    "residual_norm": Quantity("residual stream norm, last layer", "", None, 2),
+    "dead_share": Quantity("dead ReLU units", "", "lower", 3),
     "tokens_per_second": Quantity("tokens per second", "1/s", "higher", 0),
+    "step_time_median": Quantity("step time, median", "s", "lower"),
+    "step_time_p95": Quantity("step time, 95th percentile", "s", "lower"),
+    "flops_per_token": Quantity("training FLOPs per token", "", None, 0),
+    "mfu": Quantity("model-FLOPs utilisation", "", "higher", 3),
+    "data_wait": Quantity("share of time waiting for data", "", "lower", 4),
+    "energy": Quantity("energy of the device", "J", "lower", 0),
     "train_seconds": Quantity("training time", "s", "lower", 1),
     "peak_memory": Quantity("peak memory", "MiB", "lower", 0),
     "parameters": Quantity("parameters", "", None, 0),
     "tokens": Quantity("training tokens", "", None, 0),
 }
 """Every quantity a record may hold, in the order of the tables; units and directions live here alone."""
+
+
+AT_LENGTH = {
+    "nll": Quantity("validation NLL, blocks of {} tokens", "nats/token", "lower"),
+    "perplexity": Quantity("perplexity, blocks of {} tokens", "", "lower", 3),
+    "sliding_nll": Quantity("validation NLL, window of {} tokens", "nats/token", "lower"),
+}
+
+
+def describe(name: str) -> Quantity:
+    """What a quantity is: one of QUANTITIES, or one at a length, `nll@512`; anything else speaks for itself."""
+    base, at, length = name.partition("@")
+    if at and base in AT_LENGTH:
+        return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
+    return QUANTITIES.get(name, Quantity(name, "", None))
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

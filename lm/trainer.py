@@ -14,10 +14,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from lm.cell import Cell, Run, Trainer, quiet
 from lm.components import build
 from lm.data.tokens import Facts
+from lm.evaluate import FREQUENT, add, evaluations
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
 from lm.provenance import provenance
-from lm.recorder import Recorder, Report
+from lm.recorder import Judge, Recorder, Report, finite, go_on
 from lm.results import FORMAT, Record, Store, read_json, to_json, write_atomic
 
 
@@ -46,11 +47,11 @@ class Execution:
     checkpoint_seconds: float = 20.0
 
 
-def train(work: Path, report: Report, execution: Execution) -> None:
+def train(work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> None:
     """Trains the cell described in `work` and makes it a finished cell, whatever becomes of it.
 
     An earlier try's checkpoint is taken up. An exception is a result: it is recorded with its traceback. An interrupt
-    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try.
+    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. A run that `judge` stops leaves nothing behind.
     """
     store, cell_id = Store(work.parent.parent), work.name.removeprefix(".").removesuffix(".work")
     if getattr(
@@ -68,12 +69,27 @@ def train(work: Path, report: Report, execution: Execution) -> None:
         cell = _read(work)
         times = {"started": time.time(), "resumed": store.started(cell_id)}
         try:
-            if not (work / "outcome.json").is_file():
-                fit(cell, work, report, execution)
-            outcome = read_json(work / "outcome.json")
+            if not (work / "outcome.json").is_file() and not fit(cell, work, report, execution, judge):
+                shutil.rmtree(work)
+                return
+            outcome = evaluated(cell, work, read_json(work / "outcome.json"))
         except Exception as error:
             outcome = failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         finish(cell, store, outcome, {**times, "finished": time.time()})
+
+
+def evaluated(cell: Cell, work: Path, outcome: Record) -> Record:
+    """The outcome with what else is measured of a model that was trained to its end."""
+    checkpoint = work / "final.ckpt"
+    if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
+        return outcome
+    try:
+        for name, found in evaluations(cell, checkpoint):
+            add(outcome, name, found)
+    except Exception as error:  # the run itself is as good as it was
+        traceback.print_exc()
+        outcome["flags"].append(f"not evaluated further: {type(error).__name__}: {error}")
+    return finite(outcome)
 
 
 def _read(work: Path) -> Cell:
@@ -92,19 +108,23 @@ def fail(cell: Cell, store: Store, error: str, seconds: float) -> Record:
     return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
 
 
-def fit(cell: Cell, work: Path, report: Report, execution: Execution) -> None:
-    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`."""
+def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> bool:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. Returns whether it ran to its end."""
+    pruned = work / "pruned"
+    pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     run: Run = build(cell.config, Run)
     data = run.data(run.seed)
     data.facts = cell.facts
     data.setup("fit")
     model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
-    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed)
-    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds))
+    classes = data.frequent("validation", FREQUENT)
+    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes)
+    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     trainer.precision_plugin.convert_module(module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
+    return not pruned.is_file()
 
 
 def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> Record:

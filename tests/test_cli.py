@@ -292,7 +292,8 @@ TEXTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_experiment_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
-    from lm.sweep.plan import load_experiment, make_plan
+    from lm.sweep.experiment import load_experiment
+    from lm.sweep.plan import make_plan
 
     named = TEXTS.get(path.stem, {})
     settings = {key: str(request.getfixturevalue("shared") / file) for key, file in named.items()}

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from lm.config import InputError
-from lm.results import FORMAT, QUANTITIES, WORK_FILES, Store, read_json, to_json, write_atomic
+from lm.results import (
+    FORMAT,
+    QUANTITIES,
+    WORK_FILES,
+    Quantity,
+    Store,
+    describe,
+    read_json,
+    to_json,
+    write_atomic,
+)
 
 CELL = "0123abcd"
 
@@ -154,12 +164,15 @@ def test_a_lock_keeps_others_out_until_it_is_released(store: Store) -> None:
 
 def test_every_quantity_has_a_label_of_its_own_and_a_direction() -> None:
     assert len({meaning.label for meaning in QUANTITIES.values()}) == len(QUANTITIES)
-    assert {name for name, meaning in QUANTITIES.items() if meaning.better == "higher"} == {
-        "accuracy",
-        "tokens_per_second",
-    }
-    assert {name for name, meaning in QUANTITIES.items() if meaning.better is None} == {
-        "gradient_norm",
-        "parameters",
-        "tokens",
-    }
+    better = {name: meaning.better for name, meaning in QUANTITIES.items()}
+    assert {name for name in better if better[name] == "higher"} == {"accuracy", "tokens_per_second", "mfu"}
+    neither = {name for name in better if better[name] is None}
+    assert {"gradient_norm", "parameters", "tokens", "temperature", "ece_floor", "attention_entropy"} <= neither
+    assert not {"nll", "ece", "brier", "perplexity", "train_seconds", "peak_memory"} & neither
+
+
+def test_quantities_at_a_length_are_described_by_it() -> None:
+    assert describe("nll@512").label == "validation NLL, blocks of 512 tokens"
+    assert (describe("nll@512").unit, describe("perplexity@64").better) == ("nats/token", "lower")
+    assert describe("nll") is QUANTITIES["nll"]
+    assert describe("initial/entropy") == Quantity("initial/entropy", "", None)

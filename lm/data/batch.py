@@ -4,6 +4,7 @@ There is no DataLoader: a batch is one gather from a memory map, and a plain ite
 what makes resuming exact.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
+from lm.data import IGNORED
 from lm.data.tokens import Facts
 
 
@@ -39,15 +41,20 @@ class Batches:
         self.gather = gather
         self.start = start
         self.count = count
+        self.seconds = 0.0
+        """Spent on making batches: what training waits for, as there is no other process that makes them."""
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[Batch]:
         for step in range(self.start, self.count):
+            begun = time.perf_counter()
             rows_b = self.rows(step)
-            if len(rows_b):
-                yield self.gather(rows_b)
+            batch = self.gather(rows_b) if len(rows_b) else None
+            self.seconds += time.perf_counter() - begun
+            if batch is not None:
+                yield batch
 
 
 class Data(LightningDataModule, ABC):
@@ -67,6 +74,10 @@ class Data(LightningDataModule, ABC):
     def bytes_per_token(self) -> Tensor:
         """UTF-8 bytes behind each target token, int64 of shape (vocabulary,)."""
 
+    def entropy_per_token(self) -> float | None:
+        """Nats a token that no predictor can do without, where the source of the text is known."""
+        return None
+
     @abstractmethod
     def check_devices(self, world: int) -> None:
         """Raises InputError where batches cannot be shared among `world` processes."""
@@ -78,6 +89,14 @@ class Data(LightningDataModule, ABC):
     @abstractmethod
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
         """The whole split in order, this process's rows of each batch."""
+
+    def frequent(self, split: str, count: int) -> Tensor:
+        """The ids of the `count` most frequent targets of a split, (count,) or as many as there are."""
+        ids = torch.zeros(len(self.bytes_per_token()), dtype=torch.int64)
+        for batch in self.evaluation_batches(split):
+            ids += torch.bincount(batch.targets_bt[batch.targets_bt != IGNORED], minlength=len(ids))
+        found = ids.argsort(descending=True, stable=True)[:count]
+        return found[ids[found] > 0]
 
     def train_dataloader(self) -> Batches:
         trainer = self.trainer

@@ -66,6 +66,10 @@ class Corpus(ABC):
             raise InputError(f"data.corpus: {type(self).__name__} holds no text")
         return split_documents(documents, fractions)
 
+    def entropy_rate(self) -> float | None:
+        """Nats per character of the best possible predictor of a long text, exactly; None where no one knows it."""
+        return None
+
 
 class StdlibText(Corpus):
     """Python sources of the running interpreter's standard library: real text, present on every machine.

@@ -10,7 +10,7 @@ from torch import Tensor
 from lm.config import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Batches, Data, tensor
-from lm.data.corpus import Corpus
+from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.tokenizer import END_OF_TEXT, Tokenizer
 from lm.data.tokens import Tokens, prepare
@@ -61,7 +61,7 @@ class PaddedRows(Data):
         if self.facts.end_of_text is None:
             raise InputError(f"data.tokenizer: rows are padded with {END_OF_TEXT}, which this tokenizer does not have")
         self.tokens = Tokens(self.facts)
-        self.table = {name: self._rows(self.tokens.split[name]) for name in ("train", "validation")}
+        self.table = {name: self._rows(self.tokens.split[name]) for name in SPLITS}
         if len(self.table["train"]) < self.rows or not len(self.table["validation"]):
             raise InputError(
                 f"data.rows: expected {self.rows} training rows and one or more for validation, found "

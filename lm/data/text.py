@@ -8,7 +8,8 @@ from lm.config import InputError
 from lm.data.batch import Batch, Batches, Data, tensor
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
-from lm.data.tokenizer import Tokenizer
+from lm.data.source import Source
+from lm.data.tokenizer import Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, prepare
 
 
@@ -81,6 +82,17 @@ class TextData(Data):
     def bytes_per_token(self) -> Tensor:
         assert self.tokens is not None
         return torch.from_numpy(self.tokens.bytes_per_token)
+
+    def entropy_per_token(self) -> float | None:
+        """Nats per token of the best possible predictor, or None where it is unknown.
+
+        It is the corpus's entropy rate where a token is a character. A block begins without what came before, so that a
+        model of blocks may stay a little above it. The data must be prepared.
+        """
+        assert self.facts is not None
+        characters = isinstance(self.tokenizer, Characters) and not any(self.facts.unknown.values())
+        one_byte = isinstance(self.tokenizer, Bytes) and isinstance(self.corpus, Source)
+        return self.corpus.entropy_rate() if characters or one_byte else None
 
     def check_devices(self, world: int) -> None:
         if self.batch_size % world:

@@ -1,10 +1,32 @@
-"""Norms of gradients, before clipping."""
+"""Norms of gradients before clipping, of weights and of updates: of everything, by block and by kind of matrix.
 
-from collections.abc import Iterable
+Legend: p parameters, g groups, each the parameters of one kind in one part of the model.
+"""
+
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
+
+from lm.model.attention import Attention
+from lm.model.mlp import MLP
+from lm.model.norm import Norm
+from lm.model.position import Position
+from lm.model.transformer import Embedding
+
+KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
+    (Attention, "query", "query"),
+    (Attention, "key", "key"),
+    (Attention, "value", "value"),
+    (Attention, "output", "attention_output"),
+    (MLP, "up", "mlp_in"),
+    (MLP, "gate", "mlp_in"),
+    (MLP, "down", "mlp_out"),
+    (Embedding, "tokens", "embedding"),
+    (Embedding, "head", "head"),
+)
+"""Where the matrices of each kind are: the module, and its attribute."""
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -38,3 +60,90 @@ def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
         if own:
             found[name] = own
     return found
+
+
+def parameter_kinds(model: nn.Module) -> dict[nn.Parameter, str]:
+    """What each parameter is: a kind of matrix, `norm` (a gain), `position`, `bias` (any other vector) or `other`."""
+    kinds: dict[nn.Parameter, str] = {}
+    for module in model.modules():
+        for cls, attribute, kind in KINDS:
+            matrix = getattr(getattr(module, attribute, None), "weight", None) if isinstance(module, cls) else None
+            if isinstance(matrix, nn.Parameter):
+                kinds.setdefault(matrix, kind)  # a tied head is the embedding
+        gain = getattr(module, "weight", None)
+        if isinstance(module, (Norm, nn.RMSNorm, nn.LayerNorm, nn.BatchNorm1d)) and isinstance(gain, nn.Parameter):
+            kinds.setdefault(gain, "norm")
+        if isinstance(module, Position):
+            kinds |= dict.fromkeys(module.parameters(), "position")
+    for parameter in model.parameters():
+        kinds.setdefault(parameter, "bias" if parameter.ndim < 2 else "other")
+    return kinds
+
+
+class Groups:
+    """The parameters of a model by part and kind, and norms over them.
+
+    Args:
+        model: whose trainable parameters are grouped.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        kinds, names = parameter_kinds(model), dict[tuple[str, str], int]()
+        self.parameters: list[nn.Parameter] = []
+        places: list[int] = []
+        for part, members in parameters_by_part(model).items():
+            for parameter in members:
+                self.parameters.append(parameter)
+                places.append(names.setdefault((part, kinds[parameter]), len(names)))
+        self.names = list(names)
+        self.places_p = torch.tensor(places)
+
+    def squared_norms(self, tensors_p: Sequence[Tensor | None]) -> Tensor:
+        """Sums of squares over each group, float64 of shape (g,), of one tensor a parameter; None counts as zero."""
+        present = [index for index, tensor in enumerate(tensors_p) if tensor is not None]
+        given = [tensor.detach() for tensor in tensors_p if tensor is not None]
+        if not given:
+            return torch.zeros(len(self.names), dtype=torch.float64)
+        norms_p = torch.stack(_norms(given)).double()
+        sums_g = norms_p.new_zeros(len(self.names))
+        return sums_g.index_add_(0, self.places_p[present].to(norms_p.device), norms_p.square())
+
+    def gradients(self) -> Tensor:
+        """Sums of squared gradients, (g,)."""
+        return self.squared_norms([p.grad for p in self.parameters])
+
+    def weights(self) -> Tensor:
+        """Sums of squared weights, (g,)."""
+        return self.squared_norms(self.parameters)
+
+    def copied(self) -> list[Tensor]:
+        """The weights as they are now."""
+        return [p.detach().clone() for p in self.parameters]
+
+    def updates(self, before: Sequence[Tensor]) -> Tensor:
+        """Sums of squared changes since `before`, (g,)."""
+        return self.squared_norms([p.detach() - old for p, old in zip(self.parameters, before, strict=True)])
+
+    def summed(self, squares_g: Tensor) -> dict[str, float]:
+        """Norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`."""
+        sums: dict[str, float] = {}
+        values = squares_g.tolist()
+        for (part, kind), square in zip(self.names, values, strict=True):
+            for name in (part, kind, f"{part}.{kind}") if part != kind else (part,):
+                sums[name] = sums.get(name, 0.0) + square
+        return {name: square**0.5 for name, square in sums.items()}
+
+    def by_layer(self, squares_g: Tensor) -> dict[str, list[float]]:
+        """Norms by kind, one for each part that holds it, in the order of the model."""
+        norms: dict[str, list[float]] = {}
+        for (_, kind), square in zip(self.names, squares_g.tolist(), strict=True):
+            norms.setdefault(kind, []).append(square**0.5)
+        return norms
+
+
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
+    """The 2-norm of each tensor, in float32 at least: all in one kernel where they are plain tensors."""
+    if any(hasattr(tensor, "full_tensor") for tensor in tensors):
+        return [local(torch.linalg.vector_norm(tensor.float())) for tensor in tensors]
+    exact = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    return list(torch._foreach_norm(tensors, 2, exact))

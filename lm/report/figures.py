@@ -15,15 +15,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lm.analysis import Results, curves
+from lm.report.arms import colours
+from lm.report.inside import (
+    attention_entropy,
+    gradient_norm_by_layer,
+    gradient_norm_over_depth,
+    residual_norm_by_layer,
+)
+from lm.report.lengths import loss_by_position, nll_by_length
 from lm.results import write_atomic
 
 Draw = Callable[[Results, Axes], bool]
 """Draws on axes; says whether there was anything to draw."""
-
-
-def colours(results: Results) -> dict[str, tuple[float, float, float]]:
-    """One colour an arm, told apart by the colour-blind too; the same in every figure."""
-    return dict(zip(results.arms, sns.color_palette("colorblind", len(results.arms)), strict=True))
 
 
 def _curve(results: Results, axes: Axes, column: str) -> bool:
@@ -60,23 +63,37 @@ def gradient_norm(results: Results, axes: Axes) -> bool:
     return _curve(results, axes, "gradient_norm")
 
 
-def reliability(results: Results, axes: Axes) -> bool:
-    """Accuracy against confidence, bins pooled over seeds; bins with under 0.1 % of the tokens are left out."""
-    drawn = False
-    axes.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
+def reliability(results: Results) -> Figure | None:
+    """Accuracy against confidence, their gap, and how many tokens each bin holds; bins pooled over seeds.
+
+    Bins with under 0.1 % of the tokens are drawn in the last panel only.
+    """
+    ratios = {"height_ratios": [3.2, 1.2, 1.2]}
+    figure, panels = plt.subplots(3, 1, figsize=(6.4, 7.4), layout="constrained", sharex=True, gridspec_kw=ratios)
+    diagram, gap, histogram = panels
+    drawn, bins = False, 15
+    diagram.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
+    gap.axhline(0, color="grey", linewidth=1, linestyle="--")
     for arm, colour in colours(results).items():
         diagrams = [record["reliability"] for record in results.of(arm) if record.get("reliability")]
         if not diagrams:
             continue
         count = np.array([d["count"] for d in diagrams], dtype=float)
-        pooled = count.sum(axis=0)
+        pooled, bins = count.sum(axis=0), count.shape[1]
         shown = pooled > 1e-3 * pooled.sum()
         confidence, accuracy = (_pooled(diagrams, name, count)[shown] for name in ("confidence", "accuracy"))
-        axes.plot(confidence, accuracy, color=colour, marker="o", markersize=4, label=arm)
+        diagram.plot(confidence, accuracy, color=colour, marker="o", markersize=4, label=arm)
+        gap.plot(confidence, accuracy - confidence, color=colour, marker="o", markersize=4, label=arm)
+        histogram.stairs(pooled / len(diagrams), np.linspace(0, 1, bins + 1), color=colour, label=arm, baseline=None)
         drawn = True
-    axes.set(xlabel="confidence", ylabel="accuracy", title="Reliability, 15 bins", xlim=(0, 1), ylim=(0, 1))
-    axes.legend()
-    return drawn
+    if not drawn:
+        plt.close(figure)
+        return None
+    diagram.set(ylabel="accuracy", title=f"Reliability, {bins} bins", xlim=(0, 1), ylim=(0, 1))
+    gap.set(ylabel="accuracy\n- confidence")
+    histogram.set(ylabel="tokens a bin,\nmean over seeds", yscale="log", xlabel="confidence")
+    diagram.legend()
+    return figure
 
 
 def _pooled(diagrams: list[dict[str, list[float]]], name: str, count: np.ndarray) -> np.ndarray:
@@ -85,10 +102,29 @@ def _pooled(diagrams: list[dict[str, list[float]]], name: str, count: np.ndarray
     return sums / np.maximum(1, count.sum(axis=0))
 
 
-FIGURES: dict[str, Draw] = {
-    "learning_curve": learning_curve,
-    "gradient_norm": gradient_norm,
+def alone(draw_on: Draw) -> Callable[[Results], Figure | None]:
+    """A figure of one panel."""
+
+    def make(results: Results) -> Figure | None:
+        figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+        if draw_on(results, axes):
+            return figure
+        plt.close(figure)
+        return None
+
+    return make
+
+
+FIGURES: dict[str, Callable[[Results], Figure | None]] = {
+    "learning_curve": alone(learning_curve),
+    "gradient_norm": alone(gradient_norm),
+    "gradient_norm_by_layer": gradient_norm_by_layer,
+    "gradient_norm_over_depth": gradient_norm_over_depth,
+    "residual_norm_by_layer": residual_norm_by_layer,
+    "attention_entropy": attention_entropy,
     "reliability": reliability,
+    "nll_by_length": nll_by_length,
+    "loss_by_position": loss_by_position,
 }
 
 
@@ -96,16 +132,17 @@ def draw(results: Results, folder: Path) -> list[str]:
     """Writes every figure that the records give something for, and returns the names."""
     written = []
     with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
-        for name, draw_on in FIGURES.items():
-            figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-            if draw_on(results, axes):
-                _save(figure, folder / name)
+        for name, make in FIGURES.items():
+            figure = make(results)
+            if figure is not None:
+                save(figure, folder / name)
                 written.append(name)
-            plt.close(figure)
+                plt.close(figure)
     return written
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG and SVG; the same figure gives the same bytes."""
     for suffix, metadata in (("png", {}), ("svg", {"Date": None})):
         content = io.BytesIO()
         figure.savefig(content, format=suffix, dpi=150, metadata=metadata)

@@ -1,22 +1,79 @@
 """One run's record in the terminal."""
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from lm.results import QUANTITIES, Store
+from lm.results import AT_LENGTH, QUANTITIES, Quantity, Store, describe
 
 
 def show_run(store: Store, cell: str, console: Console) -> str:
-    """Prints what a finished cell measured and where it lies; returns its status."""
+    """Prints what a finished cell measured, what looked wrong on its way, and where it lies; returns its status."""
     record = store.record(cell)
-    console.print(f"{record['status']}: {store.directory(cell)}", highlight=False, markup=False, soft_wrap=True)
+    _line(console, f"{record['status']}: {store.directory(cell)}")
     if record["status"] != "ok":
-        console.print(record["error"], highlight=False, markup=False, soft_wrap=True)
+        _line(console, record["error"])
+    for flag in record.get("flags") or []:
+        _line(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}
     table = Table(show_header=False, highlight=False)
-    for name, meaning in QUANTITIES.items():
+    for name in (*QUANTITIES, *(name for name in measured if "@" in name)):
         if measured.get(name) is not None:
-            table.add_row(meaning.label, f"{measured[name]:,.{meaning.digits}f} {meaning.unit}".rstrip())
+            table.add_row(describe(name).label, shown(describe(name), measured[name]))
     if table.row_count:
         console.print(table)
     return str(record["status"])
+
+
+def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -> None:
+    """Prints what was measured of a finished run: a table a split, before and after scaling, and one of lengths."""
+    for name, found in evaluations.items():
+        if name == "lengths":
+            console.print(_of_lengths(found, "validation"))
+            continue
+        console.print(_of_split(name, found))
+        if "lengths" in found:
+            console.print(_of_lengths(found["lengths"], name))
+
+
+def shown(meaning: Quantity, value: float) -> str:
+    """A value with its digits and unit."""
+    return f"{value:,.{meaning.digits}f} {meaning.unit}".rstrip()
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _of_split(name: str, found: dict[str, Any]) -> Table:
+    scaled = found["scaled"] or {}
+    table = Table(title=Text(name), title_justify="left", highlight=False)
+    for column in ("", "as trained", *(("scaled",) if scaled else ())):
+        table.add_column(column)
+    for quantity, meaning in QUANTITIES.items():
+        if found.get(quantity) is not None:
+            after = [shown(meaning, scaled[quantity])] if quantity in scaled else []
+            table.add_row(meaning.label.removeprefix("validation "), shown(meaning, found[quantity]), *after)
+    if scaled:
+        nll, (before, after_fit) = QUANTITIES["nll"], scaled["validation_nll"]
+        table.add_row(nll.label, shown(nll, before), shown(nll, after_fit))
+        table.add_row(QUANTITIES["temperature"].label, "1", shown(QUANTITIES["temperature"], scaled["temperature"]))
+        table.add_row(QUANTITIES["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}")
+    if "text" in found:
+        table.add_row("unknown tokens", f"{found['text']['unknown_share']:.2%}")
+    return table
+
+
+def _of_lengths(found: dict[str, Any], split: str) -> Table:
+    table = Table(title=Text(f"{split}, by tokens of context"), title_justify="left", highlight=False)
+    for column in ("context", "blocks", "sliding window", "tokens"):
+        table.add_column(column, justify="right")
+    for length, at in found.items():
+        if "error" in at:
+            table.add_row(length, Text(at["error"]))
+        else:
+            nll = [shown(AT_LENGTH[name], at[name]) for name in ("nll", "sliding_nll")]
+            table.add_row(length, *nll, f"{at['tokens']:,}")
+    return table

@@ -3,6 +3,7 @@
 import html
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.analysis import ALPHA, HEADLINE, Results, circumstances, one_tokenizer, seeds_needed, smallest_p, unpaired
+from lm.analysis import HEADLINE, Results, circumstances, one_tokenizer, unpaired
 from lm.results import QUANTITIES
+from lm.statistics import ALPHA, seeds_needed, smallest_p
 
 SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "gradient_norm", "tokens_per_second", "peak_memory")
 DETAILED = (HEADLINE, *SHOWN, "train_loss", "train_seconds", "parameters", "tokens")
@@ -150,12 +152,12 @@ def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
 def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     """The report as one page of Markdown."""
     columns, rows, bold = summary(table, results.headline)
-    lines = [f"# {escape(results.manifest['title'])}", "", _row(columns), _row(["---"] * len(columns))]
+    lines = [f"# {escape(results.manifest['title'])}", "", markdown_row(columns), markdown_row(["---"] * len(columns))]
     for row, strong in zip(rows, bold, strict=True):
         text = [escape(cell) for cell in row]
         if strong:
             text[3] = f"**{text[3]}**"
-        lines.append(_row(text))
+        lines.append(markdown_row(text))
     lines += ["", *(f"- {escape(line)}" for line in notes(results, table)), ""]
     if results.manifest["notes"]:
         lines += [escape(results.manifest["notes"].strip()), ""]
@@ -164,16 +166,18 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     lines += [
         "## All measurements",
         "",
-        _row(["metric", "arm", "n", "mean ± sd", "difference [95 % interval]", "p (Holm)", "verdict"]),
+        markdown_row(["metric", "arm", "n", "mean ± sd", "difference [95 % interval]", "p (Holm)", "verdict"]),
     ]
-    lines.append(_row(["---"] * 7))
+    lines.append(markdown_row(["---"] * 7))
     for name in DETAILED:
         unit = QUANTITIES[name].unit
         for row in table[table.metric == name].itertuples():
             label = escape(heading(name) + (f" ({unit})" if unit else ""))
             p = "-" if math.isnan(row.p_holm) else f"{row.p_holm:.3g}"
             lines.append(
-                _row([label, escape(row.arm), cells(row), mean_and_sd(row), difference(row), p, escape(row.verdict)])
+                markdown_row(
+                    [label, escape(row.arm), cells(row), mean_and_sd(row), difference(row), p, escape(row.verdict)]
+                )
             )
     return "\n".join(lines) + "\n"
 
@@ -183,5 +187,6 @@ def escape(text: str) -> str:
     return html.escape(re.sub(r"([\\`*_\[\]|~])", r"\\\1", text), quote=False).replace("\n", " ")
 
 
-def _row(texts: list[str]) -> str:
+def markdown_row(texts: Sequence[str]) -> str:
+    """One line of a Markdown table."""
     return "| " + " | ".join(texts) + " |"

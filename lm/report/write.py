@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lm.analysis import Results, compare, load
+from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import draw
 from lm.report.tables import markdown, terminal
 from lm.results import write_atomic
@@ -15,6 +16,12 @@ def write_report(folder: Path, console: Console) -> Results:
     results = load(folder)
     table = compare(results)
     write_atomic(folder / "table.csv", table.to_csv(index=False, lineterminator="\n"))
-    write_atomic(folder / "table.md", markdown(results, table, draw(results, folder)))
+    claims = [(results.manifest["name"], one) for one in answers(results)]
+    page = markdown(results, table, draw(results, folder))
+    if claims:
+        page += "\n".join(["", "## Claims", "", *markdown_claims(claims), ""])
+    write_atomic(folder / "table.md", page)
     terminal(results, table, console)
+    if claims:
+        show_claims(claims, console)
     return results

@@ -8,10 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.cell import parameter_count
+from lm.config import InputError
+from lm.evaluate import missing as lacks_lengths
+from lm.remeasure import measure_lengths
 from lm.report.write import write_report
 from lm.results import Store
 from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
-from lm.sweep.plan import Experiment, Plan, Planned, make_plan, write_manifest
+from lm.sweep.experiment import Experiment, check_power
+from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
 from lm.sweep.run import default_workers, threads_each, train_cells
 from lm.trainer import Execution
@@ -24,9 +28,16 @@ def ablate(
     plan_only: bool,
     retry_failed: bool,
     checkpoint_seconds: float,
+    underpowered: bool = False,
 ) -> int:
-    """Carries out an experiment. Returns 0 if every cell has a record, 1 if some were interrupted."""
+    """Carries out an experiment. Returns 0 if every cell has a record, 1 if some were interrupted.
+
+    Raises:
+        InputError: where its seeds cannot bear out what it is to confirm, unless `underpowered` says to go on.
+    """
     plan, store = make_plan(experiment), Store(out)
+    if not underpowered and not plan_only:
+        check_power(experiment)
     for planned in plan.cells:
         store.recover(planned.cell.id)
     missing = plan.missing(store)
@@ -44,9 +55,24 @@ def ablate(
         with Display(len(missing), workers) as display:
             execution = Execution(threads_each(workers), retry_failed, checkpoint_seconds)
             interrupted = train_cells(missing, store, workers, display, execution)
+    _measure_lengths(plan, store)
     write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     return 1 if interrupted else 0
+
+
+def _measure_lengths(plan: Plan, store: Store) -> None:
+    """Measures finished cells at the lengths that the experiment asks for only now."""
+    for planned in plan.cells:
+        cell = planned.cell
+        if not store.finished(cell.id) or not lacks_lengths(store.record(cell.id), cell.config):
+            continue
+        name = f"{planned.arm} seed {planned.seed}"
+        try:
+            print(f"{name}: measuring {cell.config['evaluate']['lengths']} tokens of context", file=sys.stderr)
+            measure_lengths(cell, store)
+        except InputError as error:
+            print(f"{name}: not measured: {error}", file=sys.stderr)
 
 
 def _opening(plan: Plan, missing: list[Planned], failed: int, store: Store, workers: int) -> str:

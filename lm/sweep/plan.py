@@ -1,44 +1,16 @@
-"""An experiment file, and the cells it asks for."""
+"""The cells that an experiment asks for."""
 
 import copy
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.analysis import HEADLINE
 from lm.cell import Cell, check, identity, parameter_count
-from lm.config import InputError, Tree, differences, load_yaml, nearest, override
-from lm.results import FORMAT, QUANTITIES, Store, to_json, write_atomic
-
-KEYS = ("title", "base", "baseline", "arms", "seeds", "common", "metric", "notes")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One ablation: a baseline and the arms that differ from it.
-
-    Args:
-        name: of the file, and of the folder its report goes to.
-        title: what the report is headed with.
-        tree: the configuration that every arm starts from.
-        baseline: the arm the others are compared with.
-        arms: for each arm, dotted paths and what to put there.
-        seeds: every arm is trained with each.
-        notes: printed under the table.
-        metric: the quantity that the table leads with and that arms are judged by.
-    """
-
-    name: str
-    title: str
-    tree: Tree
-    baseline: str
-    arms: dict[str, dict[str, Any]]
-    seeds: list[int]
-    notes: str = ""
-    metric: str = HEADLINE
+from lm.claims import Claim
+from lm.config import InputError, differences, override
+from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.sweep.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -71,74 +43,6 @@ class Plan:
         return [p for p in self.cells if wanted.get(p.cell.id) is p and not store.finished(p.cell.id)]
 
 
-def _mapping(value: Any, path: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{path}: expected a mapping of dotted paths to values, found {value!r}")
-    return {str(key): inner for key, inner in value.items()}
-
-
-def _seeds(value: Any, path: str) -> list[int]:
-    seeds = list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
-    valid = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not valid:
-        raise InputError(f"{path}: expected a number of seeds or a list of whole numbers from 0, found {value!r}")
-    if len(set(seeds)) != len(seeds):
-        raise InputError(f"{path}: a seed is given twice in {value!r}")
-    return list(seeds)
-
-
-def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Sequence[int] | None = None) -> Experiment:
-    """Reads an experiment file.
-
-    Args:
-        path: the YAML file; `base` in it is relative to it.
-        settings: dotted changes to the base, applied to every arm before its own.
-        seeds: instead of the file's.
-    """
-    tree = load_yaml(path)
-    for key in tree:
-        if key not in KEYS:
-            raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
-    for key in ("base", "baseline", "arms", "seeds"):
-        if key not in tree:
-            raise InputError(f"{path}: {key} is missing; an experiment needs base, baseline, arms and seeds")
-    if not NAME.fullmatch(path.stem):
-        raise InputError(f"{path}: the file's name names the report's folder; use letters, digits, '_', '-' and '.'")
-    arms = {
-        name: _mapping(changes or {}, f"{path}: arms.{name}")
-        for name, changes in _mapping(tree["arms"], f"{path}: arms").items()
-    }
-    for name, changes in arms.items():
-        if not NAME.fullmatch(name):
-            raise InputError(f"{path}: arm {name!r}: use letters, digits, '_', '-', '+' and '.'")
-        if "seed" in changes:
-            raise InputError(
-                f"{path}: arms.{name}.seed: seeds belong to the experiment, so that arms are paired; use seeds"
-            )
-    if tree["baseline"] not in arms:
-        raise InputError(
-            f"{path}: baseline: no arm {tree['baseline']!r}.{nearest(tree['baseline'], list(arms))} "
-            f"Choose from {', '.join(arms)}"
-        )
-    metric = str(tree.get("metric", HEADLINE))
-    if metric not in QUANTITIES:
-        listed = ", ".join(QUANTITIES)
-        raise InputError(f"{path}: metric: no {metric!r}.{nearest(metric, list(QUANTITIES))} Choose from {listed}")
-    base = override(load_yaml(path.parent / str(tree["base"])), _mapping(tree.get("common") or {}, f"{path}: common"))
-    return Experiment(
-        name=path.stem,
-        title=str(tree.get("title") or path.stem),
-        tree=override(base, settings),
-        baseline=tree["baseline"],
-        arms=arms,
-        seeds=_seeds(
-            list(seeds) if seeds is not None else tree["seeds"], "--seeds" if seeds is not None else f"{path}: seeds"
-        ),
-        notes=str(tree.get("notes") or ""),
-        metric=metric,
-    )
-
-
 def make_plan(experiment: Experiment) -> Plan:
     """Resolves, builds and checks every cell before any is trained. Raises InputError naming the arm."""
     arms: dict[str, Cell] = {}
@@ -157,6 +61,25 @@ def with_seed(cell: Cell, seed: int) -> Cell:
     return replace(cell, config=config, id=identity(config, cell.facts))
 
 
+def axes(plan: Plan) -> dict[str, str]:
+    """What kind of axis each path is on which arms differ: scientific unless the experiment says otherwise."""
+    given = plan.experiment.inference.axes
+    changed = [path for arm in plan.experiment.arms for path in plan.changes(arm)]
+    kinds = {path: next((k for start, k in given.items() if _under(path, start)), "scientific") for path in changed}
+    return {**kinds, **{path: kind for path, kind in given.items() if kind == "fixed"}}
+
+
+def _under(path: str, start: str) -> bool:
+    """Whether a resolved path lies under a dotted one, in which `init_args` may be left out."""
+    plain = path.replace(".init_args", "").replace(".class_path", "")
+    return (plain + ".").startswith(start + ".") or (path + ".").startswith(start + ".")
+
+
+def finite_claim(claim: Claim) -> dict[str, Any]:
+    """A claim as the keys it was written with; ends at infinity are left out."""
+    return {key: value for key, value in asdict(claim).items() if not (isinstance(value, float) and math.isinf(value))}
+
+
 def write_manifest(plan: Plan, store: Store) -> Path:
     """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder."""
     experiment = plan.experiment
@@ -165,13 +88,21 @@ def write_manifest(plan: Plan, store: Store) -> Path:
         "format": FORMAT,
         "name": experiment.name,
         "title": experiment.title,
+        "tier": experiment.tier or "C",
         "notes": experiment.notes,
         "baseline": experiment.baseline,
-        "metric": experiment.metric,
+        "metric": experiment.inference.metric,
+        "margin": experiment.inference.margin,
+        "confirmatory": experiment.inference.confirmatory,
+        "declared": experiment.inference.declared,
+        "axes": axes(plan),
+        "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
+        "claims": [finite_claim(claim) for claim in experiment.claims],
         "seeds": experiment.seeds,
         "arms": {
             arm: {
                 "changes": {path: list(values) for path, values in plan.changes(arm).items()},
+                "levels": experiment.design.levels.get(arm, {}),
                 "parameters": parameter_count(plan.first(arm)),
                 "cells": {str(p.seed): p.cell.id for p in plan.cells if p.arm == arm},
             }

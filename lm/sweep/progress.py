@@ -101,6 +101,11 @@ class Display(Watcher):
             soft_wrap=True,
         )
 
+    def settled(self, name: str, outcome: str, cells: int) -> None:
+        self.done += cells
+        line = f"[{self.done}/{self.total}] {name}: {outcome}"
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
 
 def step_lines() -> Callable[[int, int, float], None]:
     """Reports of one run as lines, at most one a second and always the last."""

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -35,6 +36,7 @@ class Running:
     steps: int = 0
     loss: float = float("nan")
     first: tuple[int, float] | None = None
+    stopped: bool = False
 
     def heard(self, step: int, steps: int, loss: float) -> None:
         """Takes in a report of the cell's process."""
@@ -58,6 +60,41 @@ class Watcher:
 
     def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
         """A cell ended; `record` is None where it was interrupted."""
+
+    def settled(self, name: str, outcome: str, cells: int) -> None:
+        """Cells need no training."""
+
+
+class Source:
+    """Where cells to train come from, one at a time."""
+
+    def take(self) -> Planned | None:
+        """A cell to train; None while there is none before another ends, and for good once none is running."""
+        raise NotImplementedError
+
+    def left(self) -> int:
+        """How many cells are still to come, as far as is known."""
+        raise NotImplementedError
+
+    def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
+        """Told what a validation in training measured; says whether the cell goes on."""
+        return True
+
+    def ended(self, planned: Planned, record: dict[str, Any] | None) -> None:
+        """Told of a cell's record; `status: pruned` where it was stopped, None where it was interrupted."""
+
+
+class Listed(Source):
+    """Cells that are known beforehand, in their order."""
+
+    def __init__(self, cells: list[Planned]) -> None:
+        self.cells = list(cells)
+
+    def take(self) -> Planned | None:
+        return self.cells.pop(0) if self.cells else None
+
+    def left(self) -> int:
+        return len(self.cells)
 
 
 def cores() -> int:
@@ -84,60 +121,82 @@ def threads_each(workers: int) -> int:
 
 def train_cells(cells: list[Planned], store: Store, workers: int, watcher: Watcher, execution: Execution) -> int:
     """Trains every cell; one that fails does not stop the others. Returns how many were interrupted."""
+    return train_from(Listed(cells), store, workers, watcher, execution)
 
+
+def train_from(source: Source, store: Store, workers: int, watcher: Watcher, execution: Execution) -> int:
+    """Trains cells for as long as there are any to take. Returns how many were interrupted."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["lm.trainer"])
-    queue, attempts = list(cells), dict.fromkeys([p.cell.id for p in cells], 0)
+    again: list[Planned] = []
+    attempts: Counter[str] = Counter()
     running: list[Running] = []
     interrupted = 0
     with _children(running):
-        while queue or running:
-            while queue and len(running) < workers:
-                planned = queue.pop(0)
+        while True:
+            while len(running) < workers and (planned := again.pop(0) if again else source.take()):
                 slot = next(s for s in range(workers) if s not in {r.slot for r in running})
-                work = write_work(planned.cell, store)
-                ours, theirs = context.Pipe()
-                alone = planned.cell.config["trainer"]["devices"] == 1
-                arguments = (work, execution, theirs, slot if alone else None)
-                process = context.Process(target=_train_one, args=arguments, name=f"{planned.arm}-{planned.seed}")
-                process.start()
-                theirs.close()
+                running.append(_start(context, planned, store, execution, slot))
                 attempts[planned.cell.id] += 1
-                running.append(Running(planned, process, ours, slot))
-            _listen(running)
+            if not running:
+                return interrupted
+            _listen(running, source)
             for ended in [r for r in running if not r.process.is_alive()]:
                 running.remove(ended)
-                again, lost = _end(ended, store, attempts[ended.planned.cell.id], watcher)
-                queue[:0] = [ended.planned] if again else []
-                interrupted += lost
-            watcher.progress(running, len(queue))
-    return interrupted
+                killed, record = _end(ended, store, attempts[ended.planned.cell.id])
+                if killed:
+                    again.append(ended.planned)
+                    continue
+                interrupted += record is None
+                watcher.finished(ended.planned, record, time.monotonic() - ended.started)
+                source.ended(ended.planned, record)
+            watcher.progress(running, len(again) + source.left())
 
 
-def _listen(running: list[Running]) -> None:
+def _start(context: Any, planned: Planned, store: Store, execution: Execution, slot: int) -> Running:
+    work = write_work(planned.cell, store)
+    ours, theirs = context.Pipe()
+    alone = planned.cell.config["trainer"]["devices"] == 1
+    arguments = (work, execution, theirs, slot if alone else None)
+    process = context.Process(target=_train_one, args=arguments, name=f"{planned.arm}-{planned.seed}")
+    process.start()
+    theirs.close()
+    return Running(planned, process, ours, slot)
+
+
+def _listen(running: list[Running], source: Source) -> None:
     sources = {r.pipe: r for r in running if not r.pipe.closed}
     ready = wait([*sources, *(r.process.sentinel for r in running)], timeout=1.0)
-    for source in ready:
-        if isinstance(source, Connection):
-            one = sources[source]
+    for pipe in ready:
+        if isinstance(pipe, Connection):
+            one = sources[pipe]
             try:
-                one.heard(*source.recv())
+                kind, *message = pipe.recv()
+                if kind == "progress":
+                    one.heard(*message)
+                    continue
+                one.step = max(one.step, message[0])
+                goes_on = source.judge(one.planned, *message)
+                one.stopped = not goes_on
+                pipe.send(goes_on)
             except (EOFError, OSError):
-                source.close()
+                pipe.close()
 
 
-def _end(ended: Running, store: Store, attempt: int, watcher: Watcher) -> tuple[bool, int]:
-    """Deals with a process that has ended; says whether to start it again, and how many cells were interrupted."""
+def _end(ended: Running, store: Store, attempt: int) -> tuple[bool, dict[str, Any] | None]:
+    """Deals with a process that has ended; says whether to start it again, and otherwise the cell's record."""
     ended.process.join()
     ended.pipe.close()
     cell, code = ended.planned.cell, ended.process.exitcode
     if not store.finished(cell.id) and code not in (0, -signal.SIGINT, -signal.SIGTERM):
         if code < 0 and attempt < ATTEMPTS:
-            return True, 0
+            return True, None
         fail(cell, store, _cause(code), seconds=time.monotonic() - ended.started)
-    record = store.record(cell.id) if store.finished(cell.id) else None
-    watcher.finished(ended.planned, record, time.monotonic() - ended.started)
-    return False, int(record is None)
+    if store.finished(cell.id):
+        return False, store.record(cell.id)
+    if ended.stopped and code == 0:
+        return False, {"status": "pruned", "error": f"stopped after step {ended.step}"}
+    return False, None
 
 
 def _cause(code: int) -> str:
@@ -164,7 +223,7 @@ def _children(running: list[Running]) -> Iterator[None]:
 def _train_one(work: Path, execution: Execution, pipe: Connection, slot: int | None) -> None:
     """The body of a cell's process; `slot` chooses its accelerator, None leaves it all of them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_die_with, args=(pipe,), daemon=True).start()
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     if slot is not None and (names := accelerators_visible()):
         os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
     log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -176,9 +235,16 @@ def _train_one(work: Path, execution: Execution, pipe: Connection, slot: int | N
 
     def report(step: int, steps: int, loss: float) -> None:
         with contextlib.suppress(OSError):
-            pipe.send((step, steps, loss))
+            pipe.send(("progress", step, steps, loss))
 
-    train(work, report, execution)
+    def judge(step: int, measured: Mapping[str, float]) -> bool:
+        try:
+            pipe.send(("validation", step, measured))
+            return bool(pipe.recv())
+        except (EOFError, OSError):  # the parent is gone
+            os._exit(1)
+
+    train(work, report, execution, judge)
 
 
 def accelerators_visible() -> list[str]:
@@ -189,8 +255,9 @@ def accelerators_visible() -> list[str]:
     return [str(index) for index in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
-def _die_with(pipe: Connection) -> None:
+def _die_with_parent() -> None:
     """Ends this process once the parent is gone: an orphan would hold the cell's lock."""
-    with contextlib.suppress(EOFError, OSError):
-        pipe.recv()
-    os._exit(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

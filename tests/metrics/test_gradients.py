@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import decoder
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from lm.cell import Run
 from lm.components import build, resolve
 from lm.config import load_yaml
-from lm.metrics.gradients import gradient_norm, parameters_by_part
+from lm.metrics.gradients import Groups, gradient_norm, parameter_kinds, parameters_by_part
 
 
 class Parts(nn.Module):
@@ -92,3 +93,57 @@ def test_the_norms_of_the_parts_make_up_the_whole(make: type[nn.Module]) -> None
     model = with_gradients(make().double())
     squares = [float(gradient_norm(part)) ** 2 for part in parameters_by_part(model).values()]
     assert math.sqrt(sum(squares)) == pytest.approx(float(gradient_norm(model.parameters())), rel=1e-12)
+
+
+def test_kinds_name_the_matrices_and_set_vectors_apart() -> None:
+    model = decoder({"mlp": "SwiGLU", "embedding": {"tied": False}, "position": "Learned"})
+    kinds = {name: parameter_kinds(model)[parameter] for name, parameter in model.named_parameters()}
+    assert kinds["embedding.tokens.weight"] == "embedding"
+    assert kinds["embedding.head.weight"] == "head"
+    assert kinds["blocks.1.attention.query.weight"] == "query"
+    assert kinds["blocks.1.attention.output.weight"] == "attention_output"
+    assert kinds["blocks.0.mlp.up.weight"] == kinds["blocks.0.mlp.gate.weight"] == "mlp_in"
+    assert kinds["blocks.0.mlp.down.weight"] == "mlp_out"
+    assert kinds["blocks.0.mlp.down.bias"] == kinds["final_norm.bias"] == "bias"
+    assert kinds["final_norm.weight"] == kinds["blocks.0.mlp_residual.norm.weight"] == "norm"
+    assert kinds["position.table.weight"] == "position"
+
+
+@pytest.mark.parametrize("make", [Parts, char_tiny])
+def test_groups_are_sums_over_their_parameters(make: type[nn.Module]) -> None:
+    model = with_gradients(make().double())
+    groups, kinds = Groups(model), parameter_kinds(model)
+    found = groups.summed(groups.gradients())
+    for part, members in parameters_by_part(model).items():
+        assert found[part] == pytest.approx(float(gradient_norm(members)), rel=1e-12)
+        for kind in {kinds[p] for p in members} - {part}:
+            alike = [p for p in members if kinds[p] == kind]
+            assert found[f"{part}.{kind}"] == pytest.approx(float(gradient_norm(alike)), rel=1e-12)
+    everything = float(groups.gradients().sum().sqrt())
+    assert everything == pytest.approx(float(gradient_norm(model.parameters())), rel=1e-12)
+
+
+def test_layers_come_in_order_and_one_kind_a_list() -> None:
+    model = with_gradients(decoder({}).double())
+    groups = Groups(model)
+    found = groups.by_layer(groups.gradients())["mlp_out"]
+    expected = [float(block.mlp.down.weight.grad.norm()) for block in model.blocks]
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert len(set(found)) == 2
+
+
+def test_updates_are_what_the_optimiser_changed() -> None:
+    model = with_gradients(decoder({}).double())
+    groups = Groups(model)
+    before = groups.copied()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert groups.updates(before) == pytest.approx((0.01 * groups.gradients()).tolist(), rel=1e-9)
+
+
+def test_bfloat16_norms_are_summed_in_float32() -> None:
+    parameter = nn.Parameter(torch.ones(5000, dtype=torch.bfloat16))
+    parameter.grad = torch.ones_like(parameter)
+    holder = nn.ParameterDict({"p": parameter})
+    groups = Groups(nn.ModuleDict({"part": nn.Linear(1, 1)}))
+    groups.parameters, groups.names, groups.places_p = list(holder.values()), [("part", "p")], torch.tensor([0])
+    assert float(groups.gradients().sqrt()[0]) == pytest.approx(5000**0.5, rel=1e-6)

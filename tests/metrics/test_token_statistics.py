@@ -3,21 +3,20 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 from torchmetrics.classification import MulticlassCalibrationError
 
-from lm.metrics.tokens import (
-    TokenStatistics,
-    bits_per_byte,
-    confidence_bins,
-    expected_calibration_error,
-    perplexity,
-)
+from lm.metrics.calibration import calibration_floor, debiased_calibration_error
+from lm.metrics.tokens import TokenStatistics, bits_per_byte, largest_logits, perplexity, row_slices
 
-V = 11
+V, WIDE = 11, 1000
+CLASSES = torch.tensor([1, 0])
+NUMBERS = ("nll", "perplexity", "bits_per_byte", "accuracy", "brier", "ece", "mce", "ece_adaptive", "ece_debiased")
+NUMBERS += ("ece_floor", "ece_classwise")
 
 
 def data(n: int = 400, scale: float = 3.0, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -29,8 +28,16 @@ def data(n: int = 400, scale: float = 3.0, seed: int = 0, dtype: torch.dtype = t
     return logits_nv.to(dtype), targets_n
 
 
+def wide(scale: float) -> tuple[Tensor, Tensor]:
+    """Logits in single precision over many tokens, and targets that are often the top."""
+    random = torch.Generator().manual_seed(0)
+    logits_nv = scale * torch.randn(1500, WIDE, generator=random)
+    often_n = torch.rand(1500, generator=random) < 0.5
+    return logits_nv, torch.where(often_n, logits_nv.argmax(1), torch.randint(WIDE, (1500,), generator=random))
+
+
 def statistics(*batches: tuple[Tensor, Tensor], table: Tensor | None = None, bins: int = 15) -> TokenStatistics:
-    metric = TokenStatistics(torch.arange(V) if table is None else table, bins)
+    metric = TokenStatistics(torch.arange(V) if table is None else table, bins, CLASSES)
     for logits_nv, targets_n in batches:
         metric.update(logits_nv, targets_n)
     return metric
@@ -70,11 +77,60 @@ def test_ece_is_torchmetrics(scale: float) -> None:
     assert measured((logits_nv, targets_n))["ece"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_ece_worked_by_hand() -> None:
-    count_m, confidence_m = torch.tensor([2.0, 0.0, 2.0]), torch.tensor([0.5, 0.0, 1.8])
-    assert expected_calibration_error(count_m, confidence_m, torch.tensor([1.0, 0.0, 1.0])) == pytest.approx(
-        (abs(1.0 - 0.5) + abs(1.0 - 1.8)) / 4, abs=1e-7
-    )
+@pytest.mark.parametrize("scale", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("norm", ["l1", "max"])
+def test_calibration_of_a_large_vocabulary_is_torchmetrics(scale: float, norm: str) -> None:
+    logits_nv, targets_n = wide(scale)
+    expected = float(MulticlassCalibrationError(WIDE, n_bins=15, norm=norm)(logits_nv.softmax(1), targets_n))
+    found = measured((logits_nv, targets_n), table=torch.ones(WIDE, dtype=torch.int64))
+    assert found["ece" if norm == "l1" else "mce"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_brier_is_the_squared_distance_to_the_target() -> None:
+    logits_nv, targets_n = data()
+    distance_nv = logits_nv.softmax(1) - one_hot(targets_n, V)
+    expected = float(distance_nv.square().sum(1).mean())
+    assert measured((logits_nv, targets_n))["brier"] == pytest.approx(expected, rel=1e-13)
+
+
+def test_the_classwise_error_is_that_of_each_class_averaged() -> None:
+    logits_nv, targets_n = data(2000, 1.0)
+    errors = []
+    for token in CLASSES.tolist():
+        chance_n, is_n = logits_nv.softmax(1)[:, token].numpy(), (targets_n == token).double().numpy()
+        edges = np.linspace(0, 1, 16)
+        right, confidence = (np.histogram(chance_n, edges, weights=weight)[0] for weight in (is_n, chance_n))
+        errors.append(np.abs(right - confidence).sum() / 2000)
+    assert measured((logits_nv, targets_n))["ece_classwise"] == pytest.approx(np.mean(errors), rel=1e-12)
+    plain = TokenStatistics(torch.arange(V))
+    plain.update(logits_nv, targets_n)
+    assert "ece_classwise" not in plain.compute()
+
+
+def test_the_other_calibration_errors_are_those_of_the_confidences() -> None:
+    logits_nv, targets_n = data(60_000, 1.0)
+    confidence_n, top_n = logits_nv.softmax(1).max(1)
+    correct_n = (top_n == targets_n).double()
+    found = measured((logits_nv, targets_n))
+    place_n, values = (confidence_n * 15).floor().long(), (correct_n * 0 + 1, confidence_n, correct_n)
+    sums = [torch.zeros(15, dtype=torch.float64).scatter_add_(0, place_n, value_n) for value_n in values]
+    assert found["ece_debiased"] == pytest.approx(debiased_calibration_error(*sums), rel=1e-10)
+    sums[2] = torch.zeros(15, dtype=torch.float64).scatter_add_(0, place_n, confidence_n * (1 - confidence_n))
+    assert found["ece_floor"] == pytest.approx(calibration_floor(*sums), rel=1e-10)
+    excess_n = (correct_n - confidence_n)[confidence_n.argsort()].numpy()
+    expected = sum(abs(part.sum()) for part in np.array_split(excess_n, 15)) / len(excess_n)
+    assert found["ece_adaptive"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_calibrated_model_shows_the_floor_and_a_debiased_error_below_it() -> None:
+    random = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(30):
+        logits_nv = 2 * torch.randn(3000, V, generator=random, dtype=torch.float64)
+        found.append(measured((logits_nv, torch.multinomial(logits_nv.softmax(1), 1, generator=random)[:, 0])))
+    ece, floor, debiased = ([row[name] for row in found] for name in ("ece", "ece_floor", "ece_debiased"))
+    assert np.mean(ece) == pytest.approx(np.mean(floor), abs=4 * np.std(ece) / math.sqrt(30))
+    assert np.mean(debiased) < 0.7 * np.mean(floor)
 
 
 def test_bits_per_byte_count_the_bytes_of_the_targets() -> None:
@@ -91,7 +147,7 @@ def test_many_updates_are_one() -> None:
     whole, parts = measured((logits_nv, targets_n)), measured(*zip(logits_nv.split(7), targets_n.split(7), strict=True))
     assert parts["evaluated_tokens"] == whole["evaluated_tokens"] == 100
     assert parts["reliability"]["count"] == whole["reliability"]["count"]
-    for name in ("nll", "perplexity", "bits_per_byte", "accuracy", "ece"):
+    for name in NUMBERS:
         assert parts[name] == pytest.approx(whole[name], rel=1e-12)
 
 
@@ -101,8 +157,8 @@ def test_the_states_of_two_processes_add_up_to_those_of_one() -> None:
     second = statistics((logits_nv[37:], targets_n[37:]))
     whole = statistics((logits_nv, targets_n))
     first.merge_state(second)
-    for name in ("nll", "tokens", "bytes", "count_m", "confidence_m", "correct_m"):
-        torch.testing.assert_close(getattr(first, name), getattr(whole, name), rtol=1e-13, atol=0)
+    for name in whole.metric_state:
+        torch.testing.assert_close(getattr(first, name), getattr(whole, name), rtol=1e-13, atol=1e-15)
 
 
 def test_targets_to_be_ignored_count_for_nothing() -> None:
@@ -136,8 +192,6 @@ def test_the_reliability_diagram_holds_the_means_of_each_bin() -> None:
 
 def test_a_confidence_of_exactly_one_falls_into_the_last_bin() -> None:
     logits_nv = torch.tensor([[1000.0, 0.0, 0.0], [0.0, 1e4, 0.0]])
-    top_n, confidence_n, bin_n = confidence_bins(logits_nv, 15)
-    assert (top_n.tolist(), confidence_n.tolist(), bin_n.tolist()) == ([0, 1], [1.0, 1.0], [14, 14])
     found = measured((logits_nv, torch.tensor([0, 0])), table=torch.ones(3, dtype=torch.int64))
     assert found["reliability"]["count"] == [0] * 14 + [2]
     assert found["ece"] == 0.5
@@ -165,9 +219,52 @@ def test_a_loss_that_is_not_a_number_gives_no_perplexity() -> None:
 def test_logits_of_half_precision_are_measured_exactly(dtype: torch.dtype) -> None:
     logits_nv, targets_n = data(5000, dtype=dtype)
     found, expected = measured((logits_nv, targets_n)), measured((logits_nv.double(), targets_n))
-    for name in ("nll", "perplexity", "bits_per_byte", "ece"):
+    for name in NUMBERS:
         assert found[name] == pytest.approx(expected[name], rel=1e-6)
     assert found["accuracy"] == expected["accuracy"]
+
+
+@pytest.mark.parametrize("vocabulary", [1, 5, 128, 511, 512, 513, 1000])
+def test_the_largest_logit_is_found_at_its_first_place(vocabulary: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    logits_nv = torch.randint(-3, 4, (300, vocabulary), generator=random).double()  # full of ties
+    logits_nv[0], logits_nv[1], logits_nv[2, -1], logits_nv[3, -1] = -math.inf, 0.0, 9.0, math.nan
+    for found, expected in zip(largest_logits(logits_nv), logits_nv.max(1), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_large_vocabulary_is_measured_part_by_part(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.metrics.tokens.PART", 200_000)
+    logits_nv, targets_n = wide(3.0)
+    logits_nv = logits_nv.to(dtype)
+    before_nv, targets_n[::7] = logits_nv.clone(), -100
+    assert len(list(row_slices(logits_nv))) > 3
+    found = measured((logits_nv.requires_grad_(), targets_n), table=torch.ones(WIDE, dtype=torch.int64))
+    torch.testing.assert_close(logits_nv.detach(), before_nv, rtol=0, atol=0)
+    exact_nv, targets_n = before_nv[targets_n >= 0].double(), targets_n[targets_n >= 0]
+    assert found["nll"] == pytest.approx(float(cross_entropy(exact_nv, targets_n)), rel=1e-6)
+    assert found["accuracy"] == float((exact_nv.argmax(1) == targets_n).double().mean())
+    brier = (exact_nv.softmax(1) - one_hot(targets_n, WIDE)).square().sum(1).mean()
+    assert found["brier"] == pytest.approx(float(brier), rel=1e-6)
+
+
+def test_a_small_loss_keeps_its_digits_in_single_precision() -> None:
+    logits_nv = torch.tensor([[100.0, 77.0, 75.5], [80.0, 60.25, 30.0]])
+    targets_n = torch.tensor([0, 0])
+    found = measured((logits_nv, targets_n), table=torch.ones(3, dtype=torch.int64))
+    expected_n = torch.tensor(
+        [math.log1p(math.exp(-23) + math.exp(-24.5)), math.log1p(math.exp(-19.75) + math.exp(-50))]
+    )
+    assert found["nll"] == pytest.approx(float(expected_n.double().mean()), rel=1e-6)
+
+
+def test_dividing_by_a_temperature_changes_the_calibration_alone() -> None:
+    logits_nv, targets_n = data(2000)
+    found, cooled = measured((logits_nv, targets_n)), measured((logits_nv / 2, targets_n))
+    assert cooled["accuracy"] == found["accuracy"]
+    assert cooled["ece"] != found["ece"]
+    assert cooled["nll"] == pytest.approx(float(cross_entropy(logits_nv / 2, targets_n)), rel=1e-13)
 
 
 CASTS = {
@@ -181,7 +278,7 @@ CASTS = {
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
 def test_sums_stay_exact_when_the_model_is_cast(cast: Any) -> None:
-    metric = cast(TokenStatistics(torch.arange(V)))
+    metric = cast(TokenStatistics(torch.arange(V), classes=CLASSES))
     for _ in range(2):
         assert {metric.nll.dtype, metric.count_m.dtype, metric.confidence_m.dtype} == {torch.float64}
         assert {metric.tokens.dtype, metric.bytes.dtype, metric.bytes_table.dtype} == {torch.int64}

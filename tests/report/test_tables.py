@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from lm.analysis import ALPHA, compare, load
+from lm.analysis import compare, load
 from lm.report.tables import (
     HEADLINE,
     SHOWN,
@@ -28,6 +28,7 @@ from lm.report.tables import (
 )
 from lm.report.write import write_report
 from lm.results import QUANTITIES
+from lm.statistics import ALPHA
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

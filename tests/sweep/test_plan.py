@@ -11,7 +11,8 @@ from helpers import RUN
 from lm.config import InputError
 from lm.results import Store
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
-from lm.sweep.plan import load_experiment, make_plan, write_manifest
+from lm.sweep.experiment import load_experiment
+from lm.sweep.plan import make_plan, write_manifest
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -109,17 +110,17 @@ def test_evaluation_batches_of_a_run_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
-    assert load_experiment(write(tmp_path), {}).metric == "nll"
+    assert load_experiment(write(tmp_path), {}).inference.metric == "nll"
     plan = make_plan(load_experiment(write(tmp_path, metric="bits_per_byte"), {}))
     folder = write_manifest(plan, Store(tmp_path / "out"))
     assert json.loads((folder / "experiment.json").read_text())["metric"] == "bits_per_byte"
 
 
 @pytest.mark.parametrize(
-    ("metric", "words"), [("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "), (["nll"], "Choose from")]
+    ("metric", "words"), [("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "), ("nlll", "Did you mean nll?")]
 )
 def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
     with pytest.raises(InputError) as caught:
         load_experiment(write(tmp_path, metric=metric), {})
-    assert f"metric: no {str(metric)!r}." in str(caught.value)
+    assert f"metric: no quantity {str(metric)!r}." in str(caught.value)
     assert words in str(caught.value)

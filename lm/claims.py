@@ -1,0 +1,268 @@
+"""Claims that an experiment carries, and whether its results bear them out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from lm.analysis import Results, value
+from lm.config import InputError, nearest
+from lm.statistics import ALPHA, equivalence_p, seeds_needed, sign_flip_p, smallest_p, t_interval
+
+KEYS = (
+    "claim",
+    "source",
+    "tier",
+    "metric",
+    "arm",
+    "against",
+    "contrast",
+    "over",
+    "relation",
+    "margin",
+    "low",
+    "high",
+    "exact",
+)
+RELATIONS = ("less", "greater", "equivalent", "range", "slope")
+TIERS = ("C", "G")
+NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
+
+Verdict = Literal["reproduced", "not reproduced", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement that a number can bear out.
+
+    A number a seed is made from the arms: a weighted sum of their metric (`contrast`), or the slope of its logarithm
+    over the logarithm of a number for each arm (`over`).
+
+    Args:
+        claim: the statement, in words.
+        metric: a quantity of the records, a path into them such as `initial/gradient_norm/mlp_out/-1`, or two of either
+            with ` - ` or ` / ` between them; `log ` before it takes the natural logarithm.
+        relation: `less` or `greater` than `margin`, `equivalent` to zero within it, or in the `range` from low to high;
+            `slope` is a range for a slope.
+        contrast: a weight for each arm; one arm against another is +1 and -1, one arm alone +1.
+        over: for a slope, a number for each arm.
+        exact: whether the number has no noise, so that it must hold on every seed and needs no test.
+        source: where the statement is from.
+        tier: the size at which it is claimed, C for a laptop's CPU, G for a GPU; both where it is empty.
+    """
+
+    claim: str
+    metric: str
+    relation: str
+    contrast: dict[str, float] = field(default_factory=dict)
+    over: dict[str, float] = field(default_factory=dict)
+    margin: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    exact: bool = False
+    source: str = ""
+    tier: str = ""
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms it speaks of."""
+        return list(self.over or self.contrast)
+
+    def expected(self) -> str:
+        """What the number should be, in a few words."""
+        if self.relation in ("less", "greater"):
+            return f"{'<' if self.relation == 'less' else '>'} {self.margin:g}"
+        if self.relation == "equivalent":
+            return f"within ±{self.margin:g}"
+        ends = [f"{sign} {end:g}" for sign, end in (("≥", self.low), ("≤", self.high)) if math.isfinite(end)]
+        return ", ".join(ends)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the results say of a claim: the mean over seeds, its interval, and what else there is to know."""
+
+    claim: Claim
+    verdict: Verdict
+    estimate: float
+    low: float
+    high: float
+    seeds: int
+    note: str = ""
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str) -> list[Claim]:
+    """The claims of an experiment, checked against its arms. Raises InputError naming `path`."""
+    if not isinstance(tree, list):
+        raise InputError(f"{path}: expected a list of claims, found {tree!r}")
+    return [read_claim(one, arms, baseline, f"{path}[{index}]") for index, one in enumerate(tree)]
+
+
+def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Claim:
+    """One claim."""
+    if not isinstance(tree, Mapping):
+        raise InputError(f"{path}: expected a mapping with claim, metric and relation, found {tree!r}")
+    for key in tree:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
+    relation, tier = str(tree.get("relation")), str(tree.get("tier", ""))
+    if relation not in RELATIONS:
+        raise InputError(
+            f"{path}.relation: no {relation!r}.{nearest(relation, RELATIONS)} Choose from {', '.join(RELATIONS)}"
+        )
+    if tier and tier not in TIERS:
+        raise InputError(f"{path}.tier: no {tier!r}; choose from {', '.join(TIERS)}")
+    for key in ("claim", "metric", *NEEDS.get(relation, ())):
+        if key not in tree:
+            raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
+    numbers = {key: _number(tree[key], f"{path}.{key}") for key in ("margin", "low", "high") if key in tree}
+    if relation == "equivalent" and not numbers["margin"] > 0:
+        raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
+    if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
+        raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
+    over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
+    return Claim(
+        claim=str(tree["claim"]),
+        metric=str(tree["metric"]),
+        relation=relation,
+        contrast={} if over else _contrast(tree, arms, baseline, relation, path),
+        over=over,
+        exact=bool(tree.get("exact", False)),
+        source=str(tree.get("source", "")),
+        tier=tier,
+        **numbers,
+    )
+
+
+def _number(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{path}: expected a number, found {value!r}")
+    return float(value)
+
+
+def _weights(tree: Any, arms: Sequence[str], path: str) -> dict[str, float]:
+    if not isinstance(tree, Mapping) or not tree:
+        raise InputError(f"{path}: expected a number for each of some arms, found {tree!r}")
+    return {_arm(name, arms, path): _number(number, f"{path}.{name}") for name, number in tree.items()}
+
+
+def _arm(name: Any, arms: Sequence[str], path: str) -> str:
+    if str(name) not in arms:
+        raise InputError(f"{path}: no arm {name!r}.{nearest(str(name), list(arms))} Choose from {', '.join(arms)}")
+    return str(name)
+
+
+def _contrast(
+    tree: Mapping[str, Any], arms: Sequence[str], baseline: str, relation: str, path: str
+) -> dict[str, float]:
+    if "contrast" in tree:
+        return _weights(tree["contrast"], arms, f"{path}.contrast")
+    if "arm" not in tree:
+        raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
+    arm = _arm(tree["arm"], arms, f"{path}.arm")
+    alone = relation == "range" and "against" not in tree
+    return {arm: 1.0} if alone else {arm: 1.0, _arm(tree.get("against", baseline), arms, f"{path}.against"): -1.0}
+
+
+# answering -----------------------------------------------------------------------------------------------------------
+
+
+def measured(record: Mapping[str, Any], metric: str) -> float:
+    """A metric of one record, as `Claim.metric` has it; NaN where it was not measured."""
+    if metric.startswith("log "):
+        inner = measured(record, metric.removeprefix("log "))
+        return math.log(inner) if inner > 0 else math.nan
+    for sign in (" - ", " / "):
+        left, found, right = metric.partition(sign)
+        if found:
+            a, b = value(dict(record), left.strip()), value(dict(record), right.strip())
+            return a - b if sign == " - " else a / b if b else math.nan
+    return value(dict(record), metric)
+
+
+def by_seed(results: Results, claim: Claim) -> dict[int, float]:
+    """The claim's number for each seed on which all its arms have the metric."""
+    found: dict[int, float] = {}
+    for seed in results.manifest["seeds"]:
+        records = {arm: results.records[arm, seed] for arm in claim.arms}
+        values = {arm: math.nan if r is None else measured(r, claim.metric) for arm, r in records.items()}
+        if claim.over:
+            if all(v > 0 and math.isfinite(v) for v in values.values()):
+                x, y = np.log([claim.over[arm] for arm in values]), np.log(list(values.values()))
+                found[seed] = float(np.polyfit(x, y, 1)[0])
+            continue
+        number = sum(weight * values[arm] for arm, weight in claim.contrast.items())
+        if math.isfinite(number):
+            found[seed] = number
+    return found
+
+
+def answer(results: Results, claim: Claim) -> Answer:
+    """Whether the results bear the claim out, at 5 %, each claim by itself."""
+    numbers = list(by_seed(results, claim).values())
+    if not numbers:
+        return Answer(claim, "inconclusive", math.nan, math.nan, math.nan, 0, "no seed on which all arms were measured")
+    estimate = float(np.mean(numbers))
+    low, high = t_interval(numbers)
+    if claim.exact:
+        verdict: Verdict = "reproduced" if all(_holds(claim, number) for number in numbers) else "not reproduced"
+        low, high = min(numbers), max(numbers)
+    elif claim.relation in ("less", "greater"):
+        verdict = _sided(claim, numbers, estimate)
+    elif claim.relation == "equivalent":
+        verdict = _equivalent(claim, numbers, low, high)
+    else:
+        verdict = _within(claim, low, high)
+    return Answer(claim, verdict, estimate, low, high, len(numbers), _note(results, claim, numbers, verdict))
+
+
+def _holds(claim: Claim, number: float) -> bool:
+    if claim.relation == "less":
+        return number < claim.margin
+    if claim.relation == "greater":
+        return number > claim.margin
+    if claim.relation == "equivalent":
+        return abs(number) <= claim.margin
+    return claim.low <= number <= claim.high
+
+
+def _sided(claim: Claim, numbers: list[float], estimate: float) -> Verdict:
+    """Exact sign-flip test of the distance from the margin."""
+    if sign_flip_p([number - claim.margin for number in numbers]) > ALPHA:
+        return "inconclusive"
+    return "reproduced" if (estimate < claim.margin) == (claim.relation == "less") else "not reproduced"
+
+
+def _equivalent(claim: Claim, numbers: list[float], low: float, high: float) -> Verdict:
+    """Two one-sided tests; refuted where the 95 % interval lies outside the margin altogether."""
+    if equivalence_p(numbers, claim.margin) <= ALPHA:
+        return "reproduced"
+    return "not reproduced" if low > claim.margin or high < -claim.margin else "inconclusive"
+
+
+def _within(claim: Claim, low: float, high: float) -> Verdict:
+    """The 95 % interval against the range: inside, apart from it, or across an end."""
+    if low >= claim.low and high <= claim.high:
+        return "reproduced"
+    return "not reproduced" if low > claim.high or high < claim.low else "inconclusive"
+
+
+def _note(results: Results, claim: Claim, numbers: list[float], verdict: Verdict) -> str:
+    seeds, parts = len(results.manifest["seeds"]), []
+    for arm in claim.arms:
+        statuses = [r["status"] for seed in results.manifest["seeds"] if (r := results.records[arm, seed]) is not None]
+        parts += [
+            f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds"
+            for kind in ("diverged", "failed")
+            if kind in statuses
+        ]
+    if len(numbers) < seeds:
+        parts.append(f"{len(numbers)} of {seeds} seeds enter")
+    if verdict == "inconclusive" and claim.relation in ("less", "greater") and smallest_p(len(numbers)) > ALPHA:
+        parts.append(f"{len(numbers)} seeds cannot decide ({seeds_needed(1)} could)")
+    return "; ".join(parts)

@@ -1,0 +1,100 @@
+"""How far confidence is from accuracy, as pure functions of sums over bins.
+
+They take sums over the tokens of each bin, float64 of shape (m,): how many there are, of their confidences, of those
+that are right, and of confidence (1 - confidence), the variance that being right would have under calibration.
+
+Legend: m bins, f fine bins, n tokens, k classes.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FINE_BINS, FINE_LIMIT = 4096, 16.0
+"""The fine histogram: equal bins of the log-odds of the confidence between -limit and limit, open at both ends."""
+
+
+def bin_of(confidence_n: Tensor, bins: int) -> Tensor:
+    """The equal-width bin [lo, hi) of each probability; 1.0 falls into the last."""
+    return (confidence_n * bins).long().clamp(0, bins - 1)
+
+
+def fine_bin_of(odds_against_n: Tensor) -> Tensor:
+    """The fine bin of each confidence c, given (1 - c) / c, in which a confidence next to 1 loses no digits."""
+    place_n = (FINE_LIMIT - odds_against_n.log()) * (FINE_BINS / (2 * FINE_LIMIT))
+    return place_n.clamp(0, FINE_BINS - 1).long().clamp(0, FINE_BINS - 1)  # a NaN is clamped once it is a number
+
+
+def expected_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
+    """sum over bins of |correct - confidence| / n, from per-bin sums (Guo et al. 2017, equation 3)."""
+    return float((correct_m - confidence_m).abs().sum() / count_m.sum())
+
+
+def maximum_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
+    """The largest |accuracy - confidence| of a bin that holds tokens (Guo et al. 2017, equation 5); NaN without any."""
+    filled_m = count_m > 0
+    gap_m = ((correct_m - confidence_m).abs() / count_m)[filled_m]
+    return float(gap_m.max()) if gap_m.numel() else math.nan
+
+
+def debiased_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
+    """The expected calibration error less what sampling noise is estimated to add to it, never below 0.
+
+    A bin's gap g is measured with variance s^2 = accuracy (1 - accuracy) / count, and noise makes absolute values grow
+    on average: were g the true gap, E|g + s Z| - |g| would be added to it, Z a standard normal. That much is subtracted
+    from each bin (Kumar et al. 2019, https://arxiv.org/abs/1909.10155, there by simulation, here the mean of the folded
+    normal in closed form). Some inflation remains where the true gap is far below s, since g itself is inflated.
+    """
+    filled_m = count_m > 0
+    count_m, confidence_m, correct_m = count_m[filled_m], confidence_m[filled_m], correct_m[filled_m]
+    accuracy_m = correct_m / count_m
+    gap_m = (correct_m - confidence_m).abs() / count_m
+    spread_m = (accuracy_m * (1 - accuracy_m) / count_m).sqrt()
+    ratio_m = gap_m / spread_m.clamp(min=torch.finfo(spread_m.dtype).tiny)
+    folded_m = math.sqrt(2 / math.pi) * spread_m * (-(ratio_m**2) / 2).exp() + gap_m * (ratio_m / math.sqrt(2)).erf()
+    return float(((2 * gap_m - folded_m) * count_m).sum().clamp(min=0) / count_m.sum())
+
+
+def calibration_floor(count_m: Tensor, confidence_m: Tensor, variance_m: Tensor) -> float:
+    """The expected calibration error that a perfectly calibrated model of these confidences shows on average.
+
+    Each bin adds E|right - sum of confidences| / n. Of `count` tokens of equal confidence the number right is binomial,
+    and its mean absolute deviation is known in closed form (de Moivre); it is scaled to the standard deviation that the
+    bin has. In large bins this is sqrt(2 variance / pi), and 2 variance for one token.
+    """
+    filled_m = count_m > 0
+    count_m, variance_m = count_m[filled_m], variance_m[filled_m]
+    confidence_m = confidence_m[filled_m].minimum(count_m)
+    chance_m = confidence_m / count_m
+    below_m = confidence_m.floor().minimum(count_m - 1)
+    log_ways_m = count_m.lgamma() - (below_m + 1).lgamma() - (count_m - below_m).lgamma()
+    above_m = count_m - 1 - below_m
+    log_mass_m = log_ways_m + torch.xlogy(below_m, chance_m) + torch.special.xlog1py(above_m, -chance_m)
+    deviation_m = 2 * (variance_m * confidence_m * (1 - chance_m)).sqrt() * log_mass_m.exp()
+    return float(deviation_m.sum() / count_m.sum())
+
+
+def adaptive_calibration_error(count_f: Tensor, confidence_f: Tensor, correct_f: Tensor, bins: int = 15) -> float:
+    """The expected calibration error over bins of equal mass (Nixon et al. 2019, https://arxiv.org/abs/1904.01685).
+
+    The bins are cut from finer ones, in the order of confidence; a fine bin that two share is divided in proportion.
+    NaN without tokens.
+    """
+    filled_f = (count_f > 0).cpu().numpy()
+    sums_qf = torch.stack([count_f, confidence_f, correct_f]).cpu().numpy()[:, filled_f]
+    if not filled_f.any():
+        return math.nan
+    until_qf = np.concatenate([np.zeros((3, 1)), sums_qf.cumsum(axis=1)], axis=1)
+    edges = np.linspace(0, until_qf[0, -1], bins + 1)
+    confidence, correct = (np.diff(np.interp(edges, until_qf[0], until_f)) for until_f in until_qf[1:])
+    return float(np.abs(correct - confidence).sum() / until_qf[0, -1])
+
+
+def classwise_calibration_error(excess_km: Tensor, tokens: int) -> float:
+    """The mean over classes of the calibration error of p(class) (Kull et al. 2019, https://arxiv.org/abs/1910.12656).
+
+    `excess_km` sums p(class) - [target is class] over the tokens of each bin of p(class).
+    """
+    return float(excess_km.abs().sum(1).mean() / tokens) if tokens else math.nan

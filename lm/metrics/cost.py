@@ -1,0 +1,115 @@
+"""What training costs: durations of steps, the speed of the machine's matrix product, energy."""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHORTEST, LONGEST, RATIO = 1e-5, 1e4, 1.01
+BINS = math.ceil(math.log(LONGEST / SHORTEST) / math.log(RATIO))
+
+
+class Durations:
+    """Durations in bins that are 1 % wide: quantiles of any number of them, to 0.5 %, at fixed memory.
+
+    Args:
+        counts: of an earlier instance, by bin.
+    """
+
+    def __init__(self, counts: dict[int, int] | None = None) -> None:
+        self.counts = dict(counts or {})
+
+    def add(self, seconds: float) -> None:
+        """Counts one duration."""
+        place = math.log(max(seconds, SHORTEST) / SHORTEST) / math.log(RATIO)
+        index = min(int(place), BINS)
+        self.counts[index] = self.counts.get(index, 0) + 1
+
+    def quantile(self, share: float) -> float | None:
+        """Seconds that `share` of the durations do not exceed; None where there are none."""
+        left = share * sum(self.counts.values())
+        for index in sorted(self.counts):
+            left -= self.counts[index]
+            if left <= 0:
+                return SHORTEST * RATIO ** (index + 0.5)
+        return None
+
+
+def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of the fastest of a few products of square matrices, with this process's threads.
+
+    What utilisation is measured against: 2 n^3 operations a product, n large enough to fill the device.
+    """
+    n = 4096 if device.type == "cuda" else 512
+    a = torch.randn(n, n, device=device).to(dtype)
+    best = math.inf
+    for _ in range(6):
+        _wait(device)
+        start = time.perf_counter()
+        a @ a
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * n**3 / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Energy:
+    """Joules since the start, of the device as a whole, whoever used it; None where nothing reports them.
+
+    NVIDIA's counter through `pynvml` where it is installed, else the processor's (Linux `powercap`).
+    """
+
+    def __init__(self, device: torch.device, powercap: Path = Path("/sys/class/powercap")) -> None:
+        self.handle: Any = _nvml_handle(device) if device.type == "cuda" else None
+        self.files = [] if device.type == "cuda" else sorted(powercap.glob("intel-rapl:?/energy_uj"))
+        self.before = self._read()
+
+    def _read(self) -> list[float] | None:
+        try:
+            if self.handle is not None:
+                import pynvml
+
+                return [pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle) / 1e3]
+            return [int(file.read_text()) / 1e6 for file in self.files] or None
+        except (OSError, ValueError):
+            return None
+        except Exception as error:  # pynvml's own error, raised by devices without a counter
+            if type(error).__module__.startswith("pynvml"):
+                return None
+            raise
+
+    def joules(self) -> float | None:
+        """What was used since the last call; a counter that wrapped around gives None."""
+        now, before = self._read(), self.before
+        self.before = now
+        if now is None or before is None or len(now) != len(before):
+            return None
+        used = [a - b for a, b in zip(now, before, strict=True)]
+        return sum(used) if min(used) >= 0 else None
+
+
+def _nvml_handle(device: torch.device) -> Any:
+    """The device in NVIDIA's library, None where that is not installed."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except Exception as error:  # the library is missing, or does not know the device
+        if isinstance(error, ImportError) or type(error).__module__.startswith("pynvml"):
+            return None
+        raise
+
+
+def utilisation(tokens_per_second: float | None, flops_per_token: float | None, peaks: Sequence[float]) -> float | None:
+    """Model-FLOPs utilisation: the model's FLOP/s over the peaks of all devices (Chowdhery et al. 2022, appendix B)."""
+    if tokens_per_second is None or flops_per_token is None or not sum(peaks):
+        return None
+    return tokens_per_second * flops_per_token / sum(peaks)

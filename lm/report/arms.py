@@ -1,0 +1,78 @@
+"""How arms are told apart in every figure, and what is drawn of each: the mean over its seeds.
+
+Legend: s seeds, n points.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lm.analysis import Results
+from lm.results import Record
+
+Colour = tuple[float, float, float]
+Pick = Callable[[Record], Any]
+"""What a record holds of a kind, or None."""
+
+Style = Literal["-", "--"]
+
+BEGINNING: Style = "--"
+END: Style = "-"
+"""Line styles of a model as it was initialised, and as it was trained."""
+
+
+def colours(results: Results) -> dict[str, Colour]:
+    """One colour an arm, told apart by the colour-blind too; the same in every figure."""
+    return dict(zip(results.arms, sns.color_palette("colorblind", len(results.arms)), strict=True))
+
+
+def gathered(results: Results, arm: str, pick: Pick) -> np.ndarray | None:
+    """What the runs of an arm that went well hold, one under another, (s, ...); None where none holds it.
+
+    Runs that hold another shape than the first are left out: there is no mean over them.
+    """
+    found = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
+    arrays = [np.asarray(value, dtype=float) for value in found if value]
+    alike = [array for array in arrays if array.shape == arrays[0].shape]
+    return np.stack(alike) if alike else None
+
+
+def at(*keys: str) -> Pick:
+    """Picks what lies in a record under these keys, one inside the other; None in records that do not hold it."""
+
+    def pick(record: Record) -> Any:
+        found: Any = record
+        for key in keys:
+            found = (found or {}).get(key)
+        return found
+
+    return pick
+
+
+def line(axes: Axes, x_n: Sequence[float] | np.ndarray, values_sn: np.ndarray, colour: Colour, **how: Any) -> None:
+    """The mean over seeds as a line, one standard deviation either way as a band."""
+    mean_n = values_sn.mean(axis=0)
+    how = {"linewidth": 1.5, **({"marker": "o", "markersize": 4} if len(mean_n) <= 12 else {}), **how}
+    axes.plot(x_n, mean_n, color=colour, **how)
+    if len(values_sn) > 1:
+        spread_n = values_sn.std(axis=0, ddof=1)
+        axes.fill_between(x_n, mean_n - spread_n, mean_n + spread_n, color=colour, alpha=0.15, linewidth=0)
+
+
+def legend(figure: Figure, colours_of: dict[str, Colour], styles: dict[str, Style]) -> None:
+    """A legend under the panels: arms by colour, line styles in grey."""
+    handles = [Line2D([], [], color=colour, label=arm) for arm, colour in colours_of.items()]
+    handles += [Line2D([], [], color="grey", linestyle=style, label=label) for label, style in styles.items()]
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.6)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
+
+
+def panels(count: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of so many panels."""
+    return math.ceil(count / columns), min(count, columns)

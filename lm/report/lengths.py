@@ -1,0 +1,121 @@
+"""Figures of the loss at other lengths of context than the trained one, and by position in the context.
+
+Legend: s seeds, n lengths, p positions, m bins.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from lm.analysis import Results
+from lm.config import load_yaml
+from lm.report.arms import Pick, Style, colours, gathered, legend, line
+from lm.results import Record
+
+BLOCKS: Style = "-"
+SLIDING: Style = "--"
+STYLES = {"blocks": BLOCKS, "sliding window": SLIDING}
+MOST_TICKS = 8
+
+
+def measured(record: Record) -> dict[int, dict[str, Any]]:
+    """What was measured at each length, from the shortest on; lengths that ended in an error are left out."""
+    found = (record.get("evaluations") or {}).get("lengths") or {}
+    return {length: found[str(length)] for length in sorted(map(int, found)) if "error" not in found[str(length)]}
+
+
+def of_each(name: str) -> Pick:
+    """Picks a quantity at every length."""
+    return lambda record: [found[name] for found in measured(record).values()]
+
+
+def of_longest(record: Record) -> Any:
+    """The loss by position at the longest length; None where there is none."""
+    return next((found["by_position"] for _, found in sorted(measured(record).items(), reverse=True)), None)
+
+
+def perplexity_to_nll(perplexity: Any) -> Any:
+    """The logarithm, of 0 too, at which an axis without limits yet may ask."""
+    return np.log(np.maximum(perplexity, np.finfo(float).tiny))
+
+
+def context(results: Results, arm: str) -> int | None:
+    """The tokens of context that an arm was trained with, where its configuration is there and says so."""
+    for record in results.of(arm):
+        path = results.store.directory(record["id"]) / "config.yaml"
+        if path.is_file():
+            found = (load_yaml(path).get("data") or {}).get("init_args", {}).get("context")
+            return found if isinstance(found, int) else None
+    return None
+
+
+def nll_by_length(results: Results) -> Figure | None:
+    """NLL over the length of the context, of consecutive blocks and of a sliding window."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+    drawn, ticks = {}, set[int]()
+    for arm, colour in colours(results).items():
+        lengths = gathered(results, arm, lambda record: list(measured(record)))
+        if lengths is None:
+            continue
+        for name, style in (("nll", BLOCKS), ("sliding_nll", SLIDING)):
+            losses_sn = gathered(results, arm, of_each(name))
+            assert losses_sn is not None
+            line(axes, lengths[0], losses_sn, colour, linestyle=style, label=arm)
+        drawn[arm] = colour
+        ticks |= set(lengths[0].astype(int).tolist())
+    if not drawn:
+        plt.close(figure)
+        return None
+    axes.set(xscale="log", xlabel="tokens of context", ylabel="validation NLL (nats/token)", title="Length of context")
+    few = sorted(ticks)[:: -(-len(ticks) // MOST_TICKS)]
+    axes.set_xticks(few, [str(length) for length in few])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.secondary_yaxis("right", functions=(np.exp, perplexity_to_nll)).set_ylabel("perplexity")
+    mark_trained(results, axes, list(drawn))
+    legend(figure, drawn, STYLES)
+    return figure
+
+
+def mark_trained(results: Results, axes: Axes, arms: list[str]) -> None:
+    """A vertical line at each length that arms were trained with."""
+    trained = {found for arm in arms if (found := context(results, arm)) is not None}
+    for length in sorted(trained):
+        axes.axvline(length, color="black", linewidth=1, linestyle=":")
+        axes.annotate(
+            "trained", (length, 1), xytext=(3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
+            fontsize="small", va="top",
+        )  # fmt: skip
+
+
+def log_edges(positions: int, per_doubling: int = 3) -> np.ndarray:
+    """Where the bins of positions 0 to `positions` begin and end: about so many for each doubling, none empty."""
+    count = max(1, round(per_doubling * np.log2(positions)))
+    return np.unique(np.round(np.geomspace(1, positions + 1, count + 1)).astype(int)) - 1
+
+
+def loss_by_position(results: Results) -> Figure | None:
+    """The loss by the number of tokens seen before, in blocks of the longest length, averaged in log-spaced bins."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    drawn = {}
+    for arm, colour in colours(results).items():
+        losses_sp = gathered(results, arm, of_longest)
+        if losses_sp is None or losses_sp.shape[1] < 2:
+            continue
+        edges = log_edges(losses_sp.shape[1])
+        seen_m = [(start + end + 1) / 2 for start, end in itertools.pairwise(edges)]  # 1 is the first
+        losses_sm = np.add.reduceat(losses_sp, edges[:-1], axis=1) / np.diff(edges)
+        line(axes, seen_m, losses_sm, colour, label=f"{arm} ({losses_sp.shape[1]} tokens)")
+        drawn[arm] = colour
+    if not drawn:
+        plt.close(figure)
+        return None
+    axes.set(xscale="log", xlabel="position in the context", ylabel="validation NLL (nats/token)")
+    axes.set_title("Loss by position, blocks of the longest length")
+    mark_trained(results, axes, list(drawn))
+    axes.legend(title="mean ± sd over seeds")
+    return figure

@@ -1,0 +1,234 @@
+"""The report of a search: its best trials, its importances, its warnings. Rebuilt from study.json alone."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.config import InputError
+from lm.report.importance import FEWEST, Importance, importances
+from lm.report.tables import escape, heading, number
+from lm.results import FORMAT, QUANTITIES, read_json, write_atomic
+
+SHOWN = 10
+"""Trials in the table of the best."""
+
+EDGE = 0.05
+"""Share of a range, at each end, in which a best value is taken as a sign that the range is too narrow."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A search as it was left.
+
+    Args:
+        manifest: what study.json holds.
+        trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
+    """
+
+    manifest: dict[str, Any]
+    trials: pd.DataFrame
+
+    @property
+    def objectives(self) -> dict[str, str]:
+        """Quantities with `lower` or `higher`."""
+        return dict(self.manifest["objectives"])
+
+    @property
+    def space(self) -> dict[str, dict[str, Any]]:
+        """Parameters by name: `{low, high, log, step, int}` or `{choices}`."""
+        return dict(self.manifest["space"])
+
+    @property
+    def complete(self) -> pd.DataFrame:
+        """The trials that were trained to their end."""
+        return self.trials[self.trials.state == "complete"]
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """The complete trials, best first; with several objectives those that no other beats in all of them."""
+        complete = self.complete
+        signs = {name: 1.0 if way == "lower" else -1.0 for name, way in self.objectives.items()}
+        if len(signs) > 1:
+            costs = (complete[list(signs)] * pd.Series(signs)).to_numpy(dtype=float)
+            beaten = [bool(((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any()) for row in costs]
+            complete = complete[[not one for one in beaten]]
+        first, way = next(iter(self.objectives.items()))
+        return complete.sort_values([first, "number"], ascending=[way == "lower", True])
+
+
+def load_study(folder: Path) -> Study:
+    """Reads `study.json`. Raises InputError where it is missing or of another version."""
+    path = folder / "study.json"
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path}: expected a study of format {FORMAT}; it was written by another version")
+    objectives, space = list(manifest["objectives"]), list(manifest["space"])
+    rows = [
+        {
+            **{key: trial[key] for key in ("number", "state", "seconds", "reason")},
+            **dict(zip(objectives, trial["values"] or [math.nan] * len(objectives), strict=True)),
+            **{name: trial["params"].get(name) for name in space},
+        }
+        for trial in manifest["study"]
+    ]
+    columns = ["number", "state", "seconds", "reason", *objectives, *space]
+    return Study(manifest, pd.DataFrame(rows, columns=columns))
+
+
+def edge(value: Any, described: dict[str, Any]) -> str | None:
+    """`low` or `high` where a number lies within 5 % of that end of its range; log-scaled ranges by logarithm."""
+    if "choices" in described or value is None or pd.isna(value):
+        return None
+    low, high, at = described["low"], described["high"], float(value)
+    if described["log"]:
+        low, high, at = math.log(low), math.log(high), math.log(at)
+    share = (at - low) / (high - low)
+    return "low" if share <= EDGE else "high" if share >= 1 - EDGE else None
+
+
+def warnings_of(study: Study) -> list[str]:
+    """Parameters whose best value lies at an end of its range; on a front, that of more than half of its trials."""
+    best = study.best if len(study.objectives) > 1 else study.best.head(1)
+    found = []
+    for name, described in study.space.items():
+        values = [value for value in best[name] if value is not None and not pd.isna(value)]
+        for end in ("low", "high"):
+            count = sum(edge(value, described) == end for value in values)
+            if count > len(values) / 2:
+                which = (
+                    "the best trial lies"
+                    if len(study.objectives) == 1
+                    else f"{count} of {len(values)} on the front lie"
+                )
+                found.append(
+                    f"{name}: {which} at the {end} end of its range, {_text(described[end])}: widen the range, "
+                    "or the best may be missed."
+                )
+    return found
+
+
+def notes(study: Study) -> list[str]:
+    """What a reader must know to believe the table, a line each."""
+    manifest, counts = study.manifest, study.trials.state.value_counts()
+    states = ", ".join(
+        f"{counts[state]} {state}" for state in ("complete", "pruned", "failed", "open") if state in counts
+    )
+    found = [f"{len(study.trials)} of {manifest['trials']} trials: {states or 'none yet'}."]
+    for reason, rows in study.trials[study.trials.state == "failed"].groupby("reason"):
+        word = "trials" if len(rows) > 1 else "trial"
+        found.append(f"Failed: {word} {', '.join(map(str, rows.number))}: {reason}. It tells the sampler nothing.")
+    seeds = manifest["seeds"]
+    found.append(
+        f"Each trial is the mean over seeds {', '.join(map(str, seeds))}."
+        if len(seeds) > 1
+        else f"One seed ({seeds[0]}) a trial."
+    )
+    if len(study.complete) > 1:
+        found[-1] += (
+            f" The best of {len(study.complete)} looks better than it is: confirm it on fresh seeds with an ablation."
+        )
+    for method in manifest["methods"]:
+        sampler = ", ".join(f"{key} {value}" for key, value in method["sampler"].items() if key != "name")
+        found.append(
+            f"From trial {method['from_trial']}: sampler {method['sampler']['name']} ({sampler}), "
+            f"pruner {method['pruner']['name']}."
+        )
+    if len(manifest["methods"]) > 1 and manifest["methods"][-1]["sampler"]["name"] not in ("grid", "qmc"):
+        found.append("A search that was taken up suggests other values than one that ran through.")
+    return found
+
+
+def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Column headings and rows of text: the best trials, with one column for each parameter."""
+    arrows = {"lower": " ↓", "higher": " ↑"}
+    columns = ["trial", *(heading(q).rstrip(" ↓↑") + arrows[way] for q, way in study.objectives.items()), *study.space]
+    rows = [
+        [
+            str(row["number"]),
+            *(number(float(row[quantity]), QUANTITIES[quantity].digits) for quantity in study.objectives),
+            *(_text(row[name]) for name in study.space),
+        ]
+        for _, row in study.best.head(SHOWN).iterrows()
+    ]
+    return columns, rows
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def importance_lines(found: dict[str, list[Importance]] | str) -> list[str]:
+    """Importances as lines of text, or why there are none."""
+    if isinstance(found, str):
+        return [f"No importances: {found}"]
+    lines = [
+        "Exploratory: shares of the variance that a random forest, fitted to the complete trials, gives each parameter "
+        "(fANOVA), with 95 % bootstrap intervals over trials. Samplers crowd where it looks good, so the trials are no "
+        "even sample of the space; options drawn in some trials only are left out; wide intervals mean: not known."
+    ]
+    for quantity, rows in found.items():
+        shares = "; ".join(f"{row.name} {row.share:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in rows)
+        lines.append(f"{QUANTITIES[quantity].label}: {shares}")
+    return lines
+
+
+def markdown(study: Study, importance: list[str], figures: list[str]) -> str:
+    """The report as one page of Markdown."""
+    columns, rows = best_rows(study)
+    lines = [f"# {escape(study.manifest['title'])}", ""]
+    if rows:
+        name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
+        lines += [f"## {name}", "", _row(columns), _row(["---"] * len(columns)), *map(_row, rows), ""]
+    lines += [
+        *(f"- **{escape(line)}**" for line in warnings_of(study)),
+        *(f"- {escape(line)}" for line in notes(study)),
+    ]
+    lines += ["", "## Importances", "", *(f"- {escape(line)}" for line in importance), ""]
+    if study.manifest["notes"]:
+        lines += [escape(study.manifest["notes"].strip()), ""]
+    if figures:
+        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]
+    return "\n".join(lines)
+
+
+def _row(texts: list[str]) -> str:
+    return "| " + " | ".join(map(escape, texts)) + " |"
+
+
+def terminal(study: Study, importance: list[str], console: Console) -> None:
+    """Prints the best trials, what to beware of, and the importances."""
+    columns, rows = best_rows(study)
+    shown = Table(title=Text(study.manifest["title"]), title_justify="left", title_style="bold", highlight=False)
+    for column in columns:
+        shown.add_column(column, justify="right")
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    console.print(shown)
+    for line in [*warnings_of(study), *notes(study), *importance]:
+        console.print(line, highlight=False, markup=False)
+
+
+def write_study(folder: Path, console: Console) -> Study:
+    """Prints the table, and writes trials.csv, the figures and table.md into `folder`."""
+    from lm.report.study_figures import draw_study
+
+    study = load_study(folder)
+    write_atomic(folder / "trials.csv", study.trials.to_csv(index=False, lineterminator="\n"))
+    if len(study.complete) < FEWEST:
+        found: dict[str, list[Importance]] | str = (
+            f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
+        )
+    else:
+        found = importances(study.complete, list(study.objectives), study.space)
+    lines = importance_lines(found)
+    write_atomic(folder / "table.md", markdown(study, lines, draw_study(study, folder)))
+    terminal(study, lines, console)
+    return study

@@ -1,0 +1,166 @@
+"""Figures of a search, each as PNG and SVG."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import colormaps
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from lm.report.figures import save
+from lm.report.study import Study
+from lm.results import QUANTITIES
+
+ABSENT = -0.15
+"""Where a line of the parallel coordinates crosses the axis of a parameter that was not drawn."""
+
+
+def label(quantity: str) -> str:
+    """A quantity with its unit."""
+    meaning = QUANTITIES[quantity]
+    return f"{meaning.label} ({meaning.unit})" if meaning.unit else meaning.label
+
+
+def position(value: Any, described: dict[str, Any]) -> float:
+    """Where a value lies on the axis of its parameter, from 0 to 1; log-scaled ranges by logarithm."""
+    if value is None or pd.isna(value):
+        return ABSENT
+    if "choices" in described:
+        return float(described["choices"].index(value) / max(1, len(described["choices"]) - 1))
+    low, high = described["low"], described["high"]
+    if described["log"]:
+        return math.log(float(value) / low) / math.log(high / low)
+    return float((float(value) - low) / (high - low))
+
+
+def history(study: Study) -> Figure | None:
+    """The first objective of each trial in its order, and the best so far."""
+    quantity, way = next(iter(study.objectives.items()))
+    complete = study.complete.sort_values("number")
+    if complete.empty or len(study.objectives) > 1:
+        return None
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    best = complete[quantity].cummin() if way == "lower" else complete[quantity].cummax()
+    axes.plot(complete.number, complete[quantity], "o", color="grey", label="trial")
+    axes.plot(complete.number, best, drawstyle="steps-post", label="best so far")
+    axes.set(xlabel="trial", ylabel=label(quantity), title="Search")
+    axes.legend()
+    return figure
+
+
+def slices(study: Study) -> Figure | None:
+    """The first objective against each parameter in turn, of the trials in which it was drawn."""
+    quantity = next(iter(study.objectives))
+    drawn = [name for name in study.space if study.complete[name].notna().any()]
+    if not drawn:
+        return None
+    columns = min(3, len(drawn))
+    rows = math.ceil(len(drawn) / columns)
+    size = (3.4 * columns + 0.6, 3.0 * rows + 0.4)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True)
+    for axes, name in zip(grid.flat, drawn, strict=False):
+        _slice(axes, study, name, quantity)
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(label(quantity))
+    return figure
+
+
+def _slice(axes: Axes, study: Study, name: str, quantity: str) -> None:
+    frame, described = study.complete[study.complete[name].notna()], study.space[name]
+    if "choices" in described:
+        places = [described["choices"].index(value) for value in frame[name]]
+        axes.set_xticks(range(len(described["choices"])), described["choices"], rotation=20, ha="right")
+        axes.plot(places, frame[quantity], "o", alpha=0.7)
+        axes.set_xlim(-0.5, len(described["choices"]) - 0.5)
+    else:
+        axes.plot(frame[name].astype(float), frame[quantity], "o", alpha=0.7)
+        if described["log"]:
+            axes.set_xscale("log")
+        axes.set_xlim(*_padded(described))
+    axes.set_xlabel(name)
+
+
+def _padded(described: dict[str, Any]) -> tuple[float, float]:
+    low, high = described["low"], described["high"]
+    if described["log"]:
+        return low * (low / high) ** 0.03, high * (high / low) ** 0.03
+    return low - 0.03 * (high - low), high + 0.03 * (high - low)
+
+
+def parallel_coordinates(study: Study) -> Figure | None:
+    """A line for each trial across the axes of all parameters, coloured by the first objective."""
+    quantity, way = next(iter(study.objectives.items()))
+    complete, names = study.complete, list(study.space)
+    if len(complete) < 2 or len(names) < 2:
+        return None
+    figure, axes = plt.subplots(figsize=(max(6.4, 1.9 * len(names)), 4.6), layout="constrained")
+    colours = colormaps["viridis_r" if way == "lower" else "viridis"]
+    scale = Normalize(complete[quantity].min(), complete[quantity].max())
+    for _, row in complete.sort_values(quantity, ascending=way != "lower").iterrows():
+        heights = [position(row[name], study.space[name]) for name in names]
+        axes.plot(range(len(names)), heights, color=colours(scale(row[quantity])), alpha=0.8, linewidth=1.2)
+    for place, name in enumerate(names):
+        axes.axvline(place, color="grey", linewidth=0.8)
+        for height, text in ticks(study.space[name], bool(complete[name].isna().any())):
+            axes.annotate(text, (place, height), xytext=(3, 0), textcoords="offset points", fontsize=7, va="center")
+    axes.set_xticks(range(len(names)), names, rotation=15, ha="right")
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.set_title("Trials across parameters")
+    figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=label(quantity))
+    return figure
+
+
+def ticks(described: dict[str, Any], absent: bool) -> list[tuple[float, str]]:
+    """Heights and texts along the axis of a parameter."""
+    values = described.get("choices") or [described["low"], described["high"]]
+    found = [(position(v, described), v if isinstance(v, str) else f"{v:g}") for v in values]
+    return [*found, (ABSENT, "not drawn")] if absent else found
+
+
+def pareto(study: Study) -> Figure | None:
+    """Two objectives against each other, and the trials that no other beats in both."""
+    if len(study.objectives) != 2 or study.complete.empty:
+        return None
+    (across, _), (up, _) = reversed(study.objectives.items())
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    front = study.best.sort_values(across)
+    axes.plot(study.complete[across], study.complete[up], "o", color="grey", label="trial")
+    axes.plot(front[across], front[up], "o-", drawstyle="default", label="Pareto front")
+    values = study.complete[across].to_numpy(dtype=float)
+    if np.all(values > 0) and values.max() > 10 * values.min():
+        axes.set_xscale("log")
+    axes.set(xlabel=label(across), ylabel=label(up), title="Pareto front")
+    axes.legend()
+    return figure
+
+
+FIGURES: dict[str, Callable[[Study], Figure | None]] = {
+    "pareto": pareto,
+    "history": history,
+    "slices": slices,
+    "parallel_coordinates": parallel_coordinates,
+}
+
+
+def draw_study(study: Study, folder: Path) -> list[str]:
+    """Writes every figure that the trials give something for, and returns the names."""
+    written = []
+    with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
+        for name, draw in FIGURES.items():
+            figure = draw(study)
+            if figure is not None:
+                save(figure, folder / name)
+                written.append(name)
+                plt.close(figure)
+    return written

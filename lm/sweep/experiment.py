@@ -1,0 +1,239 @@
+"""An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lm.analysis import HEADLINE
+from lm.claims import Claim, read_claims
+from lm.config import InputError, Tree, load_yaml, nearest, override
+from lm.results import QUANTITIES
+from lm.statistics import ALPHA, seeds_needed, smallest_p
+from lm.sweep.design import Design, read_design
+
+KEYS = (
+    "title",
+    "base",
+    "baseline",
+    "arms",
+    "design",
+    "seeds",
+    "common",
+    "metric",
+    "margin",
+    "confirmatory",
+    "declared",
+    "axes",
+    "claims",
+    "tiers",
+    "notes",
+)
+TIER_KEYS = ("base", "common", "seeds")
+COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
+"""In what arms may differ besides what they are meant to compare."""
+
+AXES = ("scientific", "nuisance", "fixed")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How an experiment's differences are judged.
+
+    Args:
+        metric: the quantity that the table leads with and that arms are judged by.
+        margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
+        confirmatory: the arms whose comparisons are tested together, by Holm; the others are explored.
+        declared: for some arms, the costs in which they are meant to differ from the baseline.
+        axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
+    """
+
+    metric: str = HEADLINE
+    margin: dict[str, float] = field(default_factory=dict)
+    confirmatory: list[str] = field(default_factory=list)
+    declared: dict[str, list[str]] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One ablation: a baseline and the arms that differ from it.
+
+    Args:
+        name: of the file, and of the folder its report goes to.
+        title: what the report is headed with.
+        tree: the configuration that every arm starts from.
+        design: the baseline, and for each arm dotted paths and what to put there.
+        seeds: every arm is trained with each.
+        inference: how differences are judged.
+        claims: what the results are to bear out.
+        notes: printed under the table.
+        tier: the size, where it is not the file's own.
+    """
+
+    name: str
+    title: str
+    tree: Tree
+    design: Design
+    seeds: list[int]
+    inference: Inference = Inference()
+    claims: tuple[Claim, ...] = ()
+    notes: str = ""
+    tier: str = ""
+
+    @property
+    def baseline(self) -> str:
+        """The arm the others are compared with."""
+        return self.design.baseline
+
+    @property
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """For each arm, dotted paths and what to put there."""
+        return self.design.arms
+
+
+def read_mapping(value: Any, path: str) -> dict[str, Any]:
+    """Dotted paths and what to put there. Raises InputError."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path}: expected a mapping of dotted paths to values, found {value!r}")
+    return {str(key): inner for key, inner in value.items()}
+
+
+def read_seeds(value: Any, path: str) -> list[int]:
+    """Seeds from a list, or from how many there are. Raises InputError."""
+    seeds = list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    valid = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not valid:
+        raise InputError(f"{path}: expected a number of seeds or a list of whole numbers from 0, found {value!r}")
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"{path}: a seed is given twice in {value!r}")
+    return list(seeds)
+
+
+def load_experiment(
+    path: Path, settings: Mapping[str, Any], seeds: Sequence[int] | None = None, tier: str = ""
+) -> Experiment:
+    """Reads an experiment file.
+
+    Args:
+        path: the YAML file; `base` in it is relative to it.
+        settings: dotted changes to the base, applied to every arm before its own.
+        seeds: instead of the file's.
+        tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
+    """
+    tree = at_tier(load_yaml(path), tier, path)
+    for key in tree:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
+    for key in ("base", "seeds"):
+        if key not in tree:
+            raise InputError(f"{path}: {key} is missing; an experiment needs base, seeds, and arms or a design")
+    if not NAME.fullmatch(path.stem):
+        raise InputError(f"{path}: the file's name names the report's folder; use letters, digits, '_', '-' and '.'")
+    design = _design(tree, path)
+    base = override(
+        load_yaml(path.parent / str(tree["base"])), read_mapping(tree.get("common") or {}, f"{path}: common")
+    )
+    return Experiment(
+        name=f"{path.stem}.{tier}" if tier else path.stem,
+        title=str(tree.get("title") or path.stem),
+        tree=override(base, settings),
+        design=design,
+        seeds=read_seeds(
+            list(seeds) if seeds is not None else tree["seeds"], "--seeds" if seeds is not None else f"{path}: seeds"
+        ),
+        inference=_inference(tree, design, path),
+        claims=tuple(read_claims(tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims")),
+        notes=str(tree.get("notes") or ""),
+        tier=tier,
+    )
+
+
+def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
+    """The experiment at another size: `tiers` may give another base, more common changes, other seeds."""
+    tiers = read_mapping(tree.get("tiers") or {}, f"{path}: tiers")
+    for name, changes in tiers.items():
+        for key in read_mapping(changes, f"{path}: tiers.{name}"):
+            if key not in TIER_KEYS:
+                raise InputError(f"{path}: tiers.{name}: no key {key!r}. It takes {', '.join(TIER_KEYS)}")
+    if not tier:
+        return tree
+    if tier not in tiers:
+        raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
+    changes = tiers[tier]
+    common = {**read_mapping(tree.get("common") or {}, f"{path}: common"), **(changes.get("common") or {})}
+    return {**tree, **changes, "common": common}
+
+
+def _design(tree: Tree, path: Path) -> Design:
+    """The arms, given one by one or by a design; a baseline may be named in either case."""
+    if ("arms" in tree) == ("design" in tree):
+        raise InputError(f"{path}: expected arms or a design, found {'both' if 'arms' in tree else 'neither'}")
+    if "design" in tree:
+        design = read_design(tree["design"], f"{path}: design")
+    elif "baseline" in tree:
+        arms = {
+            name: read_mapping(changes or {}, f"{path}: arms.{name}")
+            for name, changes in read_mapping(tree["arms"], f"{path}: arms").items()
+        }
+        design = Design("arms", arms, str(tree["baseline"]))
+    else:
+        raise InputError(f"{path}: baseline is missing; name the arm that the others are compared with")
+    design = replace(design, baseline=str(tree.get("baseline", design.baseline)))
+    for name, changes in design.arms.items():
+        if not NAME.fullmatch(name):
+            raise InputError(f"{path}: arm {name!r}: use letters, digits, '_', '-', '+' and '.'")
+        if "seed" in changes:
+            raise InputError(
+                f"{path}: arms.{name}.seed: seeds belong to the experiment, so that arms are paired; use seeds"
+            )
+    _one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
+    return design
+
+
+def _one_of(name: Any, known: Iterable[str], path: str, kind: str) -> str:
+    names = list(known)
+    if str(name) not in names:
+        raise InputError(f"{path}: no {kind} {str(name)!r}.{nearest(str(name), names)} Choose from {', '.join(names)}")
+    return str(name)
+
+
+def _inference(tree: Tree, design: Design, path: Path) -> Inference:
+    metric = str(tree.get("metric", HEADLINE))
+    if "@" not in metric:
+        metric = _one_of(metric, QUANTITIES, f"{path}: metric", "quantity")
+    others = [arm for arm in design.arms if arm != design.baseline]
+    chosen = tree.get("confirmatory", True)
+    if not isinstance(chosen, (bool, list)):
+        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {chosen!r}")
+    listed = chosen if isinstance(chosen, list) else others if chosen else []
+    margins = tree.get("margin") or {}
+    margins = margins if isinstance(margins, Mapping) else {metric: margins}
+    for quantity, margin in margins.items():
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or margin <= 0:
+            raise InputError(f"{path}: margin.{quantity}: expected a number above 0, found {margin!r}")
+    declared = {
+        _one_of(arm, others, f"{path}: declared", "arm"): [
+            _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in costs
+        ]
+        for arm, costs in read_mapping(tree.get("declared") or {}, f"{path}: declared").items()
+    }
+    axes = {
+        dotted: _one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
+        for dotted, kind in read_mapping(tree.get("axes") or {}, f"{path}: axes").items()
+    }
+    confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
+    return Inference(metric, {str(q): float(m) for q, m in margins.items()}, confirmatory, declared, axes)
+
+
+def check_power(experiment: Experiment) -> None:
+    """Raises InputError where the confirmatory comparisons cannot reach significance with the seeds there are."""
+    comparisons, seeds = len(experiment.inference.confirmatory), len(experiment.seeds)
+    if comparisons and smallest_p(seeds) > ALPHA / comparisons:
+        few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "
+        raise InputError(
+            f"{experiment.name}: {few}comparison{'s' if comparisons > 1 else ''} ({seeds_needed(comparisons)} could); "
+            "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
+        )

@@ -1,0 +1,188 @@
+"""A sweep file: what is searched, for what, and how."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lm.analysis import HEADLINE
+from lm.config import InputError, Tree, load_yaml, nearest, override
+from lm.results import QUANTITIES
+from lm.sweep.experiment import NAME, read_mapping, read_seeds
+from lm.sweep.space import Space, read_space
+
+KEYS = ("title", "base", "common", "space", "objectives", "trials", "seeds", "sampler", "pruner", "storage", "notes")
+REPORTED = ("nll", "bits_per_byte", "accuracy", "ece")
+"""Quantities that are measured while a cell trains, by which it may be stopped."""
+
+SAMPLERS: dict[str, tuple[str, ...]] = {
+    "tpe": ("n_startup_trials", "n_ei_candidates"),
+    "gp": ("n_startup_trials",),
+    "cmaes": ("n_startup_trials", "sigma0", "popsize"),
+    "nsga2": ("population_size", "crossover_prob", "mutation_prob", "swapping_prob"),
+    "random": (),
+    "qmc": ("qmc_type", "scramble"),
+    "grid": (),
+}
+"""Samplers and their options, beside `seed`; named as Optuna names them."""
+
+PRUNERS: dict[str, tuple[str, ...]] = {
+    "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
+    "hyperband": ("min_resource", "reduction_factor"),
+    "none": (),
+}
+"""Pruners and their options. Steps and resources are optimiser steps."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A sampler or a pruner: its name and options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def described(self) -> dict[str, Any]:
+        """Itself as JSON."""
+        return {"name": self.name, "seed": self.seed, **self.options}
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """One search.
+
+    Args:
+        name: of the study, and of the folder its report goes to.
+        title: what the report is headed with.
+        tree: the configuration that every trial starts from.
+        space: what is drawn for each trial.
+        objectives: quantities, each with `lower` or `higher`.
+        trials: how many, whatever becomes of them.
+        seeds: every trial is trained with each, and their mean counts.
+        storage: an Optuna URL, or None for a journal in the study's folder.
+        notes: printed under the table.
+    """
+
+    name: str
+    title: str
+    tree: Tree
+    space: Space
+    objectives: dict[str, str]
+    trials: int
+    seeds: list[int]
+    sampler: Method = Method("tpe")
+    pruner: Method = Method("none")
+    storage: str | None = None
+    notes: str = ""
+
+    def definition(self) -> dict[str, Any]:
+        """What makes trials comparable; a study holds trials of one definition only."""
+        return {
+            "base": self.tree,
+            "space": self.space.described(),
+            "objectives": self.objectives,
+            "seeds": self.seeds,
+        }
+
+
+def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
+    """Reads a sweep file.
+
+    Args:
+        path: the YAML file; `base` in it is relative to it.
+        settings: dotted changes to the base, before anything is drawn.
+        trials: instead of the file's.
+
+    Raises:
+        InputError: for a wrong key or value, with the nearest right one.
+    """
+    tree = load_yaml(path)
+    for key in tree:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r} in a sweep.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
+    for key in ("base", "space"):
+        if key not in tree:
+            raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
+    if not NAME.fullmatch(path.stem):
+        raise InputError(f"{path}: the file's name names the report's folder; use letters, digits, '_', '-' and '.'")
+    common = read_mapping(tree.get("common") or {}, f"{path}: common")
+    base = override(load_yaml(path.parent / str(tree["base"])), common)
+    space = read_space(tree["space"], f"{path}: space")
+    for key in settings:
+        for dimension in space.dimensions:
+            if f"{key}.".startswith(f"{dimension.path}.") or f"{dimension.path}.".startswith(f"{key}."):
+                raise InputError(f"{key}: is searched ({dimension.path} in {path}), so it cannot be set")
+    spec = SweepSpec(
+        name=path.stem,
+        title=str(tree.get("title") or path.stem),
+        tree=override(base, settings),
+        space=space,
+        objectives=_objectives(tree.get("objectives", {HEADLINE: None}), f"{path}: objectives"),
+        trials=1,
+        seeds=read_seeds(tree.get("seeds", [0]), f"{path}: seeds"),
+        sampler=read_method(tree.get("sampler") or {"name": "tpe"}, SAMPLERS, f"{path}: sampler"),
+        pruner=read_method(tree.get("pruner") or {"name": "none"}, PRUNERS, f"{path}: pruner"),
+        storage=None if tree.get("storage") is None else str(tree["storage"]),
+        notes=str(tree.get("notes") or ""),
+    )
+    check_methods(spec, str(path))
+    place = f"{path}: trials" if trials is None else "--trials"
+    return replace(spec, trials=_trials(trials if trials is not None else tree.get("trials"), spec, place))
+
+
+def _trials(value: Any, spec: SweepSpec, where: str) -> int:
+    points = len(spec.space.grid()) if spec.sampler.name == "grid" else None
+    if value is None and points is not None:
+        return points
+    if type(value) is not int or value < 1:
+        raise InputError(f"{where}: expected a whole number from 1, found {value!r}")
+    return value if points is None else min(value, points)
+
+
+def _objectives(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not value:
+        raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {value!r}")
+    found = {}
+    for name, direction in value.items():
+        if name not in QUANTITIES:
+            listed = ", ".join(QUANTITIES)
+            raise InputError(f"{where}: no quantity {name!r}.{nearest(name, list(QUANTITIES))} Choose from {listed}")
+        direction = direction or QUANTITIES[name].better
+        if direction not in ("lower", "higher"):
+            raise InputError(f"{where}.{name}: expected lower or higher, found {direction!r}")
+        found[str(name)] = str(direction)
+    return found
+
+
+def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> Method:
+    """A sampler or pruner, given by name or as `{name, seed, ...}`. Raises InputError with the nearest choice."""
+    node = {"name": value} if isinstance(value, str) else value
+    if not isinstance(node, Mapping) or "name" not in node:
+        raise InputError(f"{where}: expected {{name, ...}}, found {value!r}")
+    name = node["name"]
+    if name not in known:
+        listed = ", ".join(known)
+        raise InputError(f"{where}.name: no {name!r}.{nearest(name, list(known))} Choose from {listed}")
+    accepted = ("name", *(("seed",) if known is SAMPLERS else ()), *known[name])
+    for key in node:
+        if key not in accepted:
+            listed = ", ".join(accepted)
+            raise InputError(f"{where}: {name} has no option {key!r}.{nearest(key, accepted)} It takes {listed}")
+    seed = node.get("seed", 0)
+    if type(seed) is not int or seed < 0:
+        raise InputError(f"{where}.seed: expected a whole number from 0, found {seed!r}")
+    return Method(str(name), {str(k): v for k, v in node.items() if k not in ("name", "seed")}, seed)
+
+
+def check_methods(spec: SweepSpec, where: str) -> None:
+    """Refuses samplers and pruners that cannot do what is asked. Raises InputError."""
+    several = len(spec.objectives) > 1
+    if several and spec.sampler.name == "cmaes":
+        raise InputError(f"{where}: sampler: cmaes knows one objective; use nsga2, tpe or gp for several")
+    if several and spec.pruner.name != "none":
+        raise InputError(f"{where}: pruner: trials can be pruned by one objective only; leave it out")
+    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in REPORTED:
+        raise InputError(
+            f"{where}: pruner: {next(iter(spec.objectives))} is not measured while a cell trains; "
+            f"prune by one of {', '.join(REPORTED)}"
+        )

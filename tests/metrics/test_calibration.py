@@ -1,0 +1,189 @@
+"""Calibration errors from sums over bins, against scipy's distributions, simulation and sorting."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from lm.metrics.calibration import (
+    FINE_BINS,
+    adaptive_calibration_error,
+    bin_of,
+    calibration_floor,
+    classwise_calibration_error,
+    debiased_calibration_error,
+    expected_calibration_error,
+    fine_bin_of,
+    maximum_calibration_error,
+)
+
+COUNT_M = torch.tensor([40.0, 0.0, 7.0, 900.0, 1.0], dtype=torch.float64)
+CONFIDENCE_M = COUNT_M * torch.tensor([0.1, 0.3, 0.45, 0.7, 0.95], dtype=torch.float64)
+CORRECT_M = torch.tensor([9.0, 0.0, 3.0, 600.0, 1.0], dtype=torch.float64)
+
+
+def sums_over_bins(bins: int, bin_n: Tensor, *values: Tensor) -> list[Tensor]:
+    return [torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_n, value_n) for value_n in values]
+
+
+def confidences(n: int, seed: int = 0, power: float = 1.0) -> Tensor:
+    """In (0, 1), nearer to 1 for small powers."""
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** power
+
+
+def floor_of(confidence_n: Tensor, bins: int = 15) -> float:
+    ones_n = torch.ones_like(confidence_n)
+    variance_n = confidence_n * (1 - confidence_n)
+    return calibration_floor(*sums_over_bins(bins, bin_of(confidence_n, bins), ones_n, confidence_n, variance_n))
+
+
+def test_ece_worked_by_hand() -> None:
+    count_m, confidence_m = torch.tensor([2.0, 0.0, 2.0]), torch.tensor([0.5, 0.0, 1.8])
+    assert expected_calibration_error(count_m, confidence_m, torch.tensor([1.0, 0.0, 1.0])) == pytest.approx(
+        (abs(1.0 - 0.5) + abs(1.0 - 1.8)) / 4, abs=1e-7
+    )
+
+
+def test_mce_is_the_largest_gap_of_a_bin_that_holds_tokens() -> None:
+    expected = max(abs(9 / 40 - 0.1), abs(3 / 7 - 0.45), abs(600 / 900 - 0.7), abs(1 - 0.95))
+    assert maximum_calibration_error(COUNT_M, CONFIDENCE_M, CORRECT_M) == pytest.approx(expected, rel=1e-13)
+
+
+def test_debiasing_subtracts_what_scipys_folded_normal_adds() -> None:
+    filled = COUNT_M > 0
+    count, confidence, correct = (x[filled].numpy() for x in (COUNT_M, CONFIDENCE_M, CORRECT_M))
+    accuracy = correct / count
+    gap, spread = np.abs(correct - confidence) / count, np.sqrt(accuracy * (1 - accuracy) / count)
+    noisy = spread > 0  # the last bin, of one token, is right for certain as far as the estimate goes
+    inflation = np.zeros_like(gap)
+    inflation[noisy] = stats.foldnorm.mean(gap[noisy] / spread[noisy], scale=spread[noisy]) - gap[noisy]
+    assert (inflation[noisy] > 0).all()
+    expected = ((gap - inflation) * count).sum() / count.sum()
+    assert debiased_calibration_error(COUNT_M, CONFIDENCE_M, CORRECT_M) == pytest.approx(expected, rel=1e-12)
+
+
+def test_debiasing_takes_most_of_the_inflation_away() -> None:
+    """Models with a known calibration error, one of them 0, sampled many times."""
+    random = np.random.default_rng(0)
+    chance_m, count = np.linspace(0.1, 0.9, 15), 60
+    for true_gap, left in ((0.0, 0.6), (0.03, 0.4)):
+        found = []
+        for _ in range(400):
+            correct_m = torch.from_numpy(random.binomial(count, chance_m).astype(float))
+            confidence_m = torch.from_numpy(count * (chance_m + true_gap))
+            sums = (torch.full((15,), float(count), dtype=torch.float64), confidence_m, correct_m)
+            found.append((expected_calibration_error(*sums), debiased_calibration_error(*sums)))
+        plain, debiased = np.mean(found, axis=0) - true_gap
+        assert plain > 0.01
+        assert abs(debiased) < left * plain
+
+
+def test_debiasing_never_goes_below_zero() -> None:
+    count_m = torch.full((15,), 100.0, dtype=torch.float64)
+    assert debiased_calibration_error(count_m, count_m / 2, count_m / 2) == 0.0
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 50, 3000, 10**6])
+@pytest.mark.parametrize("chance", [1e-4, 0.03, 0.5, 0.8, 0.999])
+def test_the_floor_of_equal_confidences_is_the_deviation_of_a_binomial(tokens: int, chance: float) -> None:
+    count, mean = torch.tensor([tokens], dtype=torch.float64), tokens * chance
+    right = np.arange(tokens + 1)
+    expected = (np.abs(right - mean) * stats.binom.pmf(right, tokens, chance)).sum() / tokens
+    found = calibration_floor(count, count * chance, count * chance * (1 - chance))
+    assert found == pytest.approx(expected, rel=1e-7)
+
+
+def test_the_floor_of_one_token_is_twice_its_variance() -> None:
+    for chance in (0.2, 0.5, 0.97, 1.0, 0.0):
+        assert floor_of(torch.tensor([chance], dtype=torch.float64)) == pytest.approx(2 * chance * (1 - chance))
+
+
+def test_the_floor_of_large_bins_is_that_of_the_normal_distribution() -> None:
+    confidence_n = confidences(10**6)
+    variance_m = sums_over_bins(15, bin_of(confidence_n, 15), confidence_n * (1 - confidence_n))[0]
+    expected = float((2 / math.pi * variance_m).sqrt().sum()) / 10**6
+    assert floor_of(confidence_n) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("tokens", "power"), [(40, 1.0), (40, 0.02), (400, 1.0), (400, 0.05), (3000, 0.3)])
+def test_the_floor_is_the_mean_error_of_calibrated_samples(tokens: int, power: float) -> None:
+    confidence_n = confidences(tokens, power=power)
+    bin_n, random = bin_of(confidence_n, 15), torch.Generator().manual_seed(1)
+    right_nd = (torch.rand(tokens, 4000, generator=random, dtype=torch.float64) < confidence_n[:, None]).double()
+    excess_md = torch.zeros(15, 4000, dtype=torch.float64).index_add_(0, bin_n, right_nd - confidence_n[:, None])
+    sampled_d = excess_md.abs().sum(0) / tokens
+    expected, error = float(sampled_d.mean()), float(sampled_d.std()) / math.sqrt(4000)
+    assert 4 * error < 0.08 * expected
+    assert floor_of(confidence_n) == pytest.approx(expected, abs=4 * error)
+
+
+def test_a_model_that_is_certain_has_no_floor() -> None:
+    assert floor_of(torch.ones(50, dtype=torch.float64)) == 0.0
+
+
+def fine_sums(confidence_n: Tensor, correct_n: Tensor) -> list[Tensor]:
+    fine_n = fine_bin_of((1 - confidence_n) / confidence_n)
+    return sums_over_bins(FINE_BINS, fine_n, torch.ones_like(confidence_n), confidence_n, correct_n)
+
+
+def sorted_error(confidence_n: Tensor, correct_n: Tensor, bins: int = 15) -> float:
+    order = confidence_n.numpy().argsort(kind="stable")
+    excess_n = (correct_n - confidence_n).numpy()[order]
+    return sum(abs(part.sum()) for part in np.array_split(excess_n, bins)) / len(order)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.01, 4.0])
+@pytest.mark.parametrize("true_power", [1.0, 1.3])
+def test_equal_mass_bins_are_those_of_sorting(power: float, true_power: float) -> None:
+    confidence_n = confidences(150_000, power=power)
+    random = torch.Generator().manual_seed(1)
+    correct_n = (torch.rand(150_000, generator=random, dtype=torch.float64) < confidence_n**true_power).double()
+    expected = sorted_error(confidence_n, correct_n)
+    assert adaptive_calibration_error(*fine_sums(confidence_n, correct_n)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_equal_mass_bins_are_exact_where_no_fine_bin_is_shared() -> None:
+    center_g = torch.cat([torch.linspace(0.05, 0.9, 10), 1 - 10.0 ** -torch.arange(2, 7)]).double()
+    confidence_n = center_g.repeat_interleave(20)
+    correct_n = (confidences(300, seed=3) < 0.6).double()
+    expected = sorted_error(confidence_n, correct_n)
+    assert adaptive_calibration_error(*fine_sums(confidence_n, correct_n)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_tokens_of_one_confidence_are_not_told_apart_by_equal_mass_bins() -> None:
+    confidence_n = torch.full((1000,), 0.7, dtype=torch.float64)
+    correct_n = (torch.arange(1000) % 5 > 0).double()
+    assert adaptive_calibration_error(*fine_sums(confidence_n, correct_n)) == pytest.approx(0.1, rel=1e-12)
+
+
+def test_fine_bins_tell_confidences_near_one_apart() -> None:
+    against_n = torch.tensor([1e4, 1.0, 1e-3, 1e-5, 1e-6], dtype=torch.float64)
+    fine_n = fine_bin_of(against_n)
+    assert fine_n.diff().min() > 200
+    expected = (16 + stats.logistic.ppf(1 / (1 + against_n.numpy()))) / 32 * FINE_BINS
+    assert fine_n.tolist() == np.floor(expected).astype(int).tolist()
+    edges_n = torch.tensor([math.inf, 1e30, 0.0, 1e-30, math.nan], dtype=torch.float64)
+    assert fine_bin_of(edges_n).tolist() == [0, 0, FINE_BINS - 1, FINE_BINS - 1, 0]
+
+
+def test_bins_hold_their_lower_edge_and_the_last_both() -> None:
+    confidence_n = torch.tensor([0.0, 0.2499, 0.25, 0.5, 0.75, 0.9999, 1.0])
+    assert bin_of(confidence_n, 4).tolist() == [0, 0, 1, 2, 3, 3, 3]
+
+
+def test_the_classwise_error_is_the_mean_over_classes() -> None:
+    excess_km = torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64)
+    assert classwise_calibration_error(excess_km, 10) == pytest.approx((0.3 + 0.05) / 2)
+
+
+def test_nothing_measured_is_not_a_number() -> None:
+    none = torch.zeros(15, dtype=torch.float64)
+    assert math.isnan(expected_calibration_error(none, none, none))
+    assert math.isnan(maximum_calibration_error(none, none, none))
+    assert math.isnan(debiased_calibration_error(none, none, none))
+    assert math.isnan(calibration_floor(none, none, none))
+    assert math.isnan(adaptive_calibration_error(none, none, none))
+    assert math.isnan(classwise_calibration_error(none[None], 0))

@@ -1,0 +1,58 @@
+"""Quantiles of durations, the matrix product's speed, energy counters."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
+
+
+def test_quantiles_are_those_of_all_durations_to_a_percent() -> None:
+    values = np.random.default_rng(0).lognormal(-3, 1, 5000)
+    durations = Durations()
+    for value in values:
+        durations.add(value)
+    for share in (0.05, 0.5, 0.95):
+        assert durations.quantile(share) == pytest.approx(np.quantile(values, share), rel=0.011)
+
+
+def test_counts_carry_over_and_extremes_have_a_bin() -> None:
+    durations = Durations({10: 3})
+    durations.add(0.0)
+    durations.add(1e9)
+    again = Durations(durations.counts)
+    assert again.quantile(0.5) == durations.quantile(0.5) == pytest.approx(1e-5 * 1.01**10.5)
+    assert sum(again.counts.values()) == 5
+    assert Durations().quantile(0.5) is None
+
+
+def test_the_peak_is_at_least_what_a_product_reaches() -> None:
+    peak = matmul_peak(torch.device("cpu"), torch.float32)
+    a = torch.randn(512, 512)
+    a @ a
+    begun = time.perf_counter()
+    a @ a
+    assert peak > 0.3 * 2 * 512**3 / (time.perf_counter() - begun)
+
+
+def test_utilisation_is_a_share_of_all_peaks() -> None:
+    assert utilisation(1000.0, 2e6, [4e9, 4e9]) == pytest.approx(0.25)
+    assert utilisation(1000.0, None, [4e9]) is None
+    assert utilisation(1000.0, 2e6, [0.0]) is None
+
+
+def test_energy_is_the_difference_of_the_counters(tmp_path: Path) -> None:
+    counters = [tmp_path / f"intel-rapl:{index}" / "energy_uj" for index in range(2)]
+    for counter in counters:
+        counter.parent.mkdir()
+        counter.write_text("1000000\n")
+    energy = Energy(torch.device("cpu"), tmp_path)
+    counters[0].write_text("3500000\n")
+    assert energy.joules() == pytest.approx(2.5)
+    counters[1].write_text("0\n")  # wrapped around
+    assert energy.joules() is None
+    assert energy.joules() == 0.0
+    assert Energy(torch.device("cpu"), tmp_path / "none").joules() is None

@@ -1,0 +1,133 @@
+"""What is seen inside a model, against a plain forward pass and against cases known beforehand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTEXT, VOCABULARY, decoder
+from scipy.stats import entropy
+from torch import Tensor
+
+from lm.data.batch import Batch
+from lm.metrics.probe import Inside, first_rows, inspect
+from lm.model.attention import SoftmaxAttention
+from lm.model.transformer import Decoder
+
+
+def batch(rows: int = 3) -> Batch:
+    tokens_bt = torch.randint(0, VOCABULARY, (rows, CONTEXT + 1), generator=torch.Generator().manual_seed(0))
+    return Batch((tokens_bt[:, :-1],), tokens_bt[:, 1:], torch.arange(rows))
+
+
+def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
+    """Attention weights (b, h, q, s) of each layer, from the plain form."""
+    found: list[Tensor] = []
+    plain = SoftmaxAttention.plain
+
+    def caught(self: SoftmaxAttention, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        mixed, weights = plain(self, *arguments)
+        found.append(weights.detach())
+        return mixed, weights
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SoftmaxAttention, "plain", caught)
+        for block in model.blocks:
+            block.attention.softcap = 1e9  # takes the plain form and changes nothing
+        model(tokens_bt)
+    for block in model.blocks:
+        block.attention.softcap = None
+    return found
+
+
+@pytest.mark.parametrize("position", ["Rope", "Alibi", "Sinusoidal", "T5Bias"])
+def test_entropy_and_first_share_are_those_of_the_weights(position: str) -> None:
+    model = decoder({"position": position, "initializer": "Xavier"}).double().eval()
+    given = batch()
+    inside = inspect(model, given)
+    for layer, weights in enumerate(weights_of(model, given.inputs[0])):
+        rows = weights.numpy()[:, :, 1:, :]
+        expected = entropy(rows, axis=-1) / np.log(np.arange(2, CONTEXT + 1))
+        assert inside.entropy[layer] == pytest.approx(expected.mean((0, 2)).tolist(), rel=1e-9)
+        assert inside.first_share[layer] == pytest.approx(rows[..., 0].mean((0, 2)).tolist(), rel=1e-9)
+
+
+def test_equal_scores_have_the_entropy_of_all_keys() -> None:
+    model = decoder({"position": "NoPosition"})
+    for block in model.blocks:
+        block.attention.query.weight.data.zero_()
+        block.attention.query.bias.data.zero_()
+    inside = inspect(model, batch())
+    assert np.allclose(inside.entropy, 1.0, atol=1e-6)
+    assert np.allclose(inside.largest_logit, 0.0)
+    shares = np.mean([1 / n for n in range(2, CONTEXT + 1)])
+    assert np.allclose(inside.first_share, shares, atol=1e-6)
+    assert inside.flags() == []
+
+
+def test_the_largest_logit_is_scaled_seen_and_before_the_softmax() -> None:
+    model = decoder({"position": "NoPosition", "attention": {"class_path": "MultiHead", "init_args": {"scale": 0.5}}})
+    attention, given = model.blocks[0].attention, batch(1)
+    seen: list[Tensor] = []
+    attention.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model(*given.inputs)
+    q_bhqk, k_bhsk, _ = attention.projected(seen[0], model.position)
+    scores = 0.5 * q_bhqk @ k_bhsk.transpose(-1, -2)
+    lower = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).tril()
+    expected = scores[0].masked_fill(~lower, -math.inf).amax((1, 2))
+    assert inspect(model, given).largest_logit[0] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_the_residual_stream_is_measured_after_each_block() -> None:
+    model = decoder({}).eval()
+    given, seen = batch(), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda module, given, x_btd: seen.append(float(x_btd.norm(dim=-1).mean())))
+    inside = inspect(model, given)
+    assert inside.residual_norm == pytest.approx(seen, rel=1e-6)
+
+
+def test_units_that_never_fire_are_dead() -> None:
+    model = decoder({"mlp": "ReLU"})
+    up = model.blocks[1].mlp.up
+    hidden = up.out_features
+    up.weight.data[: hidden // 4].zero_()
+    up.bias.data[: hidden // 4] = -1.0
+    up.bias.data[hidden // 4 :] = 10.0
+    inside = inspect(model, batch())
+    assert inside.dead_share[1] == pytest.approx(0.25)
+    assert inspect(decoder({"mlp": "GELU"}), batch()).dead_share == []
+
+
+def test_looking_changes_nothing() -> None:
+    model = decoder({"dropout": 0.5, "mlp": "ReLU"}).train()
+    state, before = torch.random.get_rng_state(), {name: p.clone() for name, p in model.named_parameters()}
+    inspect(model, batch())
+    assert model.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_collapse_is_flagged_and_health_is_not() -> None:
+    healthy = Inside(entropy=[[0.5, 0.05]], largest_logit=[[3.0, 40.0]], first_share=[[0.1, 0.2]])
+    assert healthy.flags() == []
+    sharp = Inside(
+        entropy=[[0.5, 0.6], [0.02, 0.1]], largest_logit=[[3.0, 4.0], [2e4, 1.0]], first_share=[[0.1], [0.2]]
+    )
+    assert sharp.flags() == [
+        "attention of layer 1 collapsed: mean entropy 0.060 ln n, under 0.1",
+        "attention logit of layer 1 at 2e+04, over 1e+04",
+    ]
+    assert Inside(entropy=[[0.5]], largest_logit=[[math.nan]], first_share=[[0.0]]).flags() != []
+
+
+def test_a_model_without_a_softmax_has_no_entropy() -> None:
+    inside = inspect(decoder({"attention": "LinearAttention"}), batch())
+    assert inside.entropy == []
+    assert set(inside.headline()) == {"residual_norm"}
+
+
+def test_first_rows_cuts_every_part() -> None:
+    cut = first_rows(batch(5), 2)
+    assert [len(x) for x in (*cut.inputs, cut.targets_bt, cut.rows_b)] == [2, 2, 2]

@@ -1,0 +1,143 @@
+"""The fitted temperature against scipy's minimiser, exactly known answers, and what it must leave alone."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lm.metrics.temperature import fit_temperature, loss_and_slope
+
+Batch = tuple[Tensor, Tensor]
+
+
+def sampled(n: int = 3000, v: int = 30, scale: float = 1.0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
+    """Logits `scale` times those that the targets are sampled from."""
+    random = torch.Generator().manual_seed(seed)
+    logits_nv = 2 * torch.randn(n, v, generator=random, dtype=torch.float64)
+    targets_n = torch.multinomial(logits_nv.softmax(1), 1, generator=random)[:, 0]
+    return (scale * logits_nv).to(dtype), targets_n
+
+
+def passes_over(*batches: Batch) -> Callable[[], Iterator[Batch]]:
+    return lambda: iter(batches)
+
+
+def scipys(logits_nv: Tensor, targets_n: Tensor) -> float:
+    def loss(log_temperature: float) -> float:
+        return float(cross_entropy(logits_nv.double() / math.exp(log_temperature), targets_n))
+
+    found = minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10})
+    return math.exp(found.x)
+
+
+@pytest.mark.parametrize("scale", [0.008, 0.01, 0.3, 1.0, 3.0, 100.0])
+def test_the_temperature_is_scipys(scale: float) -> None:
+    batch = sampled(scale=scale)
+    found = fit_temperature(passes_over(batch))
+    assert found == pytest.approx(scipys(*batch), rel=1e-5)
+    assert found == pytest.approx(scale, rel=0.1)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 3.0])
+def test_targets_that_are_as_frequent_as_their_probability_give_back_the_temperature(temperature: float) -> None:
+    counts_cv = torch.tensor([[70, 20, 9, 1], [40, 30, 20, 10], [97, 1, 1, 1]])
+    logits_nv = temperature * counts_cv.double().log().repeat_interleave(100, 0)
+    targets_n = torch.cat([torch.arange(4).repeat_interleave(counts_v) for counts_v in counts_cv])
+    assert fit_temperature(passes_over((logits_nv, targets_n))) == pytest.approx(temperature, abs=1e-6)
+
+
+def test_three_times_the_logits_of_a_calibrated_model_give_three() -> None:
+    """Every token stands for its whole distribution: each target once, as often as its probability in thousands."""
+    counts_v = torch.tensor([500, 250, 125, 60, 30, 20, 10, 5])
+    logits_nv = 3 * counts_v.double().log().expand(1000, 8)
+    targets_n = torch.arange(8).repeat_interleave(counts_v)
+    found = fit_temperature(passes_over((logits_nv.float(), targets_n)))
+    assert found == pytest.approx(3.0, abs=1e-3)
+    assert found == pytest.approx(scipys(logits_nv.float(), targets_n), abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_temperature_next_to_the_bound_is_not_jumped_over(seed: int) -> None:
+    batch = sampled(1000, scale=0.0075, seed=seed)
+    assert fit_temperature(passes_over(batch)) == pytest.approx(scipys(*batch), rel=1e-5)
+
+
+def test_the_loss_and_its_slope_are_torchs() -> None:
+    logits_nv, targets_n = sampled(100, 7)
+    log_temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    expected = cross_entropy(logits_nv / log_temperature.exp(), targets_n, reduction="sum")
+    expected.backward()
+    found = loss_and_slope(logits_nv, targets_n, log_temperature.detach())
+    torch.testing.assert_close(found, torch.stack([expected.detach(), log_temperature.grad]), rtol=1e-12, atol=0)
+
+
+def test_batches_and_ignored_targets_change_nothing() -> None:
+    logits_nv, targets_n = sampled(400, scale=2)
+    whole = fit_temperature(passes_over((logits_nv, targets_n)))
+    padded = (torch.full((5, 30), math.nan, dtype=torch.float64), torch.full((5,), -100))
+    parts = zip(logits_nv.split(37), targets_n.split(37), strict=True)
+    assert fit_temperature(passes_over(*parts, padded)) == pytest.approx(whole, rel=1e-9)
+
+
+def test_half_precision_is_fitted_exactly() -> None:
+    logits_nv, targets_n = sampled(500, scale=2, dtype=torch.bfloat16)
+    found = fit_temperature(passes_over((logits_nv, targets_n)))
+    assert found == pytest.approx(scipys(logits_nv, targets_n), rel=1e-5)
+
+
+def test_the_fit_lowers_the_loss_and_leaves_the_top_token() -> None:
+    logits_nv, targets_n = sampled(scale=1.7)
+    scaled_nv = logits_nv / fit_temperature(passes_over((logits_nv, targets_n)))
+    assert cross_entropy(scaled_nv, targets_n) < cross_entropy(logits_nv, targets_n)
+    assert torch.equal(scaled_nv.argmax(1), logits_nv.argmax(1))
+
+
+def test_it_takes_few_passes() -> None:
+    batch, calls = sampled(500, scale=3), []
+
+    def passes() -> list[Batch]:
+        calls.append(1)
+        return [batch]
+
+    fit_temperature(passes)
+    assert len(calls) <= 20
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_where_every_token_is_right_the_temperature_is_small_and_bounded(scale: float) -> None:
+    logits_nv, _ = sampled(200, scale=scale)
+    found = fit_temperature(passes_over((logits_nv, logits_nv.argmax(1))))
+    assert math.exp(-5) <= found < 0.05
+
+
+def test_where_confidence_is_worthless_the_temperature_is_the_upper_bound() -> None:
+    logits_nv, _ = sampled(200)
+    assert fit_temperature(passes_over((logits_nv, logits_nv.argmin(1)))) == pytest.approx(math.exp(5))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_it_works_whatever_the_mode_of_gradients(context: Callable[[], torch.autograd.grad_mode.no_grad]) -> None:
+    logits_nv, targets_n = sampled(200)
+    expected = fit_temperature(passes_over((logits_nv, targets_n)))
+    with context():
+        copy_nv = logits_nv.clone().requires_grad_(context is torch.enable_grad)
+        assert fit_temperature(passes_over((copy_nv, targets_n))) == expected
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_are_refused(bad: float) -> None:
+    logits_nv, targets_n = sampled(20)
+    logits_nv[3, (targets_n[3] + 1) % 30] = bad
+    with pytest.raises(ValueError, match="finite"):
+        fit_temperature(passes_over((logits_nv, targets_n)))
+
+
+def test_no_tokens_are_refused() -> None:
+    logits_nv, _ = sampled(20)
+    for batches in ((), ((logits_nv, torch.full((20,), -100)),)):
+        with pytest.raises(ValueError, match="no tokens"):
+            fit_temperature(passes_over(*batches))

@@ -1,0 +1,274 @@
+"""The report of a search, against Optuna's own fronts and a variance that is known."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from rich.console import Console
+
+from lm.config import InputError
+from lm.report import importance
+from lm.report.importance import importances, shares
+from lm.report.study import Study, edge, load_study, notes, warnings_of, write_study
+from lm.report.study_figures import ABSENT, FIGURES, draw_study, parallel_coordinates, pareto, position, slices
+from lm.results import FORMAT, to_json, write_atomic
+
+LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
+WIDTH = {"low": 16, "high": 96, "log": False, "step": 16, "int": True}
+KIND = {"choices": ["Alibi", "Rope"]}
+BASE = {"low": 100.0, "high": 1e5, "log": True, "step": None, "int": False}
+SPACE: dict[str, dict[str, Any]] = {"lr": LR, "width": WIDTH, "kind": KIND, "kind.Rope.base": BASE}
+
+
+def trial(number: int, values: list[float] | None, state: str = "complete", **params: Any) -> dict[str, Any]:
+    return {
+        "number": number,
+        "state": state,
+        "params": params,
+        "values": values,
+        "reason": None if state != "failed" else "no luck",
+        "cells": {"0": "c"},
+        "seconds": 1.5,
+        "reported": {},
+    }
+
+
+def drawn(count: int, seed: int = 0, objectives: int = 1) -> list[dict[str, Any]]:
+    """Trials drawn evenly from the space, with values that are random numbers."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        params: dict[str, Any] = {
+            "lr": float(10 ** generator.uniform(-4, -1)),
+            "width": int(16 * generator.integers(1, 7)),
+            "kind": ["Alibi", "Rope"][number % 2],
+        }
+        if number % 2:
+            params["kind.Rope.base"] = float(10 ** generator.uniform(2, 5))
+        found.append(trial(number, generator.normal(size=objectives).round(1).tolist(), **params))
+    return found
+
+
+def write(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> Path:
+    manifest = {
+        "format": FORMAT,
+        "name": "demo",
+        "title": "A *search*",
+        "notes": "",
+        "objectives": {"nll": "lower"},
+        "space": SPACE,
+        "trials": 40,
+        "seeds": [0],
+        "methods": [{"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}],
+        "study": trials,
+        **changes,
+    }
+    write_atomic(folder / "study.json", to_json(manifest))
+    return folder
+
+
+# the best ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ways", [["lower"], ["higher"], ["lower", "lower"], ["lower", "higher"]])
+def test_the_best_are_those_that_optuna_finds(tmp_path: Path, ways: list[str]) -> None:
+    trials = drawn(40, objectives=len(ways))
+    names = ["nll", "accuracy"][: len(ways)]
+    study = load_study(write(tmp_path, trials, objectives=dict(zip(names, ways, strict=True))))
+    directions = ["minimize" if way == "lower" else "maximize" for way in ways]
+    theirs = optuna.create_study(directions=directions)
+    theirs.add_trials([optuna.trial.create_trial(values=one["values"]) for one in trials])
+    expected = {one.number for one in theirs.best_trials}
+    if len(ways) > 1:
+        assert set(study.best.number) == expected
+    values = study.best[names[0]].tolist()
+    assert values == sorted(values, reverse=ways[0] == "higher")
+    assert study.best.number.iloc[0] in expected
+
+
+def test_only_complete_trials_are_ranked(tmp_path: Path) -> None:
+    others = [trial(1, None, "pruned", lr=0.01), trial(2, None, "failed", lr=0.01), trial(3, None, "open")]
+    study = load_study(write(tmp_path, [trial(0, [2.0], lr=0.02, width=32, kind="Alibi"), *others]))
+    assert study.best.number.tolist() == [0]
+    lines = notes(study)
+    assert lines[0] == "4 of 40 trials: 1 complete, 1 pruned, 1 failed, 1 open."
+    assert lines[1].startswith("Failed: trial 2: no luck.")
+
+
+def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"study\.json"):
+        load_study(tmp_path)
+    with pytest.raises(InputError, match="another version"):
+        load_study(write(tmp_path, [], format=FORMAT + 1))
+
+
+# edges ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "described", "expected"),
+    [
+        (1e-4, LR, "low"),
+        (10**-3.86, LR, "low"),  # 4.7 % of three decades
+        (10**-3.84, LR, None),
+        (0.06, LR, None),  # though 60 % along, counted evenly, it is 93 % along in logarithms
+        (0.08, LR, "high"),
+        (16, WIDTH, "low"),
+        (32, WIDTH, None),
+        (96, WIDTH, "high"),
+        (None, LR, None),
+        (float("nan"), LR, None),
+        ("Rope", KIND, None),
+    ],
+)
+def test_the_edge_of_a_range_is_five_per_cent_of_it(
+    value: Any, described: dict[str, Any], expected: str | None
+) -> None:
+    assert edge(value, described) == expected
+
+
+def test_the_best_at_an_edge_is_warned_of(tmp_path: Path) -> None:
+    trials = [trial(0, [1.0], lr=0.0999, width=48, kind="Alibi"), trial(1, [2.0], lr=0.01, width=16, kind="Alibi")]
+    found = warnings_of(load_study(write(tmp_path, trials)))
+    assert len(found) == 1
+    assert found[0].startswith("lr: the best trial lies at the high end of its range, 0.1:")
+
+
+def test_a_front_is_warned_of_where_most_of_it_lies_at_an_edge(tmp_path: Path) -> None:
+    widths = [16, 16, 48]
+    trials = [trial(n, [n, -n], lr=0.01, width=width, kind="Alibi") for n, width in enumerate(widths)]
+    found = warnings_of(load_study(write(tmp_path, trials, objectives={"nll": "lower", "ece": "lower"})))
+    assert [line.split(":")[1] for line in found] == [" 2 of 3 on the front lie at the low end of its range, 16"]
+
+
+# importances ---------------------------------------------------------------------------------------------------------
+
+
+def even(name: str) -> dict[str, dict[str, Any]]:
+    return {name: {"low": 0.0, "high": 1.0, "log": False, "step": None, "int": False}}
+
+
+def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
+    line = np.linspace(0, 1, 15)
+    frame = pd.DataFrame(itertools.product(line, line), columns=["a", "b"])
+    frame["nll"] = 2 * frame.a + frame.b  # variances 4 : 1
+    found = shares(frame, "nll", {**even("a"), **even("b")}, seed=0)
+    np.testing.assert_allclose(found, [0.8, 0.2], atol=0.02)
+
+
+def test_intervals_hold_the_estimate_and_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "RESAMPLES", 12)
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": generator.random(30), "b": generator.random(30)})
+    frame["nll"] = 3 * frame.a + frame.b
+    space = {**even("b"), **even("a")}
+    found = importances(frame, ["nll"], space)
+    assert isinstance(found, dict)
+    assert [row.name for row in found["nll"]] == ["a", "b"]
+    assert sum(row.share for row in found["nll"]) == pytest.approx(1)
+    assert all(0 <= row.low < row.high <= 1 for row in found["nll"])
+    assert found["nll"][0].low > 0.5
+    assert importances(frame, ["nll"], space) == found
+
+
+def test_there_are_no_importances_of_what_does_not_vary(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.5], "nll": [1.0, 2.0]})
+    assert "two parameters" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
+    frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.6], "nll": [1.0, 1.0]})
+    assert "the same in every trial" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.6], "nll": [1.0, 2.0]})
+    assert "pip install scikit-learn" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
+
+
+# figures -------------------------------------------------------------------------------------------------------------
+
+
+def test_positions_run_along_the_axis() -> None:
+    assert position(1e-4, LR) == 0
+    assert position(10**-2.5, LR) == pytest.approx(0.5)
+    assert position(56, WIDTH) == pytest.approx(0.5)
+    assert [position(kind, KIND) for kind in KIND["choices"]] == [0, 1]
+    assert position(None, LR) == position(float("nan"), LR) == ABSENT
+
+
+def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
+    trials = [*drawn(12, objectives=2), trial(12, None, "pruned", lr=0.01, width=16, kind="Alibi")]
+    study = load_study(write(tmp_path, trials, objectives={"nll": "lower", "parameters": "lower"}))
+    figure = slices(study)
+    assert figure is not None
+    by_label = {axes.get_xlabel(): axes.get_lines()[0].get_xydata() for axes in figure.axes if axes.get_visible()}
+    np.testing.assert_array_equal(by_label["lr"], [[t["params"]["lr"], t["values"][0]] for t in trials[:12]])
+    assert len(by_label["kind.Rope.base"]) == 6
+    figure = parallel_coordinates(study)
+    assert figure is not None
+    crossing = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 4]
+    assert len(crossing) == 12
+    assert sum(line.get_ydata()[3] == ABSENT for line in crossing) == 6
+    figure = pareto(study)
+    assert figure is not None
+    front = figure.axes[0].get_lines()[1].get_xydata()
+    np.testing.assert_array_equal(front, study.best.sort_values("parameters")[["parameters", "nll"]])
+    assert figure.axes[0].get_xlabel() == "parameters"
+    plt.close("all")
+
+
+@pytest.mark.parametrize("objectives", [{"nll": "lower"}, {"nll": "lower", "accuracy": "higher"}])
+def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, objectives: dict[str, str]) -> None:
+    study = load_study(write(tmp_path, drawn(4, objectives=len(objectives)), objectives=objectives))
+    other = "history" if len(objectives) > 1 else "pareto"
+    assert draw_study(study, tmp_path) == [name for name in FIGURES if name != other]
+    for name in draw_study(study, tmp_path):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
+    assert plt.get_fignums() == []
+
+
+# the report ----------------------------------------------------------------------------------------------------------
+
+
+def report(folder: Path) -> tuple[Study, str, str]:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    study = write_study(folder, console)
+    return study, (folder / "table.md").read_text(), console.export_text()
+
+
+def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "RESAMPLES", 2)
+    trials = drawn(12)
+    best = min(trials, key=lambda one: (one["values"][0], one["number"]))
+    _, page, text = report(write(tmp_path, trials, seeds=[0, 4]))
+    assert page.startswith("# A \\*search\\*\n")
+    first = page.split("| --- |")[-1].splitlines()[1]
+    assert first.startswith(f"| {best['number']} | {best['values'][0]:.4f} | {best['params']['lr']:.4g} |")
+    for words in (
+        "12 of 40 trials: 12 complete.",
+        "mean over seeds 0, 4",
+        "sampler tpe (seed 3), pruner none",
+        "The best of 12 looks better than it is",
+        "Exploratory",
+        "fANOVA",
+        "bootstrap",
+    ):
+        assert words in page
+        assert words in text
+    csv = pd.read_csv(tmp_path / "trials.csv")
+    assert csv["nll"].tolist() == [one["values"][0] for one in trials]
+    assert csv["kind.Rope.base"].isna().sum() == 6
+
+
+def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> None:
+    _, page, _ = report(write(tmp_path, drawn(9)))
+    assert "9 complete trials are too few; it takes 10" in page
+    _, page, _ = report(write(tmp_path, []))
+    assert "0 of 40 trials: none yet." in page
+    assert "Best trials" not in page

@@ -1,0 +1,184 @@
+"""`lm sweep` end to end: processes, pruning, kills, and the report."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.results import Store
+
+pytestmark = pytest.mark.slow
+
+SPACE: dict[str, Any] = {
+    "optim.lr": {"low": "1e-4", "high": 0.1, "log": True},
+    "model.heads": {"choices": [1, 2, 3]},
+    "model.position": {
+        "choices": ["Alibi", {"class_path": "Rope", "space": {"base": {"low": 100, "high": "1e5", "log": True}}}]
+    },
+}
+
+
+def write(folder: Path, name: str = "small", **changes: Any) -> Path:
+    (folder / "base.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 24}}))
+    path = folder / f"{name}.yaml"
+    tree = {"base": "base.yaml", "space": SPACE, "trials": 8, **changes}
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def command(spec: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "lm", "sweep", str(spec), "--out", str(out), "--checkpoint-seconds", "0", *more]
+
+
+def sweep(spec: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(spec, out, *more), capture_output=True, text=True, timeout=300)
+
+
+def study(out: Path, name: str = "small") -> dict[str, Any]:
+    """What a search left, and that it agrees with the records and with Optuna's own reading of the journal."""
+    found: dict[str, Any] = json.loads((out / name / "study.json").read_text())
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(out / name / "study.journal"))
+    )
+    theirs = optuna.load_study(study_name=name, storage=storage).trials
+    store = Store(out)
+    assert [trial["params"] for trial in found["study"]] == [trial.params for trial in theirs]
+    for trial, other in zip(found["study"], theirs, strict=True):
+        if trial["state"] == "complete":
+            records = [store.record(cell) for cell in trial["cells"].values()]
+            expected = [
+                sum({**r["metrics"], **r["cost"]}[quantity] for r in records) / len(records)
+                for quantity in found["objectives"]
+            ]
+            assert trial["values"] == other.values == pytest.approx(expected, rel=1e-12)
+        elif trial["state"] == "pruned":
+            assert not any(store.finished(cell) for cell in trial["cells"].values())
+    return found
+
+
+def test_every_trial_ends_as_what_it_was(tmp_path: Path) -> None:
+    spec = write(tmp_path, pruner={"name": "median", "n_startup_trials": 2}, trials=12)
+    done = sweep(spec, tmp_path / "out", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    found = study(tmp_path / "out")
+    states = [trial["state"] for trial in found["study"]]
+    assert len(states) == 12
+    assert set(states) == {"complete", "pruned", "failed"}
+    for trial in found["study"]:
+        assert (trial["state"] == "failed") == (trial["params"]["model.heads"] == "3")
+        if trial["state"] == "failed":
+            assert trial["reason"] == "model: heads=3 must divide width=16"
+            assert f"trial {trial['number']}: failed: model: heads=3 must divide width=16" in done.stderr
+    assert done.stderr.count("pruned: stopped after step") == states.count("pruned")
+    assert not list((tmp_path / "out/cells").glob(".*.work"))
+    assert {path.name for path in (tmp_path / "out/small").glob("*.png")} == {
+        "history.png",
+        "slices.png",
+        "parallel_coordinates.png",
+    }
+    table = (tmp_path / "out/small/table.md").read_text()
+    again = sweep(spec, tmp_path / "out", "--workers", "2")
+    assert "12 done, 0 to come" in again.stderr
+    assert (tmp_path / "out/small/table.md").read_text() == table
+
+
+def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path) -> None:
+    spec, out = write(tmp_path, sampler="random", trials=6), tmp_path / "out"
+    for _ in range(3):
+        process = subprocess.Popen(command(spec, out, "--workers", "2"), stderr=subprocess.DEVNULL)
+        before = len(list(out.glob("cells/[0-9a-f]*")))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if len(list(out.glob("cells/[0-9a-f]*"))) > before or list(out.glob("cells/.*.work/last.ckpt")):
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    journal = out / "small/study.journal"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 4, "wor')  # a line torn by a kill
+    done = sweep(spec, out, "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    found = study(out)
+    assert len(found["study"]) == 6
+    assert {trial["state"] for trial in found["study"]} <= {"complete", "failed"}
+    assert not list((out / "cells").glob(".*.work"))
+
+
+def test_a_second_process_is_refused_in_one_line(tmp_path: Path) -> None:
+    spec, out = write(tmp_path), tmp_path / "out"
+    first = subprocess.Popen(command(spec, out, "--workers", "1"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (out / "small/study.journal").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    second = sweep(spec, out)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    assert second.returncode == 2
+    assert second.stderr.strip().endswith("another process works on this study; wait for it, or use another --out")
+    assert len(second.stderr.strip().splitlines()) == 1
+
+
+def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path) -> None:
+    space = {"model.layers": {"choices": [1, 2]}}
+    objectives = {"nll": "lower", "parameters": "lower"}
+    options = {"space": space, "sampler": "grid", "trials": 2, "seeds": [0, 1], "objectives": objectives}
+    first = sweep(write(tmp_path, "first", **options), tmp_path / "out")
+    assert first.returncode == 0, first.stderr
+    cells = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")}
+    second = sweep(write(tmp_path, "second", **options), tmp_path / "out")
+    assert second.stderr.count("trained already") == 4
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")} == cells
+    values = [[t["values"] for t in study(tmp_path / "out", name)["study"]] for name in ("first", "second")]
+    assert values[0] == values[1]
+    assert (tmp_path / "out/second/pareto.svg").is_file()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
+def test_all_processes_of_a_cell_stop_when_it_is_pruned(tmp_path: Path, strategy: str) -> None:
+    common = {"trainer.devices": 2, "trainer.strategy": strategy, "trainer.max_steps": 5000}
+    space = {"optim.lr": {"choices": [0.01, 1.0e-9]}}
+    pruner = {"name": "median", "n_startup_trials": 1}
+    spec = write(tmp_path, space=space, common=common, sampler="grid", trials=2, pruner=pruner)
+    short = sweep(spec, tmp_path / "out", "--workers", "1", "--set", "trainer.max_steps=12")
+    assert short.returncode == 0, short.stderr
+    assert [trial["state"] for trial in study(tmp_path / "out")["study"]] == ["complete", "pruned"]
+    assert not list((tmp_path / "out/cells").glob(".*.work"))
+
+
+def test_a_plan_trains_and_writes_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*command(write(tmp_path), tmp_path / "out"), "--plan"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "0.0001 to 0.1, logarithmic" in done.stdout
+    assert "8 trials of 1 seed; about" in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--trials", "0"], ["--trials", "from 1"]),
+        (["--workers", "0"], ["--workers", "1 or more"]),
+        (["--seed", "1"], ["seed", "seeds"]),
+        (["--optim.lr", "1"], ["optim.lr", "is searched"]),
+        (["--set", "model.witdh=3"], ["model.witdh", "Did you mean width?"]),
+    ],
+)
+def test_a_wrong_command_is_answered_in_one_line(tmp_path: Path, more: list[str], words: list[str]) -> None:
+    done = sweep(write(tmp_path), tmp_path / "out", *more)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    for word in words:
+        assert word in done.stderr

@@ -1,0 +1,419 @@
+"""Studies on disk, and trials as cells: against Optuna's own calculations, and as if never interrupted."""
+
+import contextlib
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from lm.cell import Cell
+from lm.config import InputError, Tree, run_id
+from lm.data.tokens import Facts
+from lm.results import FORMAT, Store
+from lm.sweep import study as studies
+from lm.sweep import trials
+from lm.sweep.plan import Planned
+from lm.sweep.space import Space, read_space
+from lm.sweep.spec import Method, SweepSpec
+from lm.sweep.study import open_study, owned, repair
+from lm.sweep.trials import Search, Searches
+
+SETTINGS = {"max_steps": 40, "val_check_interval": 10, "limit_val_batches": 2, "accumulate_grad_batches": 1}
+LINE: dict[str, Any] = {"x": {"low": -4.0, "high": 4.0}, "y": {"low": -4.0, "high": 4.0}}
+MIXED: dict[str, Any] = {
+    "x": {"low": 0.01, "high": 10, "log": True},
+    "kind": {"choices": ["a", {"class_path": "b", "space": {"n": {"low": 1, "high": 4, "int": True}}}]},
+}
+Answer = Callable[[Tree], dict[str, Any]]
+
+
+def spec(space: Any = LINE, **changes: Any) -> SweepSpec:
+    read = space if isinstance(space, Space) else read_space(space, "space")
+    defaults: dict[str, Any] = {"objectives": {"nll": "lower"}, "trials": 8, "seeds": [0]}
+    return SweepSpec(**{"name": "s", "title": "S", "tree": {}, "space": read, **defaults, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _cells_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell is its changes and its seed; `x` above 100 cannot be built."""
+
+    def made(tree: Tree) -> Cell:
+        if isinstance(tree.get("x"), float) and tree["x"] > 100:
+            raise InputError("x: too large")
+        facts = Facts(**dict.fromkeys(Facts.__dataclass_fields__, 0))
+        return Cell(tree, facts, run_id(tree))
+
+    monkeypatch.setattr(trials, "check", made)
+    monkeypatch.setattr(trials, "with_seed", lambda cell, seed: made({**cell.config, "seed": seed}))
+
+
+def well(tree: Tree) -> dict[str, Any]:
+    """A record whose NLL is the distance to a point, plus a little for the seed."""
+    value = (tree.get("x", 0) - 1) ** 2 + (tree.get("y", 0) + 2) ** 2 + 0.1 * tree["seed"]
+    return {"status": "ok", "error": None, "metrics": {"nll": value}, "cost": {"parameters": 1 + abs(tree.get("x", 0))}}
+
+
+class World:
+    """Trains the cells of searches with several workers at a time, in a fixed order, without processes."""
+
+    def __init__(self, answer: Answer = well, workers: int = 1, validations: int = 0) -> None:
+        self.answer, self.workers, self.validations = answer, workers, validations
+        self.trained: list[Tree] = []
+        self.pruned: list[Tree] = []
+        self.said: list[tuple[str, str, int]] = []
+        self.store: Store | None = None
+
+    def keep(self, cell: str, record: dict[str, Any]) -> None:
+        assert self.store is not None
+        self.store.work(cell).mkdir(parents=True)
+        self.store.finish(cell, {"format": FORMAT, **record})
+
+    def say(self, name: str, outcome: str, cells: int) -> None:
+        self.said.append((name, outcome, cells))
+
+    def run(self, source: Searches, limit: int = 10**6) -> None:
+        running: list[Planned] = []
+        while limit:
+            while len(running) < self.workers and (planned := source.take()):
+                running.append(planned)
+            if not running:
+                return
+            planned, limit = running.pop(0), limit - 1
+            tree = planned.cell.config
+            record = self.answer(tree)
+            for step in range(10, 10 * self.validations + 1, 10):
+                if not source.judge(planned, step, {"nll": record["metrics"]["nll"] + 100 / step}):
+                    record = {"status": "pruned", "error": "stopped"}
+                    self.pruned.append(tree)
+                    break
+            else:
+                self.trained.append(tree)
+                self.keep(planned.cell.id, record)
+            source.ended(planned, record)
+
+
+@contextlib.contextmanager
+def searching(folder: Path, world: World, *specs: SweepSpec) -> Iterator[Searches]:
+    with contextlib.ExitStack() as stack:
+        store, found = Store(folder), []
+        world.store = store
+        for one in specs:
+            study = stack.enter_context(open_study(one, folder / one.name, SETTINGS, world.workers > 1))
+            found.append(Search(one, study, store, world.say, f"{one.name} "))
+        yield Searches(found, store)
+
+
+def carry_out(folder: Path, world: World, *specs: SweepSpec) -> list[Any]:
+    """Runs searches to their end; returns the trials of the last."""
+    with searching(folder, world, *specs) as source:
+        world.run(source)
+        return source.searches[-1].study.get_trials()
+
+
+# searching -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "random", "qmc", "nsga2"])
+def test_a_trial_is_worth_what_its_cell_measured_whatever_the_sampler(tmp_path: Path, name: str) -> None:
+    world = World(workers=2)
+    done = carry_out(tmp_path, world, spec(trials=12, sampler=Method(name)))
+    assert [trial.state for trial in done] == [TrialState.COMPLETE] * 12
+    for trial in done:
+        assert trial.value == pytest.approx((trial.params["x"] - 1) ** 2 + (trial.params["y"] + 2) ** 2, rel=1e-12)
+    assert {(tree["x"], tree["y"]) for tree in world.trained} == {(t.params["x"], t.params["y"]) for t in done}
+
+
+@pytest.mark.parametrize("name", ["tpe", pytest.param("gp", marks=pytest.mark.slow), "cmaes"])
+def test_a_sampler_that_learns_gets_near_the_best(tmp_path: Path, name: str) -> None:
+    done = carry_out(tmp_path, World(), spec(trials=25 if name == "gp" else 60, sampler=Method(name)))
+    assert min(trial.value for trial in done) < 0.3  # at random 2 % of the square lie as near
+
+
+@pytest.mark.parametrize("name", ["tpe", "random", "qmc", "nsga2", "cmaes", "gp"])
+def test_options_of_choices_are_searched_by_every_sampler(tmp_path: Path, name: str) -> None:
+    done = carry_out(tmp_path, World(), spec(MIXED, trials=12, sampler=Method(name)))
+    assert all(("kind.b.n" in trial.params) == (trial.params["kind"] == "b") for trial in done)
+    assert {trial.params["kind"] for trial in done} == {"a", "b"}
+
+
+def test_the_same_seed_suggests_the_same_and_another_does_not(tmp_path: Path) -> None:
+    runs = [
+        [t.params for t in carry_out(tmp_path / str(n), World(), spec(trials=14, sampler=Method("tpe", seed=seed)))]
+        for n, seed in enumerate([3, 3, 4])
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_a_trial_of_several_seeds_is_their_mean(tmp_path: Path) -> None:
+    world = World(workers=3)
+    for trial in carry_out(tmp_path, world, spec(seeds=[2, 5, 0], trials=4)):
+        of_seeds = [well({**trial.params, "seed": seed})["metrics"]["nll"] for seed in (2, 5, 0)]
+        assert trial.value == pytest.approx(statistics.fmean(of_seeds), rel=1e-12)
+        assert set(trial.user_attrs["cells"]) == {"0", "2", "5"}
+    assert len(world.trained) == 12
+
+
+def test_several_objectives_keep_their_order_and_direction(tmp_path: Path) -> None:
+    wanted = {"parameters": "higher", "nll": "lower"}
+    world = World()
+    with searching(tmp_path, world, spec(objectives=wanted, sampler=Method("nsga2"))) as source:
+        world.run(source)
+        study = source.searches[0].study
+        assert [way.name for way in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+        assert study.metric_names == ["parameters", "nll"]
+        for trial in study.get_trials():
+            record = well({**trial.params, "seed": 0})
+            assert trial.values == [record["cost"]["parameters"], record["metrics"]["nll"]]
+
+
+GRID = {"x": {"choices": [1, 2, 3]}, "y": {"low": 0, "high": 2, "int": True}}
+
+
+def test_a_grid_is_walked_once_through_kills_and_in_parallel(tmp_path: Path) -> None:
+    grid = spec(GRID, trials=9, sampler=Method("grid"))
+    points = {json.dumps(point, sort_keys=True) for point in grid.space.grid()}
+    world = World(workers=2)
+    for limit in (2, 1, 3):  # the process dies after that many cells, with others still running
+        with searching(tmp_path, world, grid) as source:
+            world.run(source, limit)
+    done = carry_out(tmp_path, world, grid)
+    assert len(done) == 9
+    assert {json.dumps(trial.params, sort_keys=True) for trial in done} == points
+    assert [trial.state for trial in done] == [TrialState.COMPLETE] * 9
+    assert len(world.trained) == 9
+
+
+# what goes wrong -----------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_built_diverges_or_fails_is_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
+    def answer(tree: Tree) -> dict[str, Any]:
+        if tree["x"] == "diverges" and tree["seed"] == 1:
+            return {"status": "diverged", "error": "loss not finite at step 3", "metrics": {}, "cost": {}}
+        if tree["x"] == "unmeasured":
+            return {**well({"seed": 0}), "metrics": {"nll": None}}
+        return well({"seed": 0})
+
+    world = World(answer)
+    choices = {"x": {"choices": ["fine", "diverges", "unmeasured", 101.0]}}
+    done = carry_out(tmp_path, world, spec(choices, trials=4, seeds=[0, 1], sampler=Method("grid")))
+    reasons = {trial.params["x"]: (trial.state.name, trial.user_attrs.get("reason")) for trial in done}
+    assert reasons == {
+        "fine": ("COMPLETE", None),
+        "diverges": ("FAIL", "diverged, seed 1: loss not finite at step 3"),
+        "unmeasured": ("FAIL", "nll was not measured"),
+        "101.0": ("FAIL", "x: too large"),
+    }
+    assert ("s trial 3", "failed: x: too large", 2) in world.said
+
+
+def test_the_other_seeds_of_a_failed_trial_are_left_out(tmp_path: Path) -> None:
+    world = World(lambda tree: {"status": "failed", "error": "no", "metrics": {}, "cost": {}})
+    carry_out(tmp_path, world, spec(trials=2, seeds=[0, 1, 2]))
+    assert [tree["seed"] for tree in world.trained] == [0, 0]
+    assert [cells for _, outcome, cells in world.said if "left out" in outcome] == [2, 2]
+
+
+# pruning -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_median_pruner_stops_who_is_behind_the_median_of_those_before(tmp_path: Path) -> None:
+    world = World(validations=4)
+    pruner = Method("median", {"n_startup_trials": 3, "n_warmup_steps": 10})
+    done = carry_out(tmp_path, world, spec(trials=20, sampler=Method("random"), pruner=pruner))
+    assert {trial.state for trial in done} == {TrialState.COMPLETE, TrialState.PRUNED}
+    for trial in done:
+        expected = []
+        before = [t for t in done[: trial.number] if t.state == TrialState.COMPLETE]
+        for step in (10, 20, 30, 40):
+            expected.append(step)
+            others = [t.intermediate_values[step] for t in before]
+            best = min(value for at, value in trial.intermediate_values.items() if at <= step)
+            if step >= 10 and len(others) >= 3 and best > statistics.median(others):
+                break
+        assert list(trial.intermediate_values) == expected
+    assert len(world.pruned) == sum(trial.state == TrialState.PRUNED for trial in done)
+
+
+def test_hyperband_counts_optimiser_steps(tmp_path: Path) -> None:
+    pruner = studies.pruner(spec(pruner=Method("hyperband")), {**SETTINGS, "accumulate_grad_batches": 2})
+    assert isinstance(pruner, optuna.pruners.HyperbandPruner)
+    assert (pruner._min_resource, pruner._max_resource) == (5, 40)
+    world = World(validations=4)
+    done = carry_out(tmp_path, world, spec(trials=20, sampler=Method("random"), pruner=Method("hyperband")))
+    assert world.pruned
+    assert {trial.state for trial in done} == {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+def test_the_first_seed_decides_for_all(tmp_path: Path) -> None:
+    world = World(validations=2)
+    pruner = Method("median", {"n_startup_trials": 1})
+    done = carry_out(tmp_path, world, spec(trials=6, seeds=[4, 1], sampler=Method("random"), pruner=pruner))
+    pruned = [trial for trial in done if trial.state == TrialState.PRUNED]
+    assert pruned
+    assert {tree["seed"] for tree in world.pruned} == {4}
+    assert len(world.trained) == 2 * (len(done) - len(pruned))
+
+
+def test_a_pruner_without_validations_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"pruner: .*trainer\.val_check_interval"):
+        studies.pruner(spec(pruner=Method("median")), {**SETTINGS, "val_check_interval": None})
+
+
+# one cell, one training ----------------------------------------------------------------------------------------------
+
+
+def test_a_cell_that_is_finished_is_not_trained_again(tmp_path: Path) -> None:
+    store, finished = Store(tmp_path), {"x": 2, "y": 1, "seed": 0}
+    store.work(run_id(finished)).mkdir(parents=True)
+    store.finish(run_id(finished), {"format": FORMAT, **well(finished)})
+    world = World()
+    done = carry_out(tmp_path, world, spec(GRID, trials=9, sampler=Method("grid")))
+    assert finished not in world.trained
+    assert len(world.trained) == 8
+    assert [t.value for t in done if t.params == {"x": "2", "y": 1}] == [well(finished)["metrics"]["nll"]]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_two_searches_share_workers_and_the_cells_that_both_want(tmp_path: Path, workers: int) -> None:
+    world = World(workers=workers)
+    one = spec(GRID, trials=9, sampler=Method("grid"))
+    other = spec({**GRID, "x": {"choices": [2, 3, 4]}}, name="t", trials=9, sampler=Method("grid"))
+    with searching(tmp_path, world, one, other) as source:
+        world.run(source)
+        for search in source.searches:
+            assert [t.state for t in search.study.get_trials()] == [TrialState.COMPLETE] * 9
+    assert len(world.trained) == len({json.dumps(tree) for tree in world.trained}) == 12
+
+
+def test_a_cell_goes_on_while_anyone_wants_it(tmp_path: Path) -> None:
+    world = World()
+    point = {"x": {"choices": [1]}}
+    with searching(tmp_path, world, spec(point, trials=1), spec(point, trials=1, name="t")) as source:
+        first = source.take()
+        assert first is not None
+        assert source.take() is None  # the other search waits for the same cell
+        wishes = iter([False, True, False, False])
+        for search in source.searches:
+            search.judge = lambda *_: next(wishes)  # type: ignore[method-assign]
+        assert source.judge(first, 10, {"nll": 1.0})
+        assert not source.judge(first, 20, {"nll": 1.0})
+        source.ended(first, well(first.cell.config))
+        assert [search.study.trials[0].value for search in source.searches] == [4.0, 4.0]
+
+
+# on disk -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_search_goes_on_with_the_trials_it_had_begun(tmp_path: Path) -> None:
+    world = World(workers=2)
+    with searching(tmp_path, world, spec(trials=10)) as source:
+        world.run(source, limit=4)
+        begun = [t.params for t in source.searches[0].study.get_trials() if t.state == TrialState.RUNNING]
+    assert begun
+    done = carry_out(tmp_path, world, spec(trials=10))
+    assert [trial.state for trial in done] == [TrialState.COMPLETE] * 10
+    assert [t.params for t in done if "taken_up" in t.user_attrs] == begun
+    assert len({tuple(t.params.values()) for t in done}) == 10  # the sampler does not repeat itself
+    more = carry_out(tmp_path, world, spec(trials=12))
+    assert [t.params for t in more[:10]] == [t.params for t in done]
+    assert len(more) == 12
+
+
+def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path) -> None:
+    for _ in range(4):
+        with searching(tmp_path, World(), spec(trials=1)) as source:
+            assert source.take() is not None
+    done = carry_out(tmp_path, World(), spec(trials=1))
+    assert [(t.state, t.user_attrs["reason"]) for t in done] == [(TrialState.FAIL, "left unfinished by 4 processes")]
+
+
+def test_a_journal_torn_anywhere_in_its_last_line_is_read_again(tmp_path: Path) -> None:
+    carry_out(tmp_path, World(), spec(trials=2))
+    path = tmp_path / "s/study.journal"
+    whole = path.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    for cut in (1, last // 2, last - 1):
+        path.write_bytes(whole[:-cut])
+        assert repair(path) == last - cut
+        assert path.read_bytes() == whole[:-last]
+        assert len(carry_out(tmp_path, World(), spec(trials=3))) == 3
+    assert repair(path) == 0
+    assert repair(tmp_path / "none") == 0
+
+
+def test_a_line_torn_in_the_middle_is_told_and_nothing_thrown_away(tmp_path: Path) -> None:
+    carry_out(tmp_path, World(), spec(trials=2))
+    path = tmp_path / "s/study.journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2][:5] + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match=r"study\.journal:3"):
+        carry_out(tmp_path, World(), spec(trials=2))
+    assert path.read_bytes() == b"".join(lines)
+
+
+def test_a_study_belongs_to_one_process(tmp_path: Path) -> None:
+    with owned(tmp_path / "s/study.journal"), pytest.raises(InputError, match="another process works on this study"):
+        carry_out(tmp_path, World(), spec())
+    assert len(carry_out(tmp_path, World(), spec())) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"space": read_space({**LINE, "x": {"low": -4.0, "high": 5.0}}, "space")}, r"space\.x\.high: 4\.0 -> 5\.0"),
+        ({"objectives": {"accuracy": "higher"}}, "objectives"),
+        ({"seeds": [1]}, "seeds"),
+        ({"tree": {"z": 1}}, r"base\.z: None -> 1"),
+    ],
+)
+def test_a_study_of_another_search_is_not_taken_up(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+    carry_out(tmp_path, World(), spec())
+    with pytest.raises(InputError, match=word):
+        carry_out(tmp_path, World(), spec(**{"space": LINE, **change}))
+
+
+def test_methods_are_kept_with_the_study(tmp_path: Path) -> None:
+    carry_out(tmp_path, World(), spec(trials=2, sampler=Method("tpe", {"n_startup_trials": 3}, 7)))
+    with searching(tmp_path, World(), spec(trials=4, sampler=Method("random"))) as source:
+        methods = source.searches[0].study.user_attrs["methods"]
+    assert [(m["from_trial"], m["sampler"]) for m in methods] == [
+        (0, {"name": "tpe", "seed": 7, "n_startup_trials": 3}),
+        (2, {"name": "random", "seed": 0}),
+    ]
+
+
+def test_a_study_lies_in_a_database_where_one_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    carry_out(tmp_path, World(), spec(trials=3, storage=url))
+    carry_out(tmp_path, World(), spec(trials=5, storage=url))
+    assert len(optuna.load_study(study_name="s", storage=url).trials) == 5
+
+
+@pytest.mark.parametrize(
+    ("storage", "words"),
+    [("sqlit:///a.db", "Did you mean sqlite?"), ("sqlite:////nowhere/at/all.db", "cannot be opened")],
+)
+def test_a_wrong_storage_is_answered_in_one_line(tmp_path: Path, storage: str, words: str) -> None:
+    with pytest.raises(InputError) as error:
+        carry_out(tmp_path, World(), spec(storage=storage))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cmaes", None)
+    with pytest.raises(InputError, match="sampler cmaes: needs the package cmaes"):
+        carry_out(tmp_path, World(), spec(sampler=Method("cmaes")))
+
+
+def test_an_option_out_of_range_is_blamed_on_the_sampler(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"sampler: .*population"):
+        carry_out(tmp_path, World(), spec(sampler=Method("nsga2", {"population_size": 1})))

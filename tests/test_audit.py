@@ -1,0 +1,167 @@
+"""The audit finds what is known of the method, and would find a method that is wrong."""
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from lm import audit as module
+from lm.audit import NOISES, Finding, audit, audit_null, audit_power, audit_sequential, differences, sign_flip_ps
+from lm.report.audit import all_right, expected, show_audit, to_json
+from lm.statistics import sign_flip_p
+
+GOOD = Finding("good", 0.04, 0.03, 0.06, 0.0, 0.05)
+BAD = Finding("bad", 0.08, 0.06, 0.10, 0.0, 0.05)
+SHORT = Finding("short", 0.85, 0.80, 0.90, 0.93, 1.0, binding=False)
+
+
+def audits_row(start: str, findings: list[Finding]) -> Finding:
+    (found,) = [finding for finding in findings if finding.name.startswith(start)]
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 2, 6, 10])
+def test_many_samples_at_once_are_tested_as_one_by_one(n: int) -> None:
+    samples = np.random.default_rng(n).normal(0.3, 1.0, (40, n))
+    assert sign_flip_ps(samples).tolist() == [sign_flip_p(sample) for sample in samples.tolist()]
+
+
+def test_many_samples_with_ties_are_tested_as_one_by_one() -> None:
+    samples = np.random.default_rng(0).integers(-2, 3, (60, 7)) * 0.1
+    assert sign_flip_ps(samples).tolist() == [sign_flip_p(sample) for sample in samples.tolist()]
+
+
+def test_more_samples_than_fit_at_once_are_all_tested() -> None:
+    samples = np.random.default_rng(0).normal(size=(5000, 3))
+    assert sign_flip_ps(samples)[4990:].tolist() == [sign_flip_p(sample) for sample in samples[4990:].tolist()]
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_has_mean_zero_and_differences_of_two_cells_are_symmetric(name: str) -> None:
+    noise = NOISES[name]
+    assert noise(np.random.default_rng(0), (400_000,)).mean() == pytest.approx(0, abs=0.02)
+    pairs = differences(np.random.default_rng(0), noise, noise, (20_000, 1, 1)).ravel()
+    assert stats.ks_2samp(pairs[::2], -pairs[1::2]).pvalue > 0.01
+
+
+def test_arms_share_the_baseline_of_their_experiment() -> None:
+    found = differences(np.random.default_rng(0), NOISES["normal"], NOISES["normal"], (5000, 2, 3))
+    assert found.shape == (5000, 2, 3)
+    assert np.corrcoef(found[:, 0].ravel(), found[:, 1].ravel())[0, 1] == pytest.approx(0.5, abs=0.03)
+    assert np.corrcoef(found[:, 0, 0], found[:, 0, 1])[0, 1] == pytest.approx(0.0, abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def findings() -> list[Finding]:
+    return audit()
+
+
+def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
+    assert [finding.name for finding in findings if finding.verdict == "NOT OK"] == []
+    assert len({finding.name for finding in findings}) == len(findings)
+    assert all(finding.low <= finding.found <= finding.high for finding in findings)
+
+
+def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
+    for start in (
+        "the BCa interval covers, normal noise, 6",
+        "false claims, skewed against normal noise, 3 arms, 10",
+        "finds an effect of 1.62 sd",
+    ):
+        assert audits_row(start, findings).verdict == "falls short"
+
+
+def test_the_rate_of_false_claims_is_the_one_that_the_design_attains() -> None:
+    found = list(audit_null(np.random.default_rng(1), 4_000))
+    for name in NOISES:
+        one_arm = audits_row(f"false claims, {name} noise, 1 arm,", found)
+        assert one_arm.low <= 2 / 2**6 <= one_arm.high
+        three_arms = audits_row(f"false claims, {name} noise, 3 arms,", found)
+        assert 0.03 < three_arms.found < 0.06
+
+
+def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "holm", lambda p: p)
+    found = list(audit_null(np.random.default_rng(1), 2_000))
+    assert audits_row("false claims, normal noise, 3 arms,", found).verdict == "NOT OK"
+
+
+def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = module.sequential
+    monkeypatch.setattr(
+        module, "sequential", lambda sample, planned, maximum, alpha: honest(sample, planned, maximum, 0.1)
+    )
+    found = list(audit_sequential(np.random.default_rng(1), 300, (12,)))
+    assert audits_row("false claims, normal noise", found).verdict == "NOT OK"
+
+
+def test_power_that_was_promised_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "power", lambda *_: 0.9)
+    assert list(audit_power(np.random.default_rng(1), 2_000))[-1].verdict == "NOT OK"
+
+
+def test_the_audit_is_the_same_every_time() -> None:
+    left, right = (list(audit_null(np.random.default_rng(3), 200)) for _ in range(2))
+    assert left == right
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ok"),
+    [(0.94, 0.96, True), (0.90, 0.94, True), (0.96, 0.99, True), (0.9, 0.92, False), (0.98, 0.99, False)],
+)
+def test_a_promise_is_broken_where_the_whole_interval_lies_outside(low: float, high: float, ok: bool) -> None:
+    finding = Finding("t", (low + high) / 2, low, high, 0.93, 0.97)
+    assert finding.ok is ok
+    assert finding.verdict == ("ok" if ok else "NOT OK")
+
+
+# the report
+
+
+def test_only_a_broken_promise_that_binds_fails_the_audit() -> None:
+    assert all_right([GOOD, SHORT])
+    assert not all_right([GOOD, SHORT, BAD])
+
+
+def test_json_holds_all_of_every_finding() -> None:
+    found = json.loads(to_json([GOOD, SHORT, BAD]))
+    assert found["verified"] is False
+    assert [row["verdict"] for row in found["rows"]] == ["ok", "falls short", "NOT OK"]
+    assert found["rows"][0] == {
+        "name": "good",
+        "found": 0.04,
+        "low": 0.03,
+        "high": 0.06,
+        "at_least": 0.0,
+        "at_most": 0.05,
+        "binding": True,
+        "verdict": "ok",
+    }
+
+
+def test_the_table_shows_every_finding_and_how_many_there_are_of_each_verdict() -> None:
+    stream = io.StringIO()
+    show_audit([GOOD, SHORT, BAD], Console(file=stream, width=160))
+    text = stream.getvalue()
+    for finding in (GOOD, SHORT, BAD):
+        (line,) = [line for line in text.splitlines() if f" {finding.name} " in line and "│" in line]
+        for part in (
+            f"{finding.found:.3f}",
+            f"[{finding.low:.3f}, {finding.high:.3f}]",
+            expected(finding),
+            finding.verdict,
+        ):
+            assert part in line
+    assert "3 audits: 1 ok, 1 falls short, 1 NOT OK" in text
+    assert "no verdict rests on it" in text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"), [((0.0, 0.05), "at most 0.05"), ((0.93, 1.0), "at least 0.93"), ((0.93, 0.97), "0.93 to 0.97")]
+)
+def test_the_promise_in_words(bounds: tuple[float, float], words: str) -> None:
+    assert expected(Finding("t", math.nan, 0.0, 1.0, *bounds)) == words

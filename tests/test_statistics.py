@@ -1,0 +1,443 @@
+"""The statistics against scipy, statsmodels, enumeration and worked examples."""
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.proportion import proportion_confint
+from statsmodels.stats.weightstats import ttost_paired
+
+from lm.statistics import (
+    ALPHA,
+    EXACT_PAIRS,
+    Side,
+    attainable,
+    benjamini_hochberg,
+    bootstrap_interval,
+    detectable,
+    effect_size,
+    equivalence_p,
+    holm,
+    power,
+    rate_interval,
+    seeds_needed,
+    sign_flip_p,
+    smallest_p,
+    steps_to_reach,
+    t_interval,
+    verdict,
+)
+
+
+def normal(n: int, shift: float = 0.0, seed: int = 0) -> list[float]:
+    return np.random.default_rng([seed, n]).normal(shift, 1.0, n).tolist()
+
+
+# intervals
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 20])
+def test_the_interval_is_scipys(n: int) -> None:
+    sample = np.random.default_rng(n).normal(0.3, 1.0, n).tolist()
+    expected = stats.ttest_1samp(sample, 0).confidence_interval(0.95)
+    assert t_interval(sample) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    wide = stats.ttest_1samp(sample, 0).confidence_interval(0.99)
+    assert t_interval(sample, 0.99) == pytest.approx((wide.low, wide.high), rel=1e-12)
+
+
+def test_the_interval_of_equal_values_is_a_point_and_of_fewer_than_two_nothing() -> None:
+    assert t_interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
+    assert all(map(math.isnan, t_interval([0.5])))
+    assert all(map(math.isnan, t_interval([])))
+
+
+@pytest.mark.parametrize("n", [3, 6, 20])
+def test_the_bootstrap_interval_is_scipys_and_the_same_every_time(n: int) -> None:
+    sample = np.random.default_rng(n).lognormal(size=n).tolist()
+    done = stats.bootstrap((sample,), np.mean, method="BCa", rng=0, n_resamples=9999, confidence_level=0.9)
+    assert bootstrap_interval(sample, 0.9) == (done.confidence_interval.low, done.confidence_interval.high)
+    low, high = bootstrap_interval(sample)
+    assert min(sample) <= low < np.mean(sample) < high <= max(sample)
+
+
+def test_the_bootstrap_interval_follows_the_unit() -> None:
+    low, high = bootstrap_interval(normal(8))
+    assert bootstrap_interval([4 * x for x in normal(8)]) == pytest.approx((4 * low, 4 * high), rel=1e-12)
+
+
+@pytest.mark.parametrize("sample", [[0.5, 0.5, 0.5], [0.1] * 6])
+def test_the_bootstrap_interval_of_equal_values_is_a_point(sample: list[float]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bootstrap_interval(sample) == (sample[0], sample[0])
+        assert all(map(math.isnan, bootstrap_interval(sample[:1])))
+        assert all(map(math.isnan, bootstrap_interval([])))
+
+
+@pytest.mark.parametrize(("events", "trials"), [(0, 6), (1, 6), (6, 6), (3, 40)])
+def test_the_interval_of_a_rate_is_statsmodels(events: int, trials: int) -> None:
+    found = rate_interval(events, trials)
+    assert found == pytest.approx(proportion_confint(events, trials, 0.05, "beta"), rel=1e-9, abs=1e-15)
+    assert found[0] <= events / trials <= found[1]
+
+
+def test_no_divergence_among_six_leaves_a_rate_of_up_to_one_minus_the_sixth_root_of_a_fortieth() -> None:
+    assert rate_interval(0, 6) == pytest.approx((0.0, 1 - 0.025 ** (1 / 6)), rel=1e-9)
+    assert all(map(math.isnan, rate_interval(0, 0)))
+
+
+# sign flips
+
+
+def flips(n: int) -> Iterator[tuple[int, ...]]:
+    return itertools.product((1, -1), repeat=n)
+
+
+def enumerated_p(sample: list[float]) -> float:
+    """The share of all sign patterns whose mean is at least as far from zero as the one seen."""
+    sums = [abs(math.fsum(sign * x for sign, x in zip(signs, sample, strict=True))) for signs in flips(len(sample))]
+    return sum(total >= abs(math.fsum(sample)) * (1 - 1e-12) for total in sums) / len(sums)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 11])
+def test_the_sign_flip_p_is_the_share_of_all_patterns(n: int) -> None:
+    random = np.random.default_rng(n)
+    for shift in (0.0, 0.5, 2.0):
+        sample = random.normal(shift, 1.0, n).tolist()
+        assert sign_flip_p(sample) == pytest.approx(enumerated_p(sample), rel=1e-12)
+
+
+@pytest.mark.parametrize("sample", [[1.0, 2.0, 3.0], [1.0, 1.0, -1.0, 2.0], [0.1] * 6, [0.0, 0.0, 1.0], [-1e-9, -3e-9]])
+def test_ties_count_as_at_least_as_far(sample: list[float]) -> None:
+    assert sign_flip_p(sample) == pytest.approx(enumerated_p(sample), rel=1e-12)
+
+
+def test_one_pair_says_nothing() -> None:
+    assert sign_flip_p([0.3]) == enumerated_p([0.3]) == 1.0
+
+
+def test_no_pair_has_no_p_and_no_difference_has_p_one() -> None:
+    assert math.isnan(sign_flip_p([]))
+    assert sign_flip_p([0.0, 0.0, 0.0]) == 1.0
+
+
+@pytest.mark.parametrize("n", range(1, 12))
+def test_the_smallest_p_is_that_of_differences_all_of_one_sign(n: int) -> None:
+    assert smallest_p(n) == pytest.approx(enumerated_p([1.0 + i for i in range(n)]), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "p"), [(1, 1.0), (3, 0.25), (5, 0.0625), (6, 0.03125)])
+def test_the_smallest_p_of_few_seeds(n: int, p: float) -> None:
+    assert smallest_p(n) == sign_flip_p([-1.0 - i for i in range(n)]) == p
+
+
+@pytest.mark.parametrize("n", [1, 2, 6, 11])
+@pytest.mark.parametrize("side", ["less", "greater"])
+def test_the_one_sided_p_is_the_share_of_patterns_as_far_to_that_side(n: int, side: Side) -> None:
+    sample = normal(n, 0.3)
+    sign = 1 if side == "greater" else -1
+    sums = [math.fsum(s * x for s, x in zip(signs, sample, strict=True)) for signs in flips(n)]
+    expected = sum(sign * total >= sign * math.fsum(sample) - 1e-12 for total in sums) / 2**n
+    assert sign_flip_p(sample, side) == expected
+
+
+def test_the_larger_of_the_one_sided_p_values_covers_the_other_side() -> None:
+    sample = normal(9, 0.4)
+    less, greater, both = (sign_flip_p(sample, side) for side in ("less", "greater", "two-sided"))
+    assert both == 2 * min(less, greater)
+    assert less + greater == pytest.approx(1 + 2**-9, rel=1e-12)
+
+
+def test_the_p_does_not_depend_on_scale_direction_or_order() -> None:
+    sample = normal(12, 0.5)
+    p = sign_flip_p(sample)
+    assert (
+        p == sign_flip_p([1e-6 * x for x in sample]) == sign_flip_p([-x for x in sample]) == sign_flip_p(sample[::-1])
+    )
+
+
+@pytest.mark.parametrize("n", [14, 17])
+def test_many_pairs_are_counted_in_full(n: int) -> None:
+    sample = np.array(normal(n, 0.5))
+    signs = 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1) - 1
+    expected = np.mean(np.abs(signs.astype(np.int8) @ sample) >= abs(sample.sum()) - 1e-9)
+    assert sign_flip_p(sample.tolist()) == expected
+
+
+def test_forty_pairs_of_one_size_follow_the_binomial() -> None:
+    sample = [1.0] * 27 + [-1.0] * (EXACT_PAIRS - 27)
+    assert sign_flip_p(sample) == pytest.approx(stats.binomtest(27, EXACT_PAIRS).pvalue, rel=1e-12)
+
+
+def test_beyond_enumeration_the_p_is_close_to_exact_and_never_zero() -> None:
+    sample = [1.0] * 33 + [-1.0] * 19
+    exact = stats.binomtest(33, 52).pvalue
+    assert sign_flip_p(sample) == pytest.approx(exact, abs=5 * math.sqrt(exact / 99_999))
+    assert sign_flip_p(sample) == sign_flip_p(sample)
+    assert sign_flip_p([1.0 + i / 100 for i in range(52)]) == pytest.approx(2 / 100_000, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "level"), [(5, 0.05, 0.0), (6, 0.05, 1 / 32), (7, 0.05, 3 / 64), (5, 0.0625, 1 / 16)]
+)
+def test_the_attainable_level_by_hand(n: int, alpha: float, level: float) -> None:
+    assert attainable(n, alpha) == level
+
+
+@pytest.mark.parametrize("n", [3, 6, 9])
+def test_the_attainable_level_is_a_p_that_occurs_and_the_next_is_too_large(n: int) -> None:
+    magnitudes = [2.0**i for i in range(n)]
+    found = {enumerated_p([s * x for s, x in zip(signs, magnitudes, strict=True)]) for signs in flips(n)}
+    assert attainable(n) == max([p for p in found if p <= ALPHA], default=0.0)
+
+
+# corrections
+
+
+@pytest.mark.parametrize(
+    ("given", "adjusted"),
+    [
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.5, 0.6], [1.0, 1.0]),
+        ([0.03], [0.03]),
+        ([0.02, 0.02, 0.02], [0.06, 0.06, 0.06]),
+        ([], []),
+    ],
+)
+def test_holm_worked_by_hand(given: list[float], adjusted: list[float]) -> None:
+    assert holm(given) == pytest.approx(adjusted, rel=1e-12)
+
+
+def test_holm_is_between_no_correction_and_bonferronis_and_keeps_the_order() -> None:
+    p = np.random.default_rng(0).uniform(0, 0.3, 9)
+    adjusted = np.array(holm(p.tolist()))
+    assert (adjusted >= p).all()
+    assert (adjusted <= np.minimum(1, 9 * p) + 1e-15).all()
+    assert (np.diff(adjusted[np.argsort(p)]) >= 0).all()
+
+
+def test_holm_leaves_out_what_was_not_tested() -> None:
+    found = holm([0.01, math.nan, 0.04])
+    assert found[::2] == pytest.approx([0.02, 0.04], rel=1e-12)
+    assert math.isnan(found[1])
+
+
+@pytest.mark.parametrize(("comparisons", "seeds"), [(1, 6), (2, 7), (3, 7), (4, 8), (10, 9)])
+def test_seeds_needed_are_the_fewest_that_can_reach_significance(comparisons: int, seeds: int) -> None:
+    assert seeds_needed(comparisons) == seeds
+    assert smallest_p(seeds) * comparisons <= ALPHA < smallest_p(seeds - 1) * comparisons
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_corrections_are_statsmodels(n: int) -> None:
+    p = np.random.default_rng(n).uniform(0, 0.2, n).tolist()
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1].tolist(), rel=1e-12)
+    assert benjamini_hochberg(p) == pytest.approx(multipletests(p, method="fdr_bh")[1].tolist(), rel=1e-12)
+
+
+def test_benjamini_hochberg_lies_between_the_raw_p_and_holms() -> None:
+    p = np.random.default_rng(1).uniform(0, 0.3, 12)
+    found = np.array(benjamini_hochberg(p.tolist()))
+    assert (found >= p).all()
+    assert (found <= np.array(holm(p.tolist())) + 1e-15).all()
+
+
+def test_benjamini_hochberg_leaves_out_what_was_not_tested() -> None:
+    found = benjamini_hochberg([0.01, math.nan, 0.04])
+    assert found[::2] == pytest.approx([0.02, 0.04], rel=1e-12)
+    assert math.isnan(found[1])
+    assert benjamini_hochberg([]) == []
+    assert math.isnan(benjamini_hochberg([math.nan])[0])
+
+
+# equivalence
+
+
+@pytest.mark.parametrize("shift", [-0.4, 0.0, 0.3, 2.0])
+@pytest.mark.parametrize("margin", [0.1, 0.5, 1.5])
+def test_the_p_of_equivalence_is_statsmodels(shift: float, margin: float) -> None:
+    sample = np.array(normal(8, shift))
+    expected = ttost_paired(sample, np.zeros(8), -margin, margin)[0]
+    assert equivalence_p(sample.tolist(), margin) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_wider_margin_never_makes_equivalence_less_likely() -> None:
+    sample = normal(7, 0.2)
+    p = [equivalence_p(sample, margin) for margin in np.linspace(0.05, 3, 40)]
+    assert (np.diff(p) < 0).all()
+
+
+@pytest.mark.parametrize("n", [4, 9])
+def test_equivalence_is_found_where_the_90_percent_interval_lies_within_the_margin(n: int) -> None:
+    sample = normal(n, 0.2)
+    edge = max(map(abs, t_interval(sample, 0.9)))
+    assert equivalence_p(sample, edge) == pytest.approx(0.05, rel=1e-9)
+
+
+def test_equal_differences_are_equivalent_within_any_margin_beyond_them() -> None:
+    assert equivalence_p([0.5, 0.5, 0.5], 0.6) == 0.0
+    assert equivalence_p([0.5, 0.5, 0.5], 0.4) == 1.0
+    assert equivalence_p([0.0, 0.0], 0.1) == 0.0
+    assert math.isnan(equivalence_p([0.5], 1.0))
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.1, math.nan])
+def test_a_margin_is_above_zero(margin: float) -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        equivalence_p([0.1, 0.2], margin)
+
+
+# effects
+
+
+@pytest.mark.parametrize("n", [3, 6, 12])
+def test_the_effect_is_the_mean_in_standard_deviations_with_hedges_correction(n: int) -> None:
+    sample = normal(n, 1.0)
+    found = effect_size(sample)
+    assert found.cohen == pytest.approx(stats.ttest_1samp(sample, 0).statistic / math.sqrt(n), rel=1e-12)
+    freedom = n - 1
+    factor = math.gamma(freedom / 2) / (math.sqrt(freedom / 2) * math.gamma((freedom - 1) / 2))
+    assert found.hedges == pytest.approx(factor * found.cohen, rel=1e-12)
+    assert abs(found.hedges) < abs(found.cohen)
+
+
+@pytest.mark.parametrize("shift", [-30.0, -1.0, 0.0, 0.5, 30.0])
+def test_at_the_ends_of_its_interval_the_effect_seen_is_a_tail_of_the_noncentral_t(shift: float) -> None:
+    sample = normal(6, shift)
+    found, t = effect_size(sample, 0.9), effect_size(sample).cohen * math.sqrt(6)
+    assert found.low < found.cohen < found.high
+    assert stats.nct.cdf(t, 5, found.low * math.sqrt(6)) == pytest.approx(0.95, rel=1e-6)
+    assert stats.nct.cdf(t, 5, found.high * math.sqrt(6)) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_effects_interval_leaves_out_zero_where_the_mean_s_does() -> None:
+    for shift in (0.2, 0.9, 1.1, 2.0):
+        low, high = t_interval(normal(8, shift))
+        effect = effect_size(normal(8, shift))
+        assert (low > 0, high < 0) == (effect.low > 0, effect.high < 0)
+
+
+def test_the_effect_of_equal_or_too_few_differences() -> None:
+    assert effect_size([0.1] * 6).cohen == math.inf
+    assert effect_size([-0.1] * 6).hedges == -math.inf
+    assert effect_size([0.0] * 6).cohen == 0.0
+    assert math.isnan(effect_size([0.1, 0.2]).cohen)
+
+
+# power
+
+
+@pytest.mark.parametrize("n", [3, 6, 24])
+@pytest.mark.parametrize("effect", [0.0, -0.4, 1.2])
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+def test_the_power_is_statsmodels(n: int, effect: float, alpha: float) -> None:
+    expected = TTestPower().power(effect / 0.7, n, alpha)
+    assert power(n, effect, 0.7, alpha) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [3, 6, 24])
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+def test_the_detectable_effect_has_the_power_asked_for_as_the_noncentral_f_counts_it(n: int, alpha: float) -> None:
+    bound = stats.t.isf(alpha / 2, n - 1) ** 2
+    for chance in (0.5, 0.8, 0.95):
+        centre = n * (detectable(n, 0.7, alpha, chance) / 0.7) ** 2
+        assert stats.ncf.sf(bound, 1, n - 1, centre) == pytest.approx(chance, rel=1e-8)
+
+
+def test_where_no_level_is_attainable_nothing_is_detectable() -> None:
+    assert detectable(5, 0.7, attainable(5)) == math.inf
+    assert power(5, 100.0, 0.7, attainable(5)) == 0.0
+    assert math.isnan(detectable(1, 0.7))
+    assert math.isnan(detectable(6, math.nan))
+    assert math.isnan(power(1, 1.0, 1.0))
+    assert (detectable(6, 0.0), power(6, 0.1, 0.0), power(6, 0.0, 0.0)) == (0.0, 1.0, 0.0)
+
+
+# curves
+
+
+@pytest.mark.parametrize(
+    ("losses", "target", "step"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], 2.5, 25.0),
+        ([4.0, 3.0, 2.0, 1.0], 2.0, 30.0),
+        ([4.0, 3.0, 2.0, 1.0], 4.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 5.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 0.9, math.nan),
+        ([4.0, 2.0, 3.0, 1.0], 1.5, 35.0),
+        ([4.0, math.nan, 2.0, 1.0], 3.0, 20.0),
+        ([math.inf, 3.0, 2.0, 1.0], 2.5, 25.0),
+        ([4.0, 3.0, math.nan, math.nan], 2.0, math.nan),
+        ([math.nan] * 4, 2.0, math.nan),
+    ],
+)
+def test_the_step_at_which_a_curve_reaches_a_loss(losses: list[float], target: float, step: float) -> None:
+    assert steps_to_reach([10, 20, 30, 40], losses, target) == pytest.approx(step, rel=1e-12, nan_ok=True)
+
+
+def test_a_curve_without_points_reaches_nothing() -> None:
+    assert math.isnan(steps_to_reach([], [], 1.0))
+
+
+def test_a_lower_loss_is_never_reached_earlier() -> None:
+    losses = np.cumsum(np.random.default_rng(0).normal(-0.1, 0.5, 60)).tolist()
+    steps = [steps_to_reach(range(60), losses, target) for target in np.linspace(0, min(losses), 50)]
+    assert (np.diff(steps) >= 0).all()
+
+
+# verdicts
+
+
+@pytest.mark.parametrize("better", ["lower", "higher", None])
+@pytest.mark.parametrize("pairs", [1, 2, 3, 4, 5])
+def test_no_verdict_claims_what_so_few_seeds_cannot_show(pairs: int, better: str | None) -> None:
+    for difference in (-10.0, 0.0, 10.0):
+        said = verdict(difference, 0.0, pairs, 1, better)
+        assert said == f"{pairs} seed{'' if pairs == 1 else 's'} cannot reach significance (6 could)"
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "better", "said"),
+    [
+        (-0.1, 0.03, "lower", "better"),
+        (0.1, 0.03, "lower", "worse"),
+        (0.1, 0.03, "higher", "better"),
+        (-0.1, 0.03, "higher", "worse"),
+        (0.1, 0.03, None, "higher"),
+        (-0.1, 0.05, None, "lower"),
+        (-0.1, 0.051, "lower", "inconclusive"),
+        (-0.1, math.nan, "lower", "inconclusive"),
+        (math.nan, math.nan, "lower", "no pair to compare"),
+    ],
+)
+def test_the_verdict_says_which_way_and_only_where_the_test_found_it(
+    difference: float, p: float, better: str | None, said: str
+) -> None:
+    assert verdict(difference, p, 8, 1, better) == said
+
+
+@pytest.mark.parametrize(
+    ("p", "p_equivalent", "pairs", "said"),
+    [
+        (0.03, 0.2, 8, "better"),
+        (0.03, 0.04, 8, "better, but within 0.02"),
+        (0.2, 0.04, 8, "equivalent within 0.02"),
+        (0.2, 0.06, 8, "inconclusive"),
+        (0.2, math.nan, 8, "inconclusive"),
+        (0.2, 0.04, 3, "equivalent within 0.02"),
+        (0.25, 0.2, 3, "3 seeds cannot reach significance (6 could)"),
+        (math.nan, 0.01, 0, "no pair to compare"),
+    ],
+)
+def test_a_difference_within_the_margin_is_said_to_be(p: float, p_equivalent: float, pairs: int, said: str) -> None:
+    assert verdict(-0.01, p, pairs, 1, "lower", 0.02, p_equivalent) == said
+
+
+def test_without_a_margin_nothing_is_equivalent() -> None:
+    assert verdict(-0.01, 0.5, 8, 1, "lower", None, 0.0) == "inconclusive"
