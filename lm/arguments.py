@@ -60,6 +60,29 @@ def parser() -> Parser:
 
     _evaluate_parser(commands.add_parser("evaluate", help="measure a finished run again", allow_abbrev=False))
 
+    reproduce = commands.add_parser(
+        "reproduce", help="run the experiments that carry claims, and print one table over all", allow_abbrev=False
+    )
+    reproduce.add_argument("names", nargs="*", metavar="NAME", help="experiments, such as glu (default: all)")
+    reproduce.add_argument("--tier", choices=("C", "G"), default="C", help="C for a CPU, G for a GPU (default: C)")
+    reproduce.add_argument("--experiments", type=Path, default=Path("experiments"), help="folder of experiment files")
+    _output(reproduce)
+    reproduce.add_argument("--workers", type=int, help="cells trained at a time (default: one a device or core)")
+    reproduce.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
+
+    trace = commands.add_parser(
+        "trace", help="print the cells behind a number of a table, and the commands that make them", allow_abbrev=False
+    )
+    trace.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+    trace.add_argument("arm", help="one of its arms")
+    trace.add_argument("metric", help="a quantity such as nll, or a path into the records such as initial/entropy")
+
+    audit = commands.add_parser(
+        "audit", help="check the statistics themselves on simulated experiments", allow_abbrev=False
+    )
+    audit.add_argument("--full", action="store_true", help="many more experiments, some minutes")
+    audit.add_argument("--json", action="store_true", help="for machines")
+
     _generate_parser(commands.add_parser("generate", help="let a finished run go on with a text", allow_abbrev=False))
 
     listing = commands.add_parser("list", help="print every component there is to choose from", allow_abbrev=False)
@@ -120,13 +143,17 @@ def _generate_parser(command: Parser) -> None:
 
 
 def _common(command: Parser) -> None:
+    _output(command)
+    _settable(command)
+
+
+def _output(command: Parser) -> None:
     command.add_argument(
         "--out", type=Path, default=Path("results"), help="folder of cells and reports (default: results)"
     )
     command.add_argument(
         "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
     )
-    _settable(command)
 
 
 def _settable(command: Parser) -> None:

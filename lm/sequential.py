@@ -16,6 +16,7 @@ With several arms each gets alpha divided by their number (Bonferroni), which ho
 stop. To stop early without a finding costs power and is no error.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def sequential(differences: Sequence[float], planned: Sequence[int], maximum: in
     if not reached:
         return None
     sample = np.asarray(differences[: reached[-1]], dtype=float)
-    courses = (_every_course if maximum <= EXACT_PAIRS else _random_courses)(sample, reached, maximum)
+    courses = _every_course(sample, reached) if maximum <= EXACT_PAIRS else _random_courses(sample, reached, maximum)
     rejected_at, p, level, crossed = None, 1.0, 0.0, np.zeros(len(courses[0]), dtype=bool)
     for pairs, course in zip(reached, courses, strict=True):
         total = float(np.abs(sample[:pairs]).sum()) or 1.0
@@ -129,19 +130,25 @@ def _bound(distances: NDArray[np.float64], may_cross: int) -> float:
     return float(np.partition(distances, place)[place])
 
 
-def _every_course(sample: NDArray[np.float64], reached: Sequence[int], _: int) -> list[NDArray[np.float64]]:
+def _every_course(sample: NDArray[np.float64], reached: Sequence[int]) -> list[NDArray[np.float64]]:
     """The sums at each look under every sequence of signs, the one seen first."""
     return [np.repeat(signed_sums(sample[:pairs])[::-1], 2 ** (len(sample) - pairs)) for pairs in reached]
 
 
 def _random_courses(sample: NDArray[np.float64], reached: Sequence[int], maximum: int) -> list[NDArray[np.float64]]:
     """The same under random sequences, which are the same at every look, the one seen first."""
-    signs = np.random.default_rng(0).integers(0, 2, (maximum, SEQUENCES), dtype=np.int8) * 2 - 1
-    signs[:, 0] = 1
     sums = np.zeros(SEQUENCES)
     courses = []
-    for pairs, (value, flips) in enumerate(zip(sample, signs, strict=False), start=1):
+    for pairs, (value, flips) in enumerate(zip(sample, _signs(maximum), strict=False), start=1):
         sums = sums + value * flips
         if pairs in reached:
             courses.append(sums)
     return courses
+
+
+@functools.cache
+def _signs(maximum: int) -> NDArray[np.float64]:
+    """Random signs, pairs x sequences; the first sequence flips nothing."""
+    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), (maximum, SEQUENCES))
+    signs[:, 0] = 1
+    return signs

@@ -44,6 +44,7 @@ ORDER = (
     "sweep",
     "verify",
     "arguments",
+    "commands",
     "cli",
     "__main__",
 )

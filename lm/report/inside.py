@@ -42,9 +42,10 @@ def gradient_norm_by_layer(results: Results) -> Figure | None:
                     drawn[arm] = colour
         axes.set(title=kind.replace("_", " "), yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(which="both", labelsize=7)
     for axes in list(grid.flat)[len(shown) :]:
         axes.remove()
-    figure.supxlabel("layer (of norm and bias, the last are those after all layers)", fontsize="medium")
+    grid[-1, 0].set_xlabel("layer, then what follows them", loc="left")
     figure.supylabel("gradient norm before clipping", fontsize="medium")
     legend(figure, drawn, STYLES)
     return figure
@@ -71,7 +72,7 @@ def gradient_norm_over_depth(results: Results) -> Figure | None:
         x = [layers for layers, _ in found]
         axes.errorbar(x, mean, spread, marker="o", capsize=3, label=f"{name}: slope {slope:+.2f}")
     axes.set(xscale="log", yscale="log", xlabel="layers", title="Last layer at initialisation")
-    axes.set_ylabel(f"gradient norm of the last {LAST_MATRIX.replace('_', ' ')}")
+    axes.set_ylabel(f"gradient norm before clipping, {LAST_MATRIX.replace('_', ' ')}")
     axes.set_xticks(depths, [str(layers) for layers in depths])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.legend(title="mean ± sd over seeds")

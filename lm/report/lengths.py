@@ -29,14 +29,20 @@ def measured(record: Record) -> dict[int, dict[str, Any]]:
     return {length: found[str(length)] for length in sorted(map(int, found)) if "error" not in found[str(length)]}
 
 
-def of_each(name: str) -> Pick:
-    """Picks a quantity at every length."""
-    return lambda record: [found[name] for found in measured(record).values()]
+def common(results: Results, arm: str) -> list[int]:
+    """The lengths at which every run of an arm was measured that was measured at any, from the shortest on."""
+    found = [set(measured(record)) for record in results.of(arm) if record["status"] == "ok" and measured(record)]
+    return sorted(set.intersection(*found)) if found else []
 
 
-def of_longest(record: Record) -> Any:
-    """The loss by position at the longest length; None where there is none."""
-    return next((found["by_position"] for _, found in sorted(measured(record).items(), reverse=True)), None)
+def of_each(name: str, lengths: list[int]) -> Pick:
+    """Picks a quantity at these lengths, from the records that have it."""
+
+    def pick(record: Record) -> list[float] | None:
+        found = measured(record)
+        return [found[length][name] for length in lengths] if found else None
+
+    return pick
 
 
 def perplexity_to_nll(perplexity: Any) -> Any:
@@ -59,15 +65,16 @@ def nll_by_length(results: Results) -> Figure | None:
     figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
     drawn, ticks = {}, set[int]()
     for arm, colour in colours(results).items():
-        lengths = gathered(results, arm, lambda record: list(measured(record)))
-        if lengths is None:
+        lengths = common(results, arm)
+        if not lengths:
             continue
-        for name, style in (("nll", BLOCKS), ("sliding_nll", SLIDING)):
-            losses_sn = gathered(results, arm, of_each(name))
-            assert losses_sn is not None
-            line(axes, lengths[0], losses_sn, colour, linestyle=style, label=arm)
+        blocks_sn, sliding_sn = (gathered(results, arm, of_each(name, lengths)) for name in ("nll", "sliding_nll"))
+        assert blocks_sn is not None
+        assert sliding_sn is not None
+        line(axes, lengths, blocks_sn, colour, linestyle=BLOCKS, label=arm)
+        axes.plot(lengths, sliding_sn.mean(axis=0), color=colour, linestyle=SLIDING, marker="o", markersize=3)
         drawn[arm] = colour
-        ticks |= set(lengths[0].astype(int).tolist())
+        ticks |= set(lengths)
     if not drawn:
         plt.close(figure)
         return None
@@ -103,9 +110,12 @@ def loss_by_position(results: Results) -> Figure | None:
     figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     drawn = {}
     for arm, colour in colours(results).items():
-        losses_sp = gathered(results, arm, of_longest)
-        if losses_sp is None or losses_sp.shape[1] < 2:
+        longest = common(results, arm)[-1:]
+        if not longest or longest[0] < 2:
             continue
+        each = gathered(results, arm, of_each("by_position", longest))
+        assert each is not None
+        losses_sp = each[:, 0]
         edges = log_edges(losses_sp.shape[1])
         seen_m = [(start + end + 1) / 2 for start, end in itertools.pairwise(edges)]  # 1 is the first
         losses_sm = np.add.reduceat(losses_sp, edges[:-1], axis=1) / np.diff(edges)

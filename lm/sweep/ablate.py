@@ -1,6 +1,7 @@
 """`lm ablate`: plan, train what is missing, report."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -21,44 +22,68 @@ from lm.sweep.run import default_workers, threads_each, train_cells
 from lm.trainer import Execution
 
 
-def ablate(
-    experiment: Experiment,
-    out: Path,
-    workers: int | None,
-    plan_only: bool,
-    retry_failed: bool,
-    checkpoint_seconds: float,
-    underpowered: bool = False,
-) -> int:
-    """Carries out an experiment. Returns 0 if every cell has a record, 1 if some were interrupted.
+@dataclass(frozen=True)
+class Manner:
+    """How experiments are carried out, whatever they are.
+
+    Args:
+        out: folder of cells and reports.
+        workers: cells trained at a time; None for one a device, or one a core.
+        retry_failed: whether to train failed cells again.
+        checkpoint_seconds: between checkpoints.
+        underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
+    """
+
+    out: Path
+    workers: int | None = None
+    retry_failed: bool = False
+    checkpoint_seconds: float = 20.0
+    underpowered: bool = False
+
+
+def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
+    """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
+    plan, store = make_plan(experiment), Store(manner.out)
+    if plan_only:
+        missing = _missing(plan, store, manner)
+        show_plan(plan, store, missing, manner.workers or default_workers(len(missing)))
+        return 0
+    folder, interrupted = carry_out(plan, store, manner)
+    write_report(folder, Console())
+    print(f"report: {folder / 'table.md'}", file=sys.stderr)
+    return 1 if interrupted else 0
+
+
+def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
+    """Trains what is missing; returns the experiment's folder and how many cells were interrupted.
 
     Raises:
         InputError: where its seeds cannot bear out what it is to confirm, unless `underpowered` says to go on.
     """
-    plan, store = make_plan(experiment), Store(out)
-    if not underpowered and not plan_only:
-        check_power(experiment)
-    for planned in plan.cells:
-        store.recover(planned.cell.id)
-    missing = plan.missing(store)
-    failed = [p for p in plan.cells if store.finished(p.cell.id) and store.record(p.cell.id)["status"] == "failed"]
-    if retry_failed:
-        missing = [p for p in plan.cells if p in missing or p in failed]
-    workers = workers or default_workers(len(missing))
-    if plan_only:
-        show_plan(plan, store, missing, workers)
-        return 0
+    if not manner.underpowered:
+        check_power(plan.experiment)
+    missing = _missing(plan, store, manner)
+    workers = manner.workers or default_workers(len(missing))
     folder = write_manifest(plan, store)
-    print(_opening(plan, missing, 0 if retry_failed else len(failed), store, workers), file=sys.stderr)
+    print(_opening(plan, missing, store, manner, workers), file=sys.stderr)
     interrupted = 0
     if missing:
         with Display(len(missing), workers) as display:
-            execution = Execution(threads_each(workers), retry_failed, checkpoint_seconds)
+            execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
             interrupted = train_cells(missing, store, workers, display, execution)
     _measure_lengths(plan, store)
-    write_report(folder, Console())
-    print(f"report: {folder / 'table.md'}", file=sys.stderr)
-    return 1 if interrupted else 0
+    return folder, interrupted
+
+
+def _missing(plan: Plan, store: Store, manner: Manner) -> list[Planned]:
+    for planned in plan.cells:
+        store.recover(planned.cell.id)
+    missing = plan.missing(store)
+    return [p for p in plan.cells if p in missing or p in _failed(plan, store)] if manner.retry_failed else missing
+
+
+def _failed(plan: Plan, store: Store) -> list[Planned]:
+    return [p for p in plan.cells if store.finished(p.cell.id) and store.record(p.cell.id)["status"] == "failed"]
 
 
 def _measure_lengths(plan: Plan, store: Store) -> None:
@@ -75,8 +100,9 @@ def _measure_lengths(plan: Plan, store: Store) -> None:
             print(f"{name}: not measured: {error}", file=sys.stderr)
 
 
-def _opening(plan: Plan, missing: list[Planned], failed: int, store: Store, workers: int) -> str:
+def _opening(plan: Plan, missing: list[Planned], store: Store, manner: Manner, workers: int) -> str:
     total = len({p.cell.id for p in plan.cells})
+    failed = 0 if manner.retry_failed else len(_failed(plan, store))
     resumed = sum(store.started(p.cell.id) for p in missing)
     parts = [f"{total} cells: {total - len(missing)} done, {len(missing)} to train with {workers} at a time"]
     if resumed:

@@ -1,6 +1,7 @@
 """Figures draw what the records hold, as PNG and SVG."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,13 +11,66 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 
 from lm.analysis import load
-from lm.report.figures import FIGURES, colours, draw, gradient_norm, learning_curve, reliability
+from lm.report.arms import colours
+from lm.report.figures import FIGURES, draw, gradient_norm, learning_curve, reliability
+from lm.report.inside import (
+    attention_entropy,
+    gradient_norm_by_layer,
+    gradient_norm_over_depth,
+    residual_norm_by_layer,
+)
+from lm.report.lengths import log_edges, loss_by_position, nll_by_length
+from lm.results import write_atomic
 
 MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
 STEPS = np.array([10, 20, 30])
+DEPTHS = {"base": 2, "arm": 3}
+Change = Callable[[str, int, dict[str, Any]], None]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def looked_inside(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Gives a record what newer runs hold: a simple function of the arm, the seed and the moment."""
+    layers = DEPTHS.get(arm) or int(arm.rpartition("_")[2])
+    for time, moment in enumerate(("initial", "final"), 1):
+        scale = (seed + 1) * 10.0**-time
+        record[moment] = {
+            "gradient_norm": {
+                "query": [scale * (layer + 1) for layer in range(layers)],
+                "mlp_out": [scale * layers**-0.5 / (layers - layer) for layer in range(layers)],
+                "head": [1.0],
+            },
+            "entropy": [[(layer + head + seed) / 10 / time for head in range(2)] for layer in range(layers)],
+            "residual_norm": [scale + layer for layer in range(layers)],
+        }
+
+
+def at_lengths(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Gives a record evaluations at three lengths, of which one is an error for `arm`."""
+    found: dict[str, Any] = {
+        str(n): {
+            "tokens": 512,
+            "nll": 2 + seed + 1 / n,
+            "sliding_nll": 1.5 + seed + 1 / n,
+            "by_position": [seed + 1 / (position + 1) for position in range(n)],
+        }
+        for n in (8, 16, 64)
+    }
+    record["evaluations"] = {"lengths": found | ({"64": {"error": "no position 64"}} if arm == "arm" else {})}
+
+
+def everything(arm: str, seed: int, record: dict[str, Any]) -> None:
+    looked_inside(arm, seed, record)
+    at_lengths(arm, seed, record)
 
 
 @pytest.fixture
@@ -32,12 +86,37 @@ def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def test_every_figure_is_written_as_png_and_svg(experiment: MakeExperiment) -> None:
-    folder = experiment(CELLS)
-    assert draw(load(folder), folder) == list(FIGURES)
+    folder = experiment(CELLS, everything)
+    results = load(folder)
+    results.manifest["arms"]["arm"]["changes"] = {"model.layers": [2, 3]}
+    assert draw(results, folder) == list(FIGURES)
     for name in FIGURES:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
         assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
     assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        (lambda *_: None, set()),
+        (
+            looked_inside,
+            {"gradient_norm_by_layer", "gradient_norm_over_depth", "residual_norm_by_layer", "attention_entropy"},
+        ),
+        (at_lengths, {"nll_by_length", "loss_by_position"}),
+    ],
+    ids=["old", "inside", "lengths"],
+)
+def test_a_figure_is_left_out_where_no_record_has_anything_for_it(
+    experiment: MakeExperiment, change: Change, more: set[str]
+) -> None:
+    folder = experiment(CELLS, change)
+    results = load(folder)
+    results.manifest["arms"]["arm"]["changes"] = {"model.layers": [2, 3]}
+    found = {name for name, make in FIGURES.items() if make(results) is not None}
+    assert found == {"learning_curve", "gradient_norm", "reliability"} | more
+    assert len(plt.get_fignums()) == len(found), "what is left out is closed"
 
 
 def test_a_curve_is_the_mean_over_the_seeds_that_went_well(experiment: MakeExperiment, axes: Axes) -> None:
@@ -72,7 +151,7 @@ def test_gradient_norms_are_drawn_on_a_log_scale(experiment: MakeExperiment, axe
     np.testing.assert_allclose(lines(axes)["arm (n=2)"][1], [1.0, 2.0, 3.0])
 
 
-def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment, axes: Axes) -> None:
+def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -> None:
     diagrams = {
         0: {
             "count": [10, 30, 0] + [0] * 12,
@@ -89,10 +168,17 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment, a
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["reliability"] = diagrams[seed]
 
-    assert reliability(load(experiment({"base": [2.0, 2.1]}, change)), axes)
-    x, y = lines(axes)["base"]
+    figure = reliability(load(experiment({"base": [2.0, 2.1]}, change)))
+    assert figure is not None
+    diagram, gap, histogram = figure.axes
+    x, y = lines(diagram)["base"]
     np.testing.assert_allclose(x, [(10 * 0.1 + 30 * 0.3) / 40, (30 * 0.2 + 10 * 0.6) / 40], rtol=1e-12)
     np.testing.assert_allclose(y, [(10 * 0.0 + 30 * 0.4) / 40, (30 * 0.5 + 10 * 0.1) / 40], rtol=1e-12)
+    np.testing.assert_array_equal(lines(gap)["base"][0], x)
+    np.testing.assert_allclose(lines(gap)["base"][1], y - x, rtol=1e-12)
+    (steps,) = [patch for patch in histogram.patches if isinstance(patch, StepPatch)]
+    np.testing.assert_array_equal(steps.get_data().values, [20, 20] + [0] * 13)
+    np.testing.assert_allclose(steps.get_data().edges, np.arange(16) / 15, rtol=1e-12)
 
 
 def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
@@ -105,3 +191,149 @@ def test_an_arm_has_one_colour_of_its_own(experiment: MakeExperiment) -> None:
     found = colours(load(experiment({f"arm{i}": [2.0] for i in range(8)})))
     assert len(set(found.values())) == 8
     assert list(found) == [f"arm{i}" for i in range(8)]
+
+
+# inside --------------------------------------------------------------------------------------------------------------
+
+
+def by_style(axes: Axes) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """Lines by arm and line style."""
+    return {
+        (str(line.get_label()), str(line.get_linestyle())): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
+        for line in axes.get_lines()
+    }
+
+
+def test_gradient_norms_by_layer_are_means_over_seeds_a_panel_a_kind(experiment: MakeExperiment) -> None:
+    figure = gradient_norm_by_layer(load(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside)))
+    assert figure is not None
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["query", "mlp out"], "a head has one norm, and no layers"
+    query, mlp = map(by_style, figure.axes)
+    assert set(query) == {(arm, style) for arm in ("base", "arm") for style in ("-", "--")}
+    for style, scale in (("--", 0.1), ("-", 0.01)):
+        np.testing.assert_array_equal(query["base", style][0], [1, 2])
+        np.testing.assert_allclose(query["base", style][1], 1.5 * scale * np.array([1, 2]), rtol=1e-12)
+        np.testing.assert_allclose(query["arm", style][1], scale * np.array([1, 2, 3]), rtol=1e-12)
+        np.testing.assert_allclose(mlp["arm", style][1], scale * 3**-0.5 / np.array([3, 2, 1]), rtol=1e-12)
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    at_one, sd = band[band[:, 0] == 1][:, 1], np.std([0.1, 0.2], ddof=1)
+    np.testing.assert_allclose([at_one.min(), at_one.max()], [0.15 - sd, 0.15 + sd], rtol=1e-12)
+
+
+def test_the_slope_over_depth_is_fitted_among_arms_that_differ_in_depth_alone(experiment: MakeExperiment) -> None:
+    cells = {f"{kind}_{layers}": [2.0, 2.1] for kind in ("pre", "post") for layers in (2, 4, 8)}
+
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        looked_inside(arm, seed, record)
+        if arm.startswith("post"):  # no change with depth
+            for norms in record["initial"]["gradient_norm"].values():
+                norms[:] = [5.0 * (seed + 1)] * len(norms)
+
+    results = load(experiment(cells, change))
+    for arm, described in results.manifest["arms"].items():
+        kind, layers = arm.split("_")
+        described["changes"] = {} if layers == "2" else {"model.layers": [2, int(layers)]}
+        if kind == "post":
+            described["changes"]["model.block"] = ["PreNorm", "PostNorm"]
+    figure = gradient_norm_over_depth(results)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["as the baseline: slope -0.50", "block PostNorm: slope +0.00"]
+    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    np.testing.assert_array_equal(drawn[0].get_xdata(), [2, 4, 8])
+    np.testing.assert_allclose(
+        np.asarray(drawn[0].get_ydata(), dtype=float), 0.15 * np.array([2, 4, 8]) ** -0.5, rtol=1e-12
+    )
+    del results.manifest["arms"]["pre_4"], results.manifest["arms"]["pre_8"]
+    for layers in (2, 4, 8):
+        results.manifest["arms"][f"post_{layers}"]["changes"]["optim.lr"] = [1.0, 1.0 / layers]
+    assert gradient_norm_over_depth(results) is None, "no two arms differ in depth alone"
+
+
+def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment) -> None:
+    figure = attention_entropy(load(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside)))
+    assert figure is not None
+    maps = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
+    base, arm, *_ = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    assert list(maps)[:2] == ["base\nat initialisation", "arm\nat initialisation"]
+    np.testing.assert_allclose(base, (np.add.outer(range(2), range(2)) + 0.5) / 10, rtol=1e-12)
+    np.testing.assert_allclose(arm, np.add.outer(range(3), range(2)) / 10, rtol=1e-12)
+    ends = [axes.images[0].get_array() for axes in figure.axes if axes.images][2:]
+    np.testing.assert_allclose(ends[0], np.asarray(base) / 2, rtol=1e-12)
+    np.testing.assert_allclose(ends[1], np.asarray(arm) / 2, rtol=1e-12)
+    assert {image.get_clim() for image in maps.values()} == {(0.0, 1.0)}
+
+
+def test_the_residual_stream_is_drawn_layer_by_layer(experiment: MakeExperiment) -> None:
+    figure = residual_norm_by_layer(load(experiment({"base": [2.0, 2.4], "arm": [1.0]}, looked_inside)))
+    assert figure is not None
+    found = by_style(figure.axes[0])
+    np.testing.assert_allclose(found["base", "--"][1], [0.15, 1.15], rtol=1e-12)
+    np.testing.assert_allclose(found["base", "-"][1], [0.015, 1.015], rtol=1e-12)
+    np.testing.assert_allclose(found["arm", "-"][1], [0.01, 1.01, 2.01], rtol=1e-12)
+
+
+# lengths -------------------------------------------------------------------------------------------------------------
+
+
+def test_losses_by_length_are_those_of_the_records_and_the_trained_length_is_marked(
+    experiment: MakeExperiment,
+) -> None:
+    folder = experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths)
+    for cell in (folder.parent / "cells").glob("*-0"):
+        write_atomic(cell / "config.yaml", "data: {class_path: TextData, init_args: {context: 16}}\n")
+    figure = nll_by_length(load(folder))
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) > 1 and line.get_linestyle() != ":"]
+    expected = [
+        ("-", [8, 16, 64], 2.5),
+        ("--", [8, 16, 64], 2.0),
+        ("-", [8, 16], 2.0),  # the third length was an error
+        ("--", [8, 16], 1.5),
+    ]
+    for line, (style, lengths, at) in zip(drawn, expected, strict=True):
+        assert line.get_linestyle() == style
+        np.testing.assert_array_equal(line.get_xdata(), lengths)
+        np.testing.assert_allclose(line.get_ydata(), at + 1 / np.array(lengths), rtol=1e-12)
+    (mark,) = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
+    assert list(mark.get_xdata()) == [16, 16]
+    (perplexity,) = axes.child_axes
+    assert perplexity.get_ylabel() == "perplexity"
+
+
+def test_runs_of_an_arm_are_compared_at_the_lengths_that_all_have(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        at_lengths(arm, seed, record)
+        del record["evaluations"]["lengths"]["64" if seed else "8"]
+
+    figure = nll_by_length(load(experiment({"base": [2.0, 2.4]}, change)))
+    assert figure is not None
+    line = figure.axes[0].get_lines()[0]
+    np.testing.assert_array_equal(line.get_xdata(), [16])
+    np.testing.assert_allclose(line.get_ydata(), [2.5 + 1 / 16], rtol=1e-12)
+
+
+def test_loss_by_position_is_averaged_in_bins_that_widen(experiment: MakeExperiment) -> None:
+    figure = loss_by_position(load(experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths)))
+    assert figure is not None
+    found = lines(figure.axes[0])
+    assert list(found) == ["base (64 tokens)", "arm (16 tokens)"]
+    for label, positions, seed in (("base (64 tokens)", 64, 0.5), ("arm (16 tokens)", 16, 0.0)):
+        edges, (x, y) = log_edges(positions), found[label]
+        loss = seed + 1 / np.arange(1, positions + 1)
+        pairs = list(itertools.pairwise(edges))
+        np.testing.assert_allclose(y, [loss[a:b].mean() for a, b in pairs], rtol=1e-12)
+        np.testing.assert_allclose(x, [np.arange(a + 1, b + 1).mean() for a, b in pairs], rtol=1e-12)
+
+
+@pytest.mark.parametrize("positions", [2, 3, 16, 100, 1024])
+def test_bins_hold_every_position_once_and_widen(positions: int) -> None:
+    edges = log_edges(positions)
+    assert (edges[0], edges[-1]) == (0, positions)
+    assert np.all(np.diff(edges) >= 1)
+    assert edges[1] == 1, "the first token has no context, and stands alone"

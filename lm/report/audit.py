@@ -1,0 +1,48 @@
+"""The audit of the method, as a table for people and as JSON for machines."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from lm.audit import Finding
+
+
+def all_right(findings: Sequence[Finding]) -> bool:
+    """Whether every promise that the reports rely on is kept."""
+    return all(finding.verdict != "NOT OK" for finding in findings)
+
+
+def to_json(findings: Sequence[Finding]) -> str:
+    """All of every finding."""
+    rows = [asdict(finding) | {"verdict": finding.verdict} for finding in findings]
+    return json.dumps({"verified": all_right(findings), "rows": rows}, indent=2)
+
+
+def show_audit(findings: Sequence[Finding], console: Console) -> None:
+    """A row for each finding, then how many kept their promise, and what to make of those that did not."""
+    right = ("found", "99 % interval", "expected")
+    table = Table("share of simulated experiments", *(Column(name, justify="right") for name in right), "verdict")
+    for finding in findings:
+        interval = f"[{finding.low:.3f}, {finding.high:.3f}]"
+        style = {"ok": None, "falls short": "yellow", "NOT OK": "bold red"}[finding.verdict]
+        table.add_row(finding.name, f"{finding.found:.3f}", interval, expected(finding), finding.verdict, style=style)
+    console.print(table)
+    counts = Counter(finding.verdict for finding in findings)
+    said = [f"{counts[verdict]} {verdict}" for verdict in ("ok", "falls short", "NOT OK") if counts[verdict]]
+    console.print(f"{len(findings)} audits: {', '.join(said)}", highlight=False)
+    if counts["falls short"]:
+        meaning = "What falls short is not promised: no verdict rests on it, and no headline interval."
+        console.print(meaning, highlight=False)
+
+
+def expected(finding: Finding) -> str:
+    """The promise in words."""
+    if finding.at_least == 0:
+        return f"at most {finding.at_most:.3g}"
+    if finding.at_most == 1:
+        return f"at least {finding.at_least:.3g}"
+    return f"{finding.at_least:.3g} to {finding.at_most:.3g}"

@@ -1,0 +1,80 @@
+"""Where a number of a table comes from: cells, configuration, code, and the commands that make it again."""
+
+import math
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.analysis import Results, load
+from lm.claims import measured
+from lm.config import InputError, nearest
+from lm.results import Record, describe
+from lm.statistics import t_interval
+
+
+def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
+    """Prints the cells behind an arm's metric, the arm's diff from the baseline, and commands.
+
+    Raises:
+        InputError: for an arm that the experiment does not have, or a metric that none of its cells measured.
+    """
+    results = load(folder)
+    if arm not in results.arms:
+        raise InputError(f"{folder}: no arm {arm!r}.{nearest(arm, results.arms)} It has {', '.join(results.arms)}")
+    values = {key: math.nan if r is None else measured(r, metric) for key, r in results.records.items()}
+    if all(math.isnan(value) for value in values.values()):
+        known = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
+        raise InputError(f"{folder}: no cell measured {metric!r}.{nearest(metric, known)} They have {', '.join(known)}")
+    baseline = results.manifest["baseline"]
+    say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
+    say(f"{describe(metric).label} of {arm} in {results.manifest['title']}")
+    console.print(_cells(results, arm, metric, values))
+    if arm != baseline:
+        pairs = [values[arm, seed] - values[baseline, seed] for seed in results.manifest["seeds"]]
+        pairs = [pair for pair in pairs if math.isfinite(pair)]
+        low, high = t_interval(pairs)
+        mean = sum(pairs) / len(pairs) if pairs else math.nan
+        interval = "" if math.isnan(low) else f" [{low:+.6g}, {high:+.6g}]"
+        say(f"difference to {baseline}, paired: {mean:+.6g}{interval}, n = {len(pairs)}")
+    changes = results.manifest["arms"][arm]["changes"]
+    say("differs from the baseline in: " + ("nothing" if not changes else ""))
+    for path, (before, after) in changes.items():
+        say(f"  {path}: {before} -> {after}")
+    say("made by:")
+    for seed in results.manifest["seeds"]:
+        cell = results.manifest["arms"][arm]["cells"][str(seed)]
+        say(f"  lm fit {results.store.directory(cell) / 'config.yaml'} --out {results.store.out}")
+    say("all of it again, training only what is missing:")
+    say(f"  {command(results)}")
+
+
+def command(results: Results) -> str:
+    """The command that made the experiment."""
+    name, tier = results.manifest["name"], results.manifest.get("tier", "C")
+    file = name.removesuffix(f".{tier}")
+    size = f" --tier {tier}" if tier != "C" else ""
+    return f"lm ablate experiments/{file}.yaml{size} --out {results.store.out}"
+
+
+def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int], float]) -> Table:
+    table = Table(highlight=False)
+    for column in ("seed", "arm", "status", metric, "commit", "cell"):
+        table.add_column(column, overflow="fold")
+    baseline = results.manifest["baseline"]
+    for seed in results.manifest["seeds"]:
+        for name in dict.fromkeys((arm, baseline)):
+            record = results.records[name, seed]
+            cell = results.manifest["arms"][name]["cells"][str(seed)]
+            number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:.6g}"
+            status = "missing" if record is None else record["status"]
+            table.add_row(*map(Text, [str(seed), name, status, number, _commit(record), cell[:12]]))
+    return table
+
+
+def _commit(record: Record | None) -> str:
+    if record is None:
+        return "-"
+    git = record["provenance"]["git"]
+    return f"{str(git['commit'])[:10]}{' with changes' if git['dirty'] else ''}"

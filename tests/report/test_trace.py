@@ -1,0 +1,69 @@
+"""A number of a table can be followed to its cells, and made again by the commands printed."""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lm.config import InputError
+from lm.report.trace import trace
+
+MakeExperiment = Callable[..., Path]
+BASE = [2.0, 2.1, 1.9]
+BETTER = [1.7, 1.85, "diverged"]
+
+
+def traced(folder: Path, arm: str, metric: str) -> str:
+    text = io.StringIO()
+    trace(folder, arm, metric, Console(file=text, width=160))
+    return text.getvalue()
+
+
+def test_the_cells_their_values_and_the_difference_are_those_of_the_records(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    text = traced(folder, "better", "nll")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    assert [row[:4] for row in rows] == [
+        ["0", "better", "ok", "1.7"],
+        ["0", "base", "ok", "2"],
+        ["1", "better", "ok", "1.85"],
+        ["1", "base", "ok", "2.1"],
+        ["2", "better", "diverged", "-"],
+        ["2", "base", "ok", "1.9"],
+    ]
+    mean = np.mean(np.subtract(BETTER[:2], BASE[:2]))
+    assert f"paired: {mean:+.6g}" in text
+    assert "n = 2" in text
+    assert "model.block: PostNorm -> PreNorm" in text
+
+
+def test_every_cell_of_the_arm_has_its_command(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    found = re.findall(r"lm fit (\S+) --out (\S+)", traced(folder, "better", "nll"))
+    cells = folder.parent / "cells"
+    assert found == [(str(cells / f"better-{seed}" / "config.yaml"), str(folder.parent)) for seed in range(3)]
+    assert "lm ablate experiments/demo.yaml --out" in traced(folder, "better", "nll")
+
+
+def test_the_baseline_has_no_difference_and_paths_are_metrics_too(experiment: MakeExperiment) -> None:
+    def deepen(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["initial"] = {"entropy": [[0.5, 0.7]]}
+
+    folder = experiment({"base": BASE, "better": BETTER}, deepen)
+    assert "paired" not in traced(folder, "base", "nll")
+    assert "│ 0.6 " in traced(folder, "base", "initial/entropy")
+
+
+@pytest.mark.parametrize(
+    ("arm", "metric", "words"),
+    [("beter", "nll", "Did you mean better? It has base, better"), ("better", "nl", "Did you mean nll? They have")],
+)
+def test_what_is_not_there_is_one_line(experiment: MakeExperiment, arm: str, metric: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        traced(experiment({"base": BASE, "better": BETTER}), arm, metric)
+    assert words in str(caught.value)

@@ -1,0 +1,70 @@
+"""`lm reproduce` runs the experiments that carry claims, and answers each in one table."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config import InputError
+from lm.sweep.reproduce import find_experiments
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+def write(folder: Path, name: str, **keys: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 3}}))
+    arms = {"layer": {"model.norm": "LayerNorm"}, "rms": {"model.norm": "RMSNorm"}}
+    tree = {"base": "run.yaml", "baseline": "layer", "seeds": [0], "arms": arms, "confirmatory": False, **keys}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(tree))
+
+
+FEWER = {
+    "claim": "RMSNorm has fewer parameters",
+    "metric": "parameters",
+    "relation": "less",
+    "arm": "rms",
+    "exact": True,
+}
+
+
+def test_experiments_are_those_with_claims(tmp_path: Path) -> None:
+    write(tmp_path, "with", claims=[FEWER])
+    write(tmp_path, "without")
+    assert find_experiments(tmp_path, []) == [tmp_path / "with.yaml"]
+    with pytest.raises(InputError, match=r"wiht: no experiment with claims in .* Did you mean with"):
+        find_experiments(tmp_path, ["wiht"])
+
+
+def test_the_projects_own_claims_can_be_read() -> None:
+    names = {path.stem for path in find_experiments(EXPERIMENTS, [])}
+    assert {"gradient_depth", "attention_entropy", "extrapolation", "glu", "norm_type", "label_smoothing"} <= names
+
+
+@pytest.mark.slow
+def test_claims_are_answered_and_what_cannot_run_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    more = {**FEWER, "claim": "RMSNorm has more parameters", "relation": "greater"}
+    large = {**FEWER, "claim": "only of the large size", "tier": "G"}
+    write(tmp_path / "experiments", "sound", claims=[FEWER, more, large])
+    common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
+    write(tmp_path / "experiments", "textless", claims=[FEWER], common=common)
+    assert main(["reproduce", "--workers", "1"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 claims, each judged by itself at 5 %: 1 reproduced, 1 not reproduced, 0 inconclusive." in printed
+    assert "textless was not run: arm layer: data.corpus.path: no file matches 'nowhere.txt'" in printed
+    with (tmp_path / "results" / "reproduce.C" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["experiment"], row["verdict"]) for row in rows] == [
+        ("sound", "reproduced"),
+        ("sound", "not reproduced"),
+    ]
+    page = (tmp_path / "results" / "reproduce.C" / "table.md").read_text()
+    assert "Made by `lm reproduce --tier C`." in page
+    assert "only of the large size" not in page

@@ -1,0 +1,545 @@
+"""What is measured of a finished model, against plain loops over the same tokens; and `lm evaluate`."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import yaml
+from helpers import RUN
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lm.cell import Cell, Run, check
+from lm.cli import main
+from lm.components import build
+from lm.config import InputError, Tree, load_yaml, override
+from lm.data import IGNORED
+from lm.data.tokenizer import UNKNOWN
+from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.metrics.temperature import fit_temperature
+from lm.metrics.tokens import TokenStatistics
+from lm.model.transformer import initialized
+from lm.remeasure import Request, cell_of, measure_lengths, remeasure
+from lm.results import QUANTITIES, Store, describe
+from lm.sweep.ablate import _measure_lengths
+from lm.sweep.plan import Planned
+from lm.trainer import Execution, failure, finish, train, write_work
+
+ROOT = Path(__file__).resolve().parents[1]
+LIVELY = {"model.initializer.std": 0.5, "model.embedding.tied": False, "data.corpus.size": 20000, "data.context": 8}
+OTHER = {"data.corpus.size": 15000, "data.split": [0.6, 0.2, 0.2]}
+
+
+def good() -> dict[str, Any]:
+    return {"status": "ok", "error": None, "metrics": {"nll": 9.0}, "cost": {"parameters": 5}, "flags": []}
+
+
+def finished_run(
+    out: Path, changes: dict[str, Any] | None = None, outcome: dict[str, Any] | None = None
+) -> tuple[Cell, Path]:
+    """A finished run whose model is as it was initialised, and its folder."""
+    cell, store = check(override(RUN, LIVELY | (changes or {}))), Store(out)
+    model = built(cell).to(torch.float64 if "64" in cell.config["trainer"]["precision"] else torch.float32)
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
+    finish(cell, store, outcome or good(), {"started": 0.0, "finished": 1.0, "resumed": False})
+    return cell, store.directory(cell.id)
+
+
+def built(cell: Cell) -> torch.nn.Module:
+    run: Run = build(cell.config, Run)
+    return initialized(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).eval()
+
+
+def ids_of(cell: Cell, split: str) -> np.ndarray:
+    return np.load(Path(cell.facts.folder) / f"{split}.npy").astype(np.int64)
+
+
+@torch.no_grad()
+def plain_logits(cell: Cell, split: str) -> tuple[Tensor, Tensor]:
+    """Logits and targets of every block of a split, one block at a time."""
+    ids, context = torch.from_numpy(ids_of(cell, split)), cell.config["data"]["init_args"]["context"]
+    model = built(cell).double()
+    rows = range(0, len(ids) - context, context)
+    logits_nv = torch.cat([model(ids[None, i : i + context])[0] for i in rows])
+    return logits_nv, torch.cat([ids[i + 1 : i + context + 1] for i in rows])
+
+
+@pytest.fixture(scope="module")
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cell, Path]:
+    return finished_run(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="module")
+def trained(shared_run: tuple[Cell, Path]) -> Trained:
+    cell, folder = shared_run
+    return Trained(cell, folder / "last.ckpt")
+
+
+def record_in(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "record.json").read_text()))
+
+
+# a split, and its temperature ----------------------------------------------------------------------------------------
+
+
+def test_the_test_split_and_its_temperature_are_what_plain_calculations_give(
+    shared_run: tuple[Cell, Path], trained: Trained
+) -> None:
+    found, (validation, their_targets) = trained.split("test"), plain_logits(shared_run[0], "validation")
+    logits_nv, targets_n = plain_logits(shared_run[0], "test")
+    assert found["evaluated_tokens"] == len(targets_n)
+    assert found["nll"] == pytest.approx(cross_entropy(logits_nv, targets_n).item(), rel=1e-12)
+
+    def loss(log_temperature: float) -> float:
+        return cross_entropy(validation / math.exp(log_temperature), their_targets).item()
+
+    best = minimize_scalar(loss, bounds=(-3, 5), method="bounded", options={"xatol": 1e-10})
+    temperature = found["scaled"]["temperature"]
+    assert temperature == pytest.approx(math.exp(best.x), rel=1e-5)
+    assert temperature > 1.2, "random logits of this size are far too sure"
+    assert found["scaled"]["validation_nll"] == pytest.approx([loss(0.0), best.fun], rel=1e-9)
+    scaled_nv = logits_nv / temperature
+    assert found["scaled"]["nll"] == pytest.approx(cross_entropy(scaled_nv, targets_n).item(), rel=1e-12)
+    assert found["scaled"]["ece"] == pytest.approx(plain_ece(scaled_nv, targets_n), abs=1e-9)
+    assert found["ece"] == pytest.approx(plain_ece(logits_nv, targets_n), abs=1e-9)
+    assert found["scaled"]["argmax_changed"] == 0
+
+
+def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
+    """Fifteen equal bins."""
+    confidence_n, top_n = logits_nv.softmax(1).max(1)
+    confidences, right = confidence_n.numpy(), (top_n == targets_n).numpy()
+    bins = np.minimum((confidences * 15).astype(int), 14)
+    gaps = [abs(right[bins == m].mean() - confidences[bins == m].mean()) * (bins == m).mean() for m in set(bins)]
+    return float(sum(gaps))
+
+
+def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = trained.split("test")
+    monkeypatch.setattr("lm.evaluate.KEPT_BYTES", 0)
+    assert trained.split("test") == kept
+
+
+def test_validation_has_no_temperature_of_its_own(trained: Trained) -> None:
+    assert trained.split("validation")["scaled"] is None
+
+
+def test_a_mixed_precision_run_is_measured_under_autocast(tmp_path: Path) -> None:
+    cell, folder = finished_run(tmp_path, {"trainer.precision": "bf16-mixed"})
+    trained = Trained(cell, folder / "last.ckpt")
+    batch = next(iter(trained.data.evaluation_batches("test")))
+    model = built(cell)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(*batch.inputs).flatten(0, 1)
+    found = trained.logits(batch)[0]
+    assert next(trained.model.parameters()).dtype == torch.float32
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
+    with torch.no_grad():
+        assert not torch.equal(found.float(), model(*batch.inputs).flatten(0, 1))
+
+
+# lengths -------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def plain_losses(cell: Cell, count: int, length: int, sliding: bool) -> Tensor:
+    """NLL of targets 0 to `count`, each on its own: after what came before in its block, or its window.
+
+    Windows begin at multiples of half the length and score what no window before them did; the last ends at the end.
+    """
+    ids, model, stride = torch.from_numpy(ids_of(cell, "validation")), built(cell).double(), max(1, length // 2)
+    losses = []
+    for place in range(count if sliding else count // length * length):
+        start = place // length * length
+        if sliding:
+            start = 0 if place < length else -(-(place - length + 1) // stride) * stride
+            start = min(start, count - length)
+        losses.append(cross_entropy(model(ids[None, start : place + 1])[0, -1], ids[place + 1]))
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 8, 16])
+def test_a_length_is_every_token_after_its_context(
+    shared_run: tuple[Cell, Path], trained: Trained, length: int
+) -> None:
+    found = trained.lengths([length, 16], "validation", 40)[str(length)]
+    blocks_n, sliding_n = (plain_losses(shared_run[0], 32, length, sliding) for sliding in (False, True))
+    assert len(sliding_n) == 32
+    assert found["tokens"] == len(blocks_n)
+    assert found["nll"] == pytest.approx(blocks_n.mean().item(), rel=1e-12)
+    assert found["sliding_nll"] == pytest.approx(sliding_n.mean().item(), rel=1e-12)
+    np.testing.assert_allclose(found["by_position"], blocks_n.view(-1, length).mean(0), rtol=1e-12)
+
+
+def test_the_trained_length_over_whole_blocks_is_the_splits_nll(trained: Trained) -> None:
+    blocks = (len(trained.data.tokens.split["validation"]) - 1) // 8  # type: ignore[attr-defined]
+    whole = trained.split("validation")["nll"]
+    assert trained.lengths([8], "validation", 8 * blocks)["8"]["nll"] == pytest.approx(whole, rel=1e-12)
+
+
+def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = trained.lengths([4, 8], "validation", 64)
+    monkeypatch.setattr("lm.evaluate.TOKENS_AT_ONCE", 1)
+    one = trained.lengths([4, 8], "validation", 64)
+    for length, at in many.items():
+        np.testing.assert_allclose(one[length]["by_position"], at["by_position"], rtol=1e-12)
+        assert one[length]["sliding_nll"] == pytest.approx(at["sliding_nll"], rel=1e-12)
+
+
+def test_positions_that_end_with_the_trained_length_are_an_error_of_that_length_alone(tmp_path: Path) -> None:
+    cell, folder = finished_run(tmp_path, {"model.position": "Learned"})
+    found = Trained(cell, folder / "last.ckpt").lengths([4, 16], "validation", 32)
+    assert list(found["16"]) == ["error"]
+    assert "16" in found["16"]["error"]
+    record = good()
+    add(record, "lengths", found)
+    assert record["status"] == "ok"
+    assert set(record["metrics"]) == {"nll", "nll@4", "perplexity@4", "sliding_nll@4"}
+
+
+def test_a_text_shorter_than_the_length_is_refused(trained: Trained) -> None:
+    with pytest.raises(InputError, match=r"5000 tokens of context and one to predict, found \d+ in validation"):
+        trained.lengths([5000], "validation", 5000)
+
+
+# records -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_number_of_a_table_has_a_name(trained: Trained) -> None:
+    numbers = headline("test", trained.split("test"))
+    assert set(numbers) <= set(QUANTITIES)
+    lengths = headline("lengths", trained.lengths([4, 8], "validation", 32))
+    assert describe("nll@4").label == "validation NLL, blocks of 4 tokens"
+    for name, value in lengths.items():
+        assert describe(name).label != name
+        assert value is not None
+    assert lengths["perplexity@8"] == pytest.approx(math.exp(lengths["nll@8"] or 0.0), rel=1e-12)
+    assert finite_perplexity(800.0) is None
+    assert finite_perplexity(math.nan) is None
+
+
+def test_what_is_missing_are_lengths_asked_for_later() -> None:
+    record = good()
+    assert not missing(record, {"evaluate": None})
+    assert not missing(record, {})
+    wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
+    assert missing(record, wanted)
+    record["evaluations"] = {"lengths": {"4": {"nll": 1.0}}}
+    assert missing(record, wanted)
+    record["evaluations"]["lengths"]["8"] = {"error": "too long"}
+    assert not missing(record, wanted)
+    assert not missing({**good(), "status": "diverged"}, wanted)
+
+
+def rows(test: float) -> Tree:
+    return {
+        "class_path": "PaddedRows",
+        "init_args": {
+            "corpus": {"class_path": "StdlibText", "init_args": {"size": 20000, "longest": 500}},
+            "tokenizer": {"class_path": "BPE", "init_args": {"size": 260}},
+            "context": 12,
+            "rows": 8,
+            "batch_size": 4,
+            "split": [0.6, 0.4 - test, test],
+        },
+    }
+
+
+def pairs(folder: Path, test: bool) -> Tree:
+    corpus = {}
+    for split in ("train", "validation", "test") if test else ("train", "validation"):
+        for side in ("source", "target"):
+            path = folder / f"{split}.{side}"
+            path.write_text("".join(f"{side} line {i} of {split}\n" for i in range(12)))
+            corpus[f"{split}_{side}"] = str(path)
+    return {
+        "class_path": "PairData",
+        "init_args": {"corpus": corpus, "tokenizer": "Bytes", "context": 40, "batch_tokens": 160},
+    }
+
+
+TRANSLATOR = {"class_path": "EncoderDecoder", "init_args": RUN["model"]["init_args"] | {"position": "Sinusoidal"}}
+
+
+@pytest.mark.parametrize("share", [0.2, 0.0])
+def test_rows_have_a_test_evaluation_where_they_have_a_test_split(tmp_path: Path, share: float) -> None:
+    cell, folder = finished_run(tmp_path, {"data": rows(share), "data.corpus.size": 20000, "data.context": 12})
+    found = dict(evaluations(cell, folder / "last.ckpt"))
+    assert list(found) == (["test"] if share else [])
+    if share:
+        trained = Trained(cell, folder / "last.ckpt")
+        batches = list(trained.data.evaluation_batches("test"))
+        kept = sum(int((batch.targets_bt != IGNORED).sum()) for batch in batches)
+        assert found["test"]["evaluated_tokens"] == kept > 0
+        with torch.no_grad():
+            model = built(cell).double()
+            logits = torch.cat([model(*batch.inputs).flatten(0, 1) for batch in batches])
+        targets = torch.cat([batch.targets_bt.flatten() for batch in batches])
+        assert found["test"]["nll"] == pytest.approx(cross_entropy(logits, targets).item(), rel=1e-12)
+        with pytest.raises(InputError, match="PaddedRows has rows of its own"):
+            trained.lengths([4], "validation", 32)
+    else:
+        with pytest.raises(InputError, match="test split holds no text"):
+            remeasure(folder, Request())
+
+
+@pytest.mark.parametrize("test", [True, False])
+def test_pairs_have_a_test_evaluation_where_they_have_a_test_split(tmp_path: Path, test: bool) -> None:
+    tree = {key: value for key, value in RUN.items() if key not in ("data", "model")}
+    cell, store = check({**tree, "data": pairs(tmp_path, test), "model": TRANSLATOR}), Store(tmp_path)
+    state = {f"model.{name}": value for name, value in built(cell).double().state_dict().items()}
+    torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
+    finish(cell, store, good(), {"started": 0.0, "finished": 1.0, "resumed": False})
+    found = dict(evaluations(cell, store.directory(cell.id) / "last.ckpt"))
+    assert list(found) == (["test"] if test else [])
+    if test:
+        again = remeasure(store.directory(cell.id), Request())
+        assert again["test"] == found["test"]
+        assert found["test"]["evaluated_tokens"] == sum(len(f"target line {i} of test") + 1 for i in range(12))
+
+
+# lm evaluate ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluated(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the command; what it printed."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main(["evaluate", *map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluated: Callable[..., str]) -> None:
+    cell, folder = finished_run(tmp_path)
+    shown = evaluated(cell.id[:9], "--out", tmp_path, "--lengths", "4,8", "--tokens", 64)
+    first = record_in(folder)
+    trained = Trained(cell, folder / "last.ckpt")
+    assert first["evaluations"]["test"] == trained.split("test")
+    assert first["evaluations"]["lengths"] == trained.lengths([4, 8], "validation", 64)
+    assert first["metrics"]["nll"] == 9.0, "what training measured stays"
+    assert first["metrics"]["nll@8"] == first["evaluations"]["lengths"]["8"]["nll"]
+    for text in ("temperature fitted on validation", f"{first['metrics']['scaled_nll']:.4f}", "sliding window"):
+        assert text in shown
+    before = (folder / "record.json").read_bytes()
+    evaluated(folder, "--lengths", "4,8", "--tokens", 64)
+    assert (folder / "record.json").read_bytes() == before
+    evaluated(folder, "--lengths", "16", "--tokens", 64)
+    assert record_in(folder)["evaluations"]["lengths"] == trained.lengths([4, 8, 16], "validation", 64)
+    evaluated(folder, "--split", "train")
+    last = record_in(folder)
+    assert last["evaluations"]["train"] == trained.split("train")
+    assert last["metrics"]["scaled_nll"] == first["metrics"]["scaled_nll"], "the table speaks of the test split"
+    assert {*last["metrics"]} == {*first["metrics"], "nll@16", "perplexity@16", "sliding_nll@16"}
+    assert {key: last[key] for key in last if key not in ("metrics", "evaluations")} == {
+        key: first[key] for key in first if key not in ("metrics", "evaluations")
+    }
+
+
+@pytest.mark.parametrize("tokenizer", ["Characters", "Bytes", "BPE", "Unigram", "WordPiece"])
+def test_another_text_is_cut_by_the_runs_own_tokenizer(tmp_path: Path, tokenizer: str) -> None:
+    sized = {} if tokenizer in ("Characters", "Bytes") else {"data.tokenizer.init_args.size": 300}
+    cell, folder = finished_run(tmp_path, {"data.tokenizer": tokenizer, **sized})
+    texts = [f"{i} caf\u00e9 \u2603 text {i * i}\n" for i in range(400)]
+    path = tmp_path / "other.txt"
+    path.write_text("".join(texts), encoding="utf-8")
+    corpus = {"class_path": "LocalText", "init_args": {"path": str(path), "document": "line"}}
+    (name, found), *rest = remeasure(
+        folder, Request(lengths=(4,), tokens=64, changes={"data.corpus": corpus, "data.split": [0.25, 0.25, 0.5]})
+    ).items()
+    record, own = record_in(folder), tokenizers.Tokenizer.from_file(str(Path(cell.facts.folder) / "tokenizer.json"))
+    assert not rest
+    assert name == f"test of {found['text']['fingerprint'][:12]}"
+    assert record["evaluations"] == {name: found}
+    assert record["metrics"] == good()["metrics"]
+    total, half = sum(map(len, texts)), 0
+    starts = np.cumsum([0, *map(len, texts)])
+    half = int(np.argmax(starts >= total / 2))
+    end = [] if own.token_to_id("<|endoftext|>") is None else [own.token_to_id("<|endoftext|>")]
+    ids = torch.tensor([i for text in texts[half:] for i in [*own.encode(text, add_special_tokens=False).ids, *end]])
+    assert found["text"]["tokens"] == len(ids)
+    blocks = (len(ids) - 1) // 8
+    inputs_bt, targets_n = ids[: blocks * 8].view(blocks, 8), ids[1 : blocks * 8 + 1]
+    with torch.no_grad():
+        logits_nv = built(cell).double()(inputs_bt).flatten(0, 1)
+    assert found["nll"] == pytest.approx(cross_entropy(logits_nv, targets_n).item(), rel=1e-12)
+    unknown = own.token_to_id(UNKNOWN)
+    share = 0.0 if unknown is None else (targets_n == unknown).double().mean().item()
+    assert found["text"]["unknown_share"] == pytest.approx(share, rel=1e-12)
+    assert bool(share) is (tokenizer in ("Characters", "WordPiece"))
+    assert found["lengths"]["4"]["tokens"] == 64
+    assert found["text"]["data"]["corpus"] == corpus | {"init_args": {**corpus["init_args"], "field": "text"}}  # type: ignore[dict-item]
+
+
+def test_the_text_is_prepared_again_where_the_cache_was_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, folder = finished_run(tmp_path)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
+    again = cell_of(folder, record_in(folder))
+    assert again.facts.folder.startswith(str(tmp_path / "elsewhere"))
+    assert again.facts.identity() == cell.facts.identity()
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))
+    tree = load_yaml(folder / "config.yaml")
+    (folder / "config.yaml").write_text(yaml.safe_dump(override(tree, {"data.corpus.size": 30000})))
+    with pytest.raises(InputError, match="its text is no longer in the cache"):
+        remeasure(folder, Request())
+
+
+def test_lengths_asked_for_later_are_measured_without_training(tmp_path: Path) -> None:
+    cell, folder = finished_run(tmp_path)
+    asked = check(override(RUN, {**LIVELY, "evaluate": {"lengths": [4, 8], "tokens": 64}}))
+    assert asked.id == cell.id
+    assert missing(record_in(folder), asked.config)
+    measure_lengths(asked, Store(tmp_path))
+    assert not missing(record_in(folder), asked.config)
+    expected = Trained(cell, folder / "last.ckpt").lengths([4, 8], "validation", 64)
+    assert record_in(folder)["evaluations"]["lengths"] == expected
+
+
+def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
+    cells, folders = [], []
+    for changes in ({}, {"seed": 1}, {"seed": 2}):
+        _, folder = finished_run(tmp_path, changes)
+        cells.append(check(override(RUN, {**LIVELY, **wanted, **changes})))
+        folders.append(folder)
+    (folders[1] / "last.ckpt").unlink()
+    store = Store(tmp_path)
+    measure_lengths(cells[2], store)
+    plan: Any = SimpleNamespace(cells=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
+    capsys.readouterr()
+    _measure_lengths(plan, store)
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "arm seed 0: measuring [4, 8] tokens of context"
+    assert second == "arm seed 1: measuring [4, 8] tokens of context"
+    assert "arm seed 1: not measured" in third
+    assert "was not kept" in third
+    assert [sorted(record_in(folder).get("evaluations", {}).get("lengths", {})) for folder in folders] == [
+        ["4", "8"],
+        [],
+        ["4", "8"],
+    ]
+
+
+REFUSED: list[tuple[list[object], list[str]]] = [
+    (["--lengths", "four"], ["--lengths", "whole numbers", "'four'"]),
+    (["--lengths", "4,-1"], ["--lengths", "'4,-1'"]),
+    (["--lengths", "[4"], ["--lengths"]),
+    (["--lengths", "64", "--tokens", "32"], ["--tokens", "64 or more", "32"]),
+    (["--tokens", "0"], ["--tokens", "1 or more"]),
+    (["--lengths", "9000"], ["9000 tokens of context", "in validation"]),
+    (["--split", "tset"], ["--split", "'tset'", "'test'"]),
+    (["--optim.lr", "1"], ["settings of the data alone", "'optim.lr'"]),
+    (["--set", "model.width=8"], ["settings of the data alone", "'model.width'"]),
+    (["--seed", "1"], ["settings of the data alone", "'seed'"]),
+    (["--data.tokenizer", "Bytes"], ["data.tokenizer", "decided by the run"]),
+    (["--data.corpus.sise", "10"], ["data.corpus.sise", "Did you mean size?"]),
+    (["--data.corpus.size", "10"], ["data: the validation split has"]),
+    (["--data.split", "[0.5, 0.5, 0.0]"], ["--split test", "holds no text"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(map(str, a)) for a, _ in REFUSED])
+def test_what_cannot_be_measured_is_one_line(
+    shared_run: tuple[Cell, Path], capsys: pytest.CaptureFixture[str], arguments: list[object], words: list[str]
+) -> None:
+    refused(capsys, [shared_run[1], *arguments], *words)
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[object], *words: str) -> None:
+    capsys.readouterr()
+    assert main(["evaluate", *map(str, arguments)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.strip().splitlines()) == 1, shown.err
+    for word in words:
+        assert word in shown.err
+
+
+def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = finished_run(tmp_path / "a")
+    (folder / "last.ckpt").unlink()
+    refused(capsys, [folder], "last.ckpt", "was not kept")
+    (folder / "last.ckpt").write_bytes(b"no checkpoint")
+    refused(capsys, [folder], "last.ckpt")
+    _, diverged = finished_run(tmp_path / "b", outcome={**good(), "status": "diverged", "error": "loss not finite"})
+    refused(capsys, [diverged], "diverged", "loss not finite", "no model")
+    _, failed = finished_run(tmp_path / "c", outcome=failure("RuntimeError: no"))
+    refused(capsys, [failed], "failed")
+    refused(capsys, ["abc", "--out", tmp_path / "a"], "abc: no finished run")
+    _, learned = finished_run(tmp_path / "d", {"model.position": "Learned"})
+    refused(capsys, [learned, "--data.context", 16], "data", "16")
+
+
+def test_a_length_past_the_positions_is_shown_as_the_error_it_is(tmp_path: Path, evaluated: Callable[..., str]) -> None:
+    _, folder = finished_run(tmp_path, {"model.position": "Learned"})
+    shown = " ".join(evaluated(folder, "--lengths", "4,16", "--tokens", 64).split())
+    assert record_in(folder)["status"] == "ok"
+    error = record_in(folder)["evaluations"]["lengths"]["16"]["error"]
+    assert error.split()[0] in shown
+    assert "nll@16" not in record_in(folder)["metrics"]
+
+
+# a model that can be known to be right --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_model_of_a_markov_chain_is_calibrated_until_its_logits_are_tripled(tmp_path: Path) -> None:
+    cell, store = check(load_yaml(ROOT / "experiments" / "bases" / "markov.yaml")), Store(tmp_path)
+    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    record = store.record(cell.id)
+    test = record["evaluations"]["test"]
+    assert 0 < record["metrics"]["excess_nll"] < 0.02
+    assert abs(test["ece"] - test["ece_floor"]) < 0.01
+    assert test["scaled"]["temperature"] == pytest.approx(1.0, abs=0.05)
+    trained = Trained(cell, store.directory(cell.id) / "last.ckpt")
+    pairs = list(trained.passes("test")())
+    tripled = TokenStatistics(trained.data.bytes_per_token())
+    for logits_nv, targets_n in pairs:
+        tripled.update(3 * logits_nv, targets_n)
+    measured = tripled.compute()
+    assert measured["ece"] > 0.1
+    assert measured["ece"] > 10 * measured["ece_floor"]
+    assert measured["accuracy"] == pytest.approx(test["accuracy"], rel=1e-12)
+    validation = list(trained.passes("validation")())
+    plain = fit_temperature(lambda: validation)
+    assert plain == test["scaled"]["temperature"]
+    hot = fit_temperature(lambda: [(3 * logits_nv, targets_n) for logits_nv, targets_n in validation])
+    assert hot == pytest.approx(3 * plain, rel=1e-6)
+    assert hot == pytest.approx(3.0, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_a_trained_run_holds_its_evaluations_and_measures_the_same_again(tmp_path: Path, precision: str) -> None:
+    changes = {"trainer.precision": precision, "model.position": "Learned"}
+    wanted = {"evaluate": {"lengths": [8, 16, 32], "tokens": 256}}
+    cell, store = check(override(RUN, {**changes, **wanted})), Store(tmp_path)
+    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    record, folder = store.record(cell.id), store.directory(cell.id)
+    assert (record["status"], record["flags"]) == ("ok", [])
+    assert list(record["evaluations"]) == ["test", "lengths"]
+    assert list(record["evaluations"]["lengths"]["32"]) == ["error"]
+    assert "nll@16" in record["metrics"]
+    assert "nll@32" not in record["metrics"]
+    found = remeasure(folder, Request(lengths=(8, 16, 32)))
+    assert found == record["evaluations"]
+    assert record_in(folder) == record
+    validation = Trained(cell, folder / "last.ckpt").split("validation")
+    assert {name: validation[name] for name in ("nll", "ece", "brier")} == {
+        name: record["metrics"][name] for name in ("nll", "ece", "brier")
+    }
