@@ -13,10 +13,11 @@ import torch
 
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id
-from lm.data import pairs, rows, text  # noqa: F401 - their classes are choices
+from lm.data import IGNORED, pairs, rows, text  # noqa: F401 - their classes are choices
 from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
+from lm.model.count import flops_per_token
 from lm.model.transformer import Model
 from lm.optim import Optim
 from lm.recorder import Recorder
@@ -202,12 +203,31 @@ def _facts(key: str, seed: int, run: Run) -> Facts:
     return _prepared[key]
 
 
-def parameter_count(cell: Cell) -> int:
-    """Trainable parameters of the cell's model, shared ones once."""
+@dataclass(frozen=True)
+class Sizes:
+    """What a cell costs by its shape: trainable parameters, shared ones once; training FLOPs a token, None where a part
+    of the model has not been counted; predicted tokens of the first optimiser step."""
+
+    parameters: int
+    flops_per_token: float | None
+    tokens_per_step: int
+
+
+def sizes(cell: Cell) -> Sizes:
+    """Counts a cell without memory for its model."""
+    run: Run = build(cell.config, Run)
+    data = run.data(run.seed)
+    data.facts = cell.facts
+    data.setup("fit")
     with torch.device("meta"):
-        run: Run = build(cell.config, Run)
-        model = run.model(cell.facts.vocabulary, run.data(run.seed).context)
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+        model = run.model(cell.facts.vocabulary, data.context)
+    try:
+        flops = flops_per_token(model, data.context).total
+    except InputError:
+        flops = None
+    accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
+    tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
+    return Sizes(sum(p.numel() for p in model.parameters() if p.requires_grad), flops, tokens)
 
 
 @contextlib.contextmanager

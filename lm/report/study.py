@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.config import InputError
-from lm.report.importance import FEWEST, Importance, importances
+from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
-from lm.results import FORMAT, QUANTITIES, read_json, write_atomic
+from lm.results import FORMAT, QUANTITIES, read_json
 
 SHOWN = 10
 """Trials in the table of the best."""
@@ -214,21 +214,3 @@ def terminal(study: Study, importance: list[str], console: Console) -> None:
     console.print(shown)
     for line in [*warnings_of(study), *notes(study), *importance]:
         console.print(line, highlight=False, markup=False)
-
-
-def write_study(folder: Path, console: Console) -> Study:
-    """Prints the table, and writes trials.csv, the figures and table.md into `folder`."""
-    from lm.report.study_figures import draw_study
-
-    study = load_study(folder)
-    write_atomic(folder / "trials.csv", study.trials.to_csv(index=False, lineterminator="\n"))
-    if len(study.complete) < FEWEST:
-        found: dict[str, list[Importance]] | str = (
-            f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
-        )
-    else:
-        found = importances(study.complete, list(study.objectives), study.space)
-    lines = importance_lines(found)
-    write_atomic(folder / "table.md", markdown(study, lines, draw_study(study, folder)))
-    terminal(study, lines, console)
-    return study

@@ -7,7 +7,8 @@ from rich.console import Console
 from lm.analysis import Results, compare, load
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import draw
-from lm.report.tables import markdown, terminal
+from lm.report.page import markdown, terminal
+from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
 from lm.results import write_atomic
 
 
@@ -20,8 +21,13 @@ def write_report(folder: Path, console: Console) -> Results:
     page = markdown(results, table, draw(results, folder))
     if claims:
         page += "\n".join(["", "## Claims", "", *markdown_claims(claims), ""])
+    tuning = tuning_of(results, folder)
+    if tuning:
+        page += "\n".join(["", *markdown_tuning(results, *tuning, draw_tuning(results, tuning[2], folder))])
     write_atomic(folder / "table.md", page)
     terminal(results, table, console)
     if claims:
         show_claims(claims, console)
+    if tuning:
+        show_tuning(results, *tuning, console)
     return results

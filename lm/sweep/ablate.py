@@ -8,18 +8,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.cell import parameter_count
+from lm.analysis import load
+from lm.cell import sizes
 from lm.config import InputError
 from lm.evaluate import missing as lacks_lengths
 from lm.remeasure import measure_lengths
 from lm.report.write import write_report
-from lm.results import Store
-from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
+from lm.results import Store, read_json
+from lm.sweep.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import Experiment, check_power
 from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
 from lm.sweep.run import default_workers, threads_each, train_cells
+from lm.sweep.stages import settled
+from lm.sweep.tune import FOLDER, tune, tuned
 from lm.trainer import Execution
+
+TOLERANCE = 0.01
+"""Share of the baseline's cost by which an arm may differ without declaring it."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,26 @@ class Manner:
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
     """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
-    plan, store = make_plan(experiment), Store(manner.out)
+    store = Store(manner.out)
+    plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
         missing = _missing(plan, store, manner)
         show_plan(plan, store, missing, manner.workers or default_workers(len(missing)))
         return 0
+    if experiment.tuning is not None:
+        if not manner.underpowered:
+            check_power(experiment)
+        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds)
+        if interrupted:
+            return 1
     folder, interrupted = carry_out(plan, store, manner)
+    if experiment.tuning is not None and not interrupted:
+        winners = read_json(folder / FOLDER / "tuned.json")["arms"]
+        twin = tuned(experiment, winners)
+        watch = Stopwatch(store.out / twin.name / "seconds.json")
+        print("the experiment over again, each arm with its winner", file=sys.stderr)
+        other, interrupted = carry_out(make_plan(twin, watch), store, manner)
+        write_report(other, Console())
     write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     return 1 if interrupted else 0
@@ -57,14 +77,37 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
 def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     """Trains what is missing; returns the experiment's folder and how many cells were interrupted.
 
+    Where seeds come in stages, each stage is trained whole, and the next only if a confirmatory difference is open.
+
     Raises:
         InputError: where its seeds cannot bear out what it is to confirm, unless `underpowered` says to go on.
     """
     if not manner.underpowered:
         check_power(plan.experiment)
+    inference = plan.experiment.inference
+    for seeds in inference.looks or (len(plan.experiment.seeds),):
+        stage = plan.upto(seeds)
+        folder = write_manifest(stage, store)
+        interrupted = _train(stage, store, manner)
+        if interrupted or not inference.looks:
+            break
+        found = settled(load(folder), inference.looks, inference.confirmatory)
+        open_still = [arm for arm, done in found.items() if not done]
+        print(f"after {seeds} seeds: {_stage(found, open_still)}", file=sys.stderr)
+        if not open_still:
+            break
+    return folder, interrupted
+
+
+def _stage(found: dict[str, bool], open_still: list[str]) -> str:
+    if not open_still:
+        return "every confirmatory difference is found"
+    return f"{len(found) - len(open_still)} of {len(found)} differences found, open: {', '.join(open_still)}"
+
+
+def _train(plan: Plan, store: Store, manner: Manner) -> int:
     missing = _missing(plan, store, manner)
     workers = manner.workers or default_workers(len(missing))
-    folder = write_manifest(plan, store)
     print(_opening(plan, missing, store, manner, workers), file=sys.stderr)
     interrupted = 0
     if missing:
@@ -72,7 +115,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
             execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
             interrupted = train_cells(missing, store, workers, display, execution)
     _measure_lengths(plan, store)
-    return folder, interrupted
+    return interrupted
 
 
 def _missing(plan: Plan, store: Store, manner: Manner) -> list[Planned]:
@@ -113,20 +156,37 @@ def _opening(plan: Plan, missing: list[Planned], store: Store, manner: Manner, w
 
 
 def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) -> None:
-    """Prints the cells, how arms differ, their sizes, and an estimate of the time."""
+    """Prints the cells, how arms differ, what they cost, and an estimate of the time.
+
+    A cost that differs from the baseline's by over 1 % without the experiment saying so is marked with `!`.
+    """
     console, experiment = Console(), plan.experiment
     ids = {p.cell.id for p in missing}
     table = Table(title=Text(experiment.title), title_justify="left", highlight=False)
-    for column in ("arm", "parameters", "seeds", "differs from the baseline"):
+    for column in ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds", "differs from the baseline"):
         table.add_column(column)
-    base = parameter_count(plan.first(experiment.baseline))
+    base = _costs(plan, experiment.baseline)
     for arm in experiment.arms:
-        count = parameter_count(plan.first(arm))
-        share = f" ({count / base - 1:+.2%})" if count != base else ""
+        declared = experiment.inference.declared.get(arm, [])
+        costs = [_against(name, cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
         changes = "\n".join(f"{path}: {a} -> {b}" for path, (a, b) in plan.changes(arm).items())
         same = "baseline" if arm == experiment.baseline else "nothing: the same cells as the baseline"
-        table.add_row(*map(Text, [arm, f"{count:,}{share}", _states(plan, arm, store, ids), changes or same]))
+        table.add_row(*map(Text, [arm, *costs, _states(plan, arm, store, ids), changes or same]))
     console.print(table)
+    if experiment.inference.equal != "steps":
+        console.print(f"Steps are such that {experiment.inference.equal} are equal.", highlight=False)
+    if tuning := experiment.tuning:
+        console.print(
+            f"Before that every arm is tuned: {tuning.trials} trials of {len(tuning.seeds)} seeds, over "
+            f"{', '.join(tuning.space.described())}; then all is trained again with the winners.",
+            highlight=False,
+        )
+    if looks := experiment.inference.looks:
+        console.print(
+            f"Seeds come in stages of {', '.join(map(str, looks))}; after each, training stops where every "
+            "confirmatory difference is found.",
+            highlight=False,
+        )
     total = len({p.cell.id for p in plan.cells})
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
@@ -136,6 +196,26 @@ def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) ->
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"
         )
     console.print(line, highlight=False, soft_wrap=True)
+
+
+def _costs(plan: Plan, arm: str) -> dict[str, float | None]:
+    cell = plan.first(arm)
+    of, steps = sizes(cell), cell.config["trainer"]["max_steps"]
+    return {
+        "parameters": of.parameters,
+        "flops_per_token": of.flops_per_token,
+        "tokens": of.tokens_per_step * steps,
+        "steps": steps,
+    }
+
+
+def _against(name: str, cost: float | None, base: float | None, declared: bool) -> str:
+    """A cost, how far it is from the baseline's, and a mark where that was not declared."""
+    if cost is None or not base:
+        return "-" if cost is None else f"{cost:,.0f}"
+    share = cost / base - 1
+    marked = " !" if abs(share) > TOLERANCE and not declared else ""
+    return f"{cost:,.0f}" + (f" ({share:+.2%}){marked}" if share else "")
 
 
 def _states(plan: Plan, arm: str, store: Store, missing: set[str]) -> str:

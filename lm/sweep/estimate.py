@@ -1,6 +1,7 @@
 """How long missing cells will take, from cells like them or from a few steps."""
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -8,7 +9,7 @@ from lm.cell import Cell, Run
 from lm.components import build
 from lm.model.transformer import initialized
 from lm.optim import tables
-from lm.results import Store
+from lm.results import Store, read_json, to_json, write_atomic
 from lm.sweep.plan import Plan, Planned
 
 SECONDS_TO_MEASURE = 2.0
@@ -25,6 +26,14 @@ def steps_evaluated(cell: Cell, training: int, full: int) -> int:
 
 def measured_seconds(cell: Cell, threads: int) -> float:
     """Seconds the cell would take, judged by a bare loop over a few of its training and evaluation batches."""
+    step, evaluation, batches = step_seconds(cell, threads)
+    settings = cell.config["trainer"]
+    training = settings["max_steps"] * settings["accumulate_grad_batches"]
+    return training * step + steps_evaluated(cell, training, batches) * evaluation
+
+
+def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
+    """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
     torch.set_num_threads(threads)
     run: Run = build(cell.config, Run)
     data = run.data(run.seed)
@@ -51,8 +60,25 @@ def measured_seconds(cell: Cell, threads: int) -> float:
         start = time.monotonic()
         model(*batch.inputs)
         evaluation = time.monotonic() - start
-    evaluated = steps_evaluated(cell, training, len(evaluation_batches))
-    return training * step + evaluated * evaluation
+    return step, evaluation, len(evaluation_batches)
+
+
+class Stopwatch:
+    """Seconds of an optimiser step of a cell, timed once and kept in a file, so that the same plan comes out again.
+
+    Args:
+        path: the file; steps are timed on one thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, cell: Cell) -> float:
+        known: dict[str, float] = read_json(self.path) if self.path.is_file() else {}
+        if cell.id not in known:
+            known[cell.id] = step_seconds(cell, threads=1)[0] * cell.config["trainer"]["accumulate_grad_batches"]
+            write_atomic(self.path, to_json(known))
+        return known[cell.id]
 
 
 def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: int) -> dict[str, float]:

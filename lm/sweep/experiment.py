@@ -1,6 +1,5 @@
 """An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,10 @@ from lm.config import InputError, Tree, load_yaml, nearest, override
 from lm.results import QUANTITIES
 from lm.statistics import ALPHA, seeds_needed, smallest_p
 from lm.sweep.design import Design, read_design
+from lm.sweep.equal import KINDS
+from lm.sweep.reading import NAME, read_mapping, read_seeds
+from lm.sweep.stages import read_stages
+from lm.sweep.tuning import Tuning, read_tuning
 
 KEYS = (
     "title",
@@ -27,6 +30,8 @@ KEYS = (
     "declared",
     "axes",
     "claims",
+    "equal",
+    "tune",
     "tiers",
     "notes",
 )
@@ -35,7 +40,6 @@ COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 """In what arms may differ besides what they are meant to compare."""
 
 AXES = ("scientific", "nuisance", "fixed")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Inference:
         confirmatory: the arms whose comparisons are tested together, by Holm; the others are explored.
         declared: for some arms, the costs in which they are meant to differ from the baseline.
         axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
+        looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
+        equal: what arms have the same of: steps, tokens, flops or seconds.
     """
 
     metric: str = HEADLINE
@@ -55,6 +61,8 @@ class Inference:
     confirmatory: list[str] = field(default_factory=list)
     declared: dict[str, list[str]] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
+    looks: tuple[int, ...] = ()
+    equal: str = "steps"
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class Experiment:
         claims: what the results are to bear out.
         notes: printed under the table.
         tier: the size, where it is not the file's own.
+        tuning: the search that each arm's nuisance parameters get, if any.
     """
 
     name: str
@@ -82,6 +91,7 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     notes: str = ""
     tier: str = ""
+    tuning: Tuning | None = None
 
     @property
     def baseline(self) -> str:
@@ -92,24 +102,6 @@ class Experiment:
     def arms(self) -> dict[str, dict[str, Any]]:
         """For each arm, dotted paths and what to put there."""
         return self.design.arms
-
-
-def read_mapping(value: Any, path: str) -> dict[str, Any]:
-    """Dotted paths and what to put there. Raises InputError."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{path}: expected a mapping of dotted paths to values, found {value!r}")
-    return {str(key): inner for key, inner in value.items()}
-
-
-def read_seeds(value: Any, path: str) -> list[int]:
-    """Seeds from a list, or from how many there are. Raises InputError."""
-    seeds = list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
-    valid = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not valid:
-        raise InputError(f"{path}: expected a number of seeds or a list of whole numbers from 0, found {value!r}")
-    if len(set(seeds)) != len(seeds):
-        raise InputError(f"{path}: a seed is given twice in {value!r}")
-    return list(seeds)
 
 
 def load_experiment(
@@ -136,18 +128,22 @@ def load_experiment(
     base = override(
         load_yaml(path.parent / str(tree["base"])), read_mapping(tree.get("common") or {}, f"{path}: common")
     )
+    inference, given = _inference(tree, design, path), tree["seeds"] if seeds is None else list(seeds)
+    if isinstance(given, Mapping):
+        inference = replace(inference, looks=read_stages(given, len(inference.confirmatory), f"{path}: seeds"))
+        given = list(range(inference.looks[-1]))
+    chosen = read_seeds(given, f"{path}: seeds" if seeds is None else "--seeds")
     return Experiment(
         name=f"{path.stem}.{tier}" if tier else path.stem,
         title=str(tree.get("title") or path.stem),
         tree=override(base, settings),
         design=design,
-        seeds=read_seeds(
-            list(seeds) if seeds is not None else tree["seeds"], "--seeds" if seeds is not None else f"{path}: seeds"
-        ),
-        inference=_inference(tree, design, path),
+        seeds=chosen,
+        inference=inference,
         claims=tuple(read_claims(tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims")),
         notes=str(tree.get("notes") or ""),
         tier=tier,
+        tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
     )
 
 
@@ -225,7 +221,9 @@ def _inference(tree: Tree, design: Design, path: Path) -> Inference:
         for dotted, kind in read_mapping(tree.get("axes") or {}, f"{path}: axes").items()
     }
     confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
-    return Inference(metric, {str(q): float(m) for q, m in margins.items()}, confirmatory, declared, axes)
+    margin = {str(quantity): float(m) for quantity, m in margins.items()}
+    equal = _one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
+    return Inference(metric, margin, confirmatory, declared, axes, equal=equal)
 
 
 def check_power(experiment: Experiment) -> None:

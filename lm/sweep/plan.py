@@ -2,14 +2,16 @@
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.cell import Cell, check, identity, parameter_count
+from lm.cell import Cell, check, identity, sizes
 from lm.claims import Claim
 from lm.config import InputError, differences, override
 from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.sweep.equal import equal_steps
 from lm.sweep.experiment import Experiment
 
 
@@ -37,22 +39,47 @@ class Plan:
         """Where the arm's resolved configuration differs from the baseline's."""
         return differences(self.first(self.experiment.baseline).config, self.first(arm).config)
 
+    def upto(self, seeds: int) -> "Plan":
+        """The plan of the first seeds alone."""
+        kept = self.experiment.seeds[:seeds]
+        cells = [planned for planned in self.cells if planned.seed in kept]
+        return Plan(replace(self.experiment, seeds=kept), cells)
+
     def missing(self, store: Store) -> list[Planned]:
         """The cells still to be trained, each once though two arms may ask for it."""
         wanted = {planned.cell.id: planned for planned in reversed(self.cells)}
         return [p for p in self.cells if wanted.get(p.cell.id) is p and not store.finished(p.cell.id)]
 
 
-def make_plan(experiment: Experiment) -> Plan:
-    """Resolves, builds and checks every cell before any is trained. Raises InputError naming the arm."""
-    arms: dict[str, Cell] = {}
-    for name, changes in experiment.arms.items():
-        try:
-            arms[name] = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
-        except InputError as error:
-            raise InputError(f"arm {name}: {error}") from None
+def untimed(cell: Cell) -> float:
+    """Refuses to say how long a step of the cell takes."""
+    raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
+
+
+def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
+    """Resolves, builds and checks every cell before any is trained.
+
+    Args:
+        experiment: what is asked for.
+        seconds: how long a step of a cell takes, where seconds are to be held equal.
+
+    Raises:
+        InputError: naming the arm.
+    """
+    arms = {name: _checked(experiment, name, changes) for name, changes in experiment.arms.items()}
+    steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
+    for name, cell in arms.items():
+        if steps[name] != cell.config["trainer"]["max_steps"]:
+            arms[name] = _checked(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
     cells = [Planned(name, seed, with_seed(cell, seed)) for seed in experiment.seeds for name, cell in arms.items()]
     return Plan(experiment, cells)
+
+
+def _checked(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
+    try:
+        return check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
+    except InputError as error:
+        raise InputError(f"arm {name}: {error}") from None
 
 
 def with_seed(cell: Cell, seed: int) -> Cell:
@@ -82,7 +109,7 @@ def finite_claim(claim: Claim) -> dict[str, Any]:
 
 def write_manifest(plan: Plan, store: Store) -> Path:
     """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder."""
-    experiment = plan.experiment
+    experiment, looks = plan.experiment, plan.experiment.inference.looks
     folder = store.out / experiment.name
     manifest = {
         "format": FORMAT,
@@ -96,6 +123,8 @@ def write_manifest(plan: Plan, store: Store) -> Path:
         "confirmatory": experiment.inference.confirmatory,
         "declared": experiment.inference.declared,
         "axes": axes(plan),
+        "equal": experiment.inference.equal,
+        **({"adaptive": {"looks": list(looks), "maximum": looks[-1]}} if looks else {}),
         "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
         "claims": [finite_claim(claim) for claim in experiment.claims],
         "seeds": experiment.seeds,
@@ -103,7 +132,7 @@ def write_manifest(plan: Plan, store: Store) -> Path:
             arm: {
                 "changes": {path: list(values) for path, values in plan.changes(arm).items()},
                 "levels": experiment.design.levels.get(arm, {}),
-                "parameters": parameter_count(plan.first(arm)),
+                **asdict(sizes(plan.first(arm))),
                 "cells": {str(p.seed): p.cell.id for p in plan.cells if p.arm == arm},
             }
             for arm in experiment.arms

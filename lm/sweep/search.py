@@ -17,7 +17,7 @@ from lm.cell import Run, check
 from lm.components import resolve
 from lm.config import InputError, override
 from lm.recorder import finite
-from lm.report.study import write_study
+from lm.report.search import write_study
 from lm.results import FORMAT, Store, to_json, write_atomic
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.progress import Display
@@ -93,6 +93,16 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
             return train_from(
                 source, store, workers, display, Execution(threads_each(workers), False, checkpoint_seconds)
             )
+
+
+def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
+    """The best complete trial of a search with one objective: its changes, value and number; None without one."""
+    settings = resolve(job.spec.tree, Run)["trainer"]
+    with open_study(job.spec, job.folder, settings, parallel=False) as study:
+        if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            return None
+        best = study.best_trial
+        return job.spec.space.suggest(best), float(best.value or 0.0), best.number
 
 
 class Relay:

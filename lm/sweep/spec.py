@@ -8,7 +8,7 @@ from typing import Any
 from lm.analysis import HEADLINE
 from lm.config import InputError, Tree, load_yaml, nearest, override
 from lm.results import QUANTITIES
-from lm.sweep.experiment import NAME, read_mapping, read_seeds
+from lm.sweep.reading import NAME, read_mapping, read_seeds
 from lm.sweep.space import Space, read_space
 
 KEYS = ("title", "base", "common", "space", "objectives", "trials", "seeds", "sampler", "pruner", "storage", "notes")

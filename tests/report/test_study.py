@@ -15,7 +15,8 @@ from rich.console import Console
 from lm.config import InputError
 from lm.report import importance
 from lm.report.importance import importances, shares
-from lm.report.study import Study, edge, load_study, notes, warnings_of, write_study
+from lm.report.search import write_study
+from lm.report.study import Study, edge, load_study, notes, warnings_of
 from lm.report.study_figures import ABSENT, FIGURES, draw_study, parallel_coordinates, pareto, position, slices
 from lm.results import FORMAT, to_json, write_atomic
 

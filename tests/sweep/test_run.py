@@ -16,7 +16,7 @@ from helpers import RUN
 from lm.results import Store
 
 pytestmark = pytest.mark.slow
-TIMED = ("train_seconds", "evaluation_seconds", "tokens_per_second", "peak_memory")
+COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
 
 
 def write(folder: Path, **arms: dict[str, Any]) -> Path:
@@ -29,7 +29,8 @@ def write(folder: Path, **arms: dict[str, Any]) -> Path:
 
 
 def command(spec: Path, out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "lm", "ablate", str(spec), "--out", str(out), "--checkpoint-seconds", "0", *more]
+    fixed = ["--underpowered", "--checkpoint-seconds", "0"]
+    return [sys.executable, "-m", "lm", "ablate", str(spec), "--out", str(out), *fixed, *more]
 
 
 def ablate(spec: Path, out: Path, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -42,7 +43,7 @@ def measured(out: Path) -> dict[str, Any]:
     for path in sorted((out / "cells").glob("[0-9a-f]*/record.json")):
         record = json.loads(path.read_text())
         record.pop("provenance")
-        record["cost"] = {k: v for k, v in record["cost"].items() if k not in TIMED}
+        record["cost"] = {k: v for k, v in record["cost"].items() if k in COUNTED}
         found[path.parent.name] = (record, path.with_name("history.csv").read_text())
     return found
 

@@ -1,0 +1,89 @@
+"""A difference in units people use: how much of the baseline's training an arm needs to become as good as it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from lm.analysis import Results, curves, one_tokenizer
+from lm.results import Record
+from lm.statistics import steps_to_reach
+
+CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}
+"""The curve that training leaves of a quantity, on the same batches at every step and in every arm."""
+
+UNITS = ("steps", "FLOPs", "seconds")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """For each seed, the share of the baseline's steps, FLOPs and seconds that an arm needs to reach its final loss.
+
+    `shares` holds the seeds on which the arm reached it; a share is above one where the arm is slower. FLOPs are left
+    out where they were not counted. `missed` are the seeds on which the arm never did.
+    """
+
+    arm: str
+    shares: dict[str, list[float]] = field(default_factory=dict)
+    missed: list[int] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        """Seeds on which the arm reached the loss or not."""
+        return len(self.shares.get("steps", [])) + len(self.missed)
+
+
+def pace(results: Results) -> list[Pace]:
+    """The pace of each arm that left curves; none where losses are per token and tokenizers differ.
+
+    The baseline's final loss is the last value of its curve of the same seed. Where its curve went up at the end it
+    was that good before: its own steps are counted to the first time too, so that the baseline's share is always one.
+    """
+    column = CURVES.get(results.headline, CURVES["nll"])
+    if column == CURVES["nll"] and not one_tokenizer(results):
+        return []
+    base = curves(results, results.manifest["baseline"], column)
+    found = [_pace(results, arm, curves(results, arm, column), base) for arm in results.arms[1:]]
+    return [one for one in found if one.seeds]
+
+
+def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) -> Pace:
+    shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
+    missed = []
+    for seed in results.manifest["seeds"]:
+        if seed not in mine or seed not in base:
+            continue
+        theirs, own = base[seed].dropna(), mine[seed].dropna()
+        if theirs.empty or own.empty:
+            continue
+        target = float(theirs.iloc[-1])
+        needed = steps_to_reach(list(own.index), list(own), target)
+        if math.isnan(needed):
+            missed.append(seed)
+            continue
+        share = needed / steps_to_reach(list(theirs.index), list(theirs), target)
+        records = (results.records[arm, seed], results.records[results.manifest["baseline"], seed])
+        rates = [_per_step(record) for record in records if record is not None]
+        for unit in UNITS:
+            if all(unit in rate for rate in rates):
+                shares[unit].append(share * rates[0][unit] / rates[1][unit])
+    return Pace(arm, {unit: found for unit, found in shares.items() if found}, missed)
+
+
+def _per_step(record: Record) -> Mapping[str, float]:
+    """What one step of a run took, in each unit that can be told."""
+    steps, cost = record.get("steps"), record.get("cost", {})
+    found = {"steps": 1.0}
+    if not steps:
+        return found
+    if cost.get("flops_per_token") and cost.get("tokens"):
+        found["FLOPs"] = cost["flops_per_token"] * cost["tokens"] / steps
+    if cost.get("train_seconds"):
+        found["seconds"] = cost["train_seconds"] / steps
+    return found
+
+
+def mean_share(shares: Sequence[float]) -> float:
+    """The mean of shares; NaN for none."""
+    return sum(shares) / len(shares) if shares else math.nan

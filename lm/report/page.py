@@ -1,0 +1,93 @@
+"""The whole report of an experiment, in the terminal and as a page of Markdown."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.analysis import Results
+from lm.effects import effects
+from lm.pace import pace
+from lm.report.costs import cost_notes, costs, made_under
+from lm.report.notes import axes, changes, notes
+from lm.report.sections import EFFECTS, PACE, effect_notes, effect_rows, pace_notes, pace_rows
+from lm.report.tables import DETAILS, details, escape, markdown_row, markdown_table, summary
+
+Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
+"""A title, column headings, rows, and the notes below them."""
+
+
+def sections(results: Results) -> list[Section]:
+    """The tables below the first one: effects of a factorial design, pace, costs."""
+    found: list[Section] = []
+    if (of_factors := effects(results)) is not None:
+        found.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
+    if paces := pace(results):
+        found.append(("Training saved", PACE, pace_rows(paces), pace_notes(paces)))
+    columns, rows = costs(results)
+    if len(columns) > 1:
+        found.append(("Costs", columns, rows, cost_notes(results)))
+    return found
+
+
+def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
+    """Prints the tables and their notes; narrower terminals get fewer columns of the first."""
+    columns, rows, bold = summary(results, table, pace(results))
+    kept = len(columns) if console.width >= 170 else 5 if console.width < 120 else 8
+    show(results.manifest["title"], columns[:kept], [row[:kept] for row in rows], console, bold)
+    for line in notes(results, table):
+        console.print(line, highlight=False, markup=False)
+    for title, heads, body, below in sections(results):
+        show(title, heads, body, console)
+        for line in below:
+            console.print(line, highlight=False, markup=False)
+
+
+def show(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    console: Console,
+    bold: Sequence[bool] = (),
+) -> None:
+    """Prints one table."""
+    shown = Table(title=Text(title), title_justify="left", title_style="bold", highlight=False)
+    for index, column in enumerate(columns):
+        shown.add_column(column, justify="left" if index == 0 or column == "verdict" else "right", no_wrap=index == 0)
+    for row, strong in zip(rows, bold or [False] * len(rows), strict=True):
+        shown.add_row(*map(Text, row), style="bold" if strong else None)
+    console.print(shown)
+
+
+def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
+    """The report as one page of Markdown."""
+    columns, rows, bold = summary(results, table, pace(results))
+    lines = [f"# {escape(results.manifest['title'])}", "", markdown_row(columns), markdown_row(["---"] * len(columns))]
+    for row, strong in zip(rows, bold, strict=True):
+        text = [escape(cell) for cell in row]
+        if strong:
+            text[3] = f"**{text[3]}**"
+        lines.append(markdown_row(text))
+    lines += ["", *_listed(notes(results, table))]
+    if results.manifest["notes"]:
+        lines += [escape(results.manifest["notes"].strip()), ""]
+    lines += ["## Arms", "", *_listed([*changes(results), *axes(results)])]
+    for title, heads, body, below in sections(results):
+        lines += [f"## {title}", "", *markdown_table(heads, body), "", *_listed(below)]
+    lines += ["## Made under", "", *_listed(made_under(results))]
+    lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]
+    lines += ["## All measurements", "", *markdown_table(DETAILS, details(table)), ""]
+    lines += _listed(
+        [
+            "Detectable: the smallest difference that the test would find four times in five, with as many seeds and "
+            "as much noise. table.csv has bootstrap intervals (BCa) and unadjusted p as well."
+        ]
+    )
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    """Lines as a Markdown list with an empty line after it; nothing for none."""
+    return [*(f"- {escape(line)}" for line in lines), ""] if lines else []

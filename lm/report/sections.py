@@ -1,0 +1,81 @@
+"""Sections below the first table: how soon an arm is as good as the baseline, and what the factors of a design do."""
+
+from collections.abc import Sequence
+
+from lm.analysis import Results
+from lm.effects import Effects, FactorEffect
+from lm.pace import UNITS, Pace
+from lm.report.tables import heading, number, signed
+from lm.results import describe
+from lm.statistics import t_interval
+
+PACE = (
+    "arm",
+    *(f"share of the baseline's {unit} [95 % interval]" for unit in UNITS),
+    "each seed, steps",
+    "not reached",
+)
+EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")
+
+
+def pace_rows(paces: Sequence[Pace]) -> list[list[str]]:
+    """For each arm the mean share in each unit with its interval; those of some seeds only say so."""
+    rows = []
+    for one in paces:
+        missed = f"on {len(one.missed)} of {one.seeds} seeds" if one.missed else "-"
+        partly = f" (on {one.seeds - len(one.missed)} of {one.seeds} seeds)" if one.missed else ""
+        means = [_share(one.shares.get(unit, []), partly) for unit in UNITS]
+        rows.append([one.arm, *means, ", ".join(f"{x:.2f}" for x in one.shares.get("steps", [])) or "-", missed])
+    return rows
+
+
+def _share(shares: Sequence[float], partly: str) -> str:
+    if not shares:
+        return "-"
+    low, high = t_interval(shares)
+    return f"{sum(shares) / len(shares):.3f}" + (f" [{low:.3f}, {high:.3f}]" if len(shares) > 1 else "") + partly
+
+
+def pace_notes(paces: Sequence[Pace]) -> list[str]:
+    """How the shares are to be read."""
+    found = [
+        "How much of the training that took the baseline to its final validation loss an arm needs to reach it, by "
+        "seed; below 1 the arm is faster. Loss is read from the learning curve, on a line between its points."
+    ]
+    if any(one.missed for one in paces):
+        found.append("Where an arm does not reach the loss on every seed, the mean of the others is too kind to it.")
+    return found
+
+
+def effect_rows(results: Results, found: Effects) -> list[list[str]]:
+    """For each effect its contrast in the unit of the headline, its F test and its q."""
+    digits = describe(results.headline).digits
+    return [
+        [
+            one.name,
+            _contrast(one, digits),
+            signed(one.estimate, one.low, one.high, digits),
+            f"{one.f:.2f} ({one.freedom[0]}, {one.freedom[1]})",
+            f"{one.q:.2g}",
+            ", ".join(one.aliases) or "-",
+        ]
+        for one in found.found
+    ]
+
+
+def _contrast(one: FactorEffect, digits: int) -> str:
+    if not one.means:
+        return one.contrast
+    return "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in one.means.items())
+
+
+def effect_notes(results: Results, found: Effects) -> list[str]:
+    """What the effects are effects on, and which the design cannot tell apart."""
+    lines = [
+        f"Effects on {heading(results.headline)}, exploratory: least squares over {found.cells} cells with a mean for "
+        "each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects. An interaction is how "
+        "much more the first factor does at the second level of the other than at its first."
+    ]
+    if found.left_out:
+        lines.append(f"Not estimable, or one with an effect above: {', '.join(found.left_out)}.")
+    return lines

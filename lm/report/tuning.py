@@ -1,0 +1,143 @@
+"""What tuning found: shared against tuned settings for each arm, budgets spent, optima at an edge, loss against each
+parameter."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.analysis import Results, compare, load
+from lm.report.arms import colours
+from lm.report.figures import save
+from lm.report.study import Study, load_study, warnings_of
+from lm.report.study_figures import label
+from lm.report.tables import difference, escape, markdown_row, mean_and_sd
+from lm.results import read_json
+
+FOLDER = "tune"
+COLUMNS = (
+    "arm",
+    "shared settings",
+    "difference [95 % interval]",
+    "verdict",
+    "tuned",
+    "difference [95 % interval]",
+    "verdict",
+    "trials",
+    "the winner's settings",
+)
+
+
+def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, dict[str, Study]] | None:
+    """What was tuned, the results with the winners, and each arm's study; None where nothing was, or not to its end."""
+    described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
+    if not described.is_file() or not (twin / "experiment.json").is_file():
+        return None
+    studies = {arm: load_study(folder / FOLDER / arm) for arm in results.arms}
+    return read_json(described), load(twin), studies
+
+
+def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
+    """The table as text, a row an arm."""
+    found = []
+    for arm in results.arms:
+        cells = [arm]
+        for one in (results, twin):
+            table = compare(one)
+            (row,) = table[(table.arm == arm) & (table.metric == one.headline)].itertuples()
+            cells += [mean_and_sd(row), difference(row), str(row.verdict)]
+        counts = studies[arm].trials.state.value_counts()
+        spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
+        winner = tuning["arms"][arm]["changes"]
+        settings = ", ".join(f"{path} = {_text(value)}" for path, value in (winner or {}).items())
+        found.append([*cells, spent, settings or "none: the shared ones"])
+    return found
+
+
+def _text(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
+    """What a reader must know of the tuning."""
+    seeds = ", ".join(map(str, tuning["seeds"]))
+    lines = [
+        f"Every arm had the same budget: {tuning['trials']} trials on seed{'s' if len(tuning['seeds']) > 1 else ''} "
+        f"{seeds} by {tuning['sampler']['name']}, pruner {tuning['pruner']['name']}. The winner was frozen and trained "
+        "on the seeds of the table, none of which chose it. Pruned trials enter nothing."
+    ]
+    return lines + [f"{arm}: {warning}" for arm, study in studies.items() for warning in warnings_of(study)]
+
+
+def markdown_tuning(
+    results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], figure: str | None
+) -> list[str]:
+    """The section of the report's page."""
+    lines = ["## Tuning", "", markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS))]
+    lines += [markdown_row([escape(cell) for cell in row]) for row in rows(results, tuning, twin, studies)]
+    lines += ["", *(f"- {escape(line)}" for line in notes(tuning, studies)), ""]
+    return [*lines, f"![loss against tuned parameters]({figure}.png)", ""] if figure else lines
+
+
+def show_tuning(
+    results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], console: Console
+) -> None:
+    """The same in the terminal."""
+    table = Table(title="Tuning", title_justify="left", title_style="bold", highlight=False)
+    for column in COLUMNS:
+        table.add_column(column)
+    for row in rows(results, tuning, twin, studies):
+        table.add_row(*map(Text, row))
+    console.print(table)
+    for line in notes(tuning, studies):
+        console.print(line, highlight=False, markup=False)
+
+
+def draw_tuning(results: Results, studies: dict[str, Study], folder: Path) -> str | None:
+    """Loss against each numeric parameter, one line an arm through its best trials; returns the figure's name."""
+    spaces = next(iter(studies.values())).space
+    names = [name for name, described in spaces.items() if "choices" not in described]
+    if not names or all(study.complete.empty for study in studies.values()):
+        return None
+    with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
+        figure, panels = plt.subplots(
+            1, len(names), figsize=(4.8 * len(names) + 1.6, 4.2), layout="constrained", squeeze=False
+        )
+        for name, axes in zip(names, panels[0], strict=True):
+            _panel(axes, name, spaces[name], studies, results)
+        panels[0][0].set_ylabel(label(next(iter(next(iter(studies.values())).objectives))))
+        panels[0][-1].legend(title="dots: trials; line: the best so near")
+        save(figure, folder / "tuning")
+        plt.close(figure)
+    return "tuning"
+
+
+def _panel(axes: Axes, name: str, described: dict[str, Any], studies: dict[str, Study], results: Results) -> None:
+    for arm, colour in colours(results).items():
+        study = studies[arm]
+        quantity = next(iter(study.objectives))
+        drawn = study.complete.dropna(subset=[name]).sort_values(name)
+        if drawn.empty:
+            continue
+        x, y = drawn[name].to_numpy(dtype=float), drawn[quantity].to_numpy(dtype=float)
+        axes.plot(x, y, "o", color=colour, markersize=4, alpha=0.6)
+        axes.plot(*envelope(x, y, described["log"]), color=colour, label=arm, linewidth=1.5)
+    axes.set_xlabel(name)
+    if described["log"]:
+        axes.set_xscale("log")
+
+
+def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Any, Any]:
+    """The lowest trial in each eighth of the range: other parameters differ between neighbours."""
+    place = np.log(x) if log else np.asarray(x, dtype=float)
+    frame = pd.DataFrame({"x": x, "y": y, "bin": pd.cut(place, 8, labels=False) if np.ptp(place) else 0})
+    lowest = frame.loc[frame.groupby("bin").y.idxmin()]
+    return lowest.x.to_numpy(), lowest.y.to_numpy()

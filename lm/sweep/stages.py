@@ -1,0 +1,39 @@
+"""Seeds added in stages, until every confirmatory difference is settled or the seeds are spent."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lm.analysis import Results, paired
+from lm.config import InputError, nearest
+from lm.sequential import looks, sequential
+from lm.statistics import ALPHA
+
+KEYS = ("min", "max", "stages")
+STAGES = 4
+
+
+def read_stages(value: Mapping[str, Any], comparisons: int, path: str) -> tuple[int, ...]:
+    """The numbers of seeds after which to look, from `{min, max, stages}`. Raises InputError naming `path`."""
+    for key in value:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
+    numbers = {"stages": STAGES, **value}
+    for key in KEYS:
+        number = numbers.get(key)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise InputError(f"{path}.{key}: expected a whole number from 1, found {number!r}")
+    if numbers["min"] > numbers["max"]:
+        raise InputError(f"{path}: min={numbers['min']} is more than max={numbers['max']}")
+    return looks(numbers["min"], numbers["max"], numbers["stages"], ALPHA / max(1, comparisons))
+
+
+def settled(results: Results, planned: tuple[int, ...], confirmatory: list[str]) -> dict[str, bool]:
+    """For each confirmatory arm, whether its difference in the headline metric has been found."""
+    found = {}
+    for arm in confirmatory:
+        differences = [x - y for x, y in paired(results, arm, results.headline)]
+        differences = [difference for difference in differences if math.isfinite(difference)]
+        look = sequential(differences, planned, planned[-1], ALPHA / len(confirmatory))
+        found[arm] = look is not None and look.rejected
+    return found

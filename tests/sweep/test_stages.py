@@ -1,0 +1,158 @@
+"""Seeds in stages, costs held equal, and plans that refuse what they cannot bear out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.analysis import load
+from lm.cell import check, sizes
+from lm.cli import main
+from lm.config import InputError, override
+from lm.results import Store
+from lm.sequential import looks
+from lm.sweep.equal import equal_steps
+from lm.sweep.estimate import Stopwatch
+from lm.sweep.experiment import check_power, load_experiment
+from lm.sweep.plan import make_plan, write_manifest
+from lm.sweep.stages import read_stages, settled
+
+MakeExperiment = Callable[..., Path]
+ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.0, 2.12, 1.99, 2.04, 2.07, 1.93]
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
+    tree = {"base": "base.yaml", "baseline": "base", "arms": ARMS, "seeds": 6, **changes}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+# stages
+
+
+def test_stages_are_the_looks_at_the_level_of_one_comparison(tmp_path: Path) -> None:
+    arms = {**ARMS, "other": {"model.norm": "RMSNorm"}}
+    experiment = load_experiment(write(tmp_path, arms=arms, seeds={"min": 6, "max": 24, "stages": 3}), {})
+    assert experiment.inference.looks == looks(6, 24, 3, 0.025)
+    assert experiment.seeds == list(range(24))
+    assert load_experiment(write(tmp_path, seeds={"min": 6, "max": 24}), {}, [1, 2]).inference.looks == ()
+
+
+def test_the_manifest_of_a_stage_holds_its_seeds_and_all_looks(tmp_path: Path) -> None:
+    plan = make_plan(load_experiment(write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}), {}))
+    first = plan.experiment.inference.looks[0]
+    found = json.loads((write_manifest(plan.upto(first), Store(tmp_path)) / "experiment.json").read_text())
+    assert found["seeds"] == list(range(first))
+    assert found["adaptive"] == {"looks": list(plan.experiment.inference.looks), "maximum": 12}
+    assert {len(arm["cells"]) for arm in found["arms"].values()} == {first}
+
+
+def test_a_clear_difference_is_settled_and_none_is_not(experiment: MakeExperiment) -> None:
+    far, near = [x - 0.4 for x in BASE], [x + (-1) ** i * 0.01 for i, x in enumerate(BASE)]
+    results = load(experiment({"base": BASE, "far": far, "near": near}))
+    assert settled(results, looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"min": 6, "mx": 9}, "no key 'mx'. Did you mean max?"),
+        ({"min": 6}, "seeds.max: expected a whole number from 1, found None"),
+        ({"min": 9, "max": 6}, "min=9 is more than max=6"),
+        ({"min": 1, "max": 6, "stages": 0}, "stages: expected a whole number from 1, found 0"),
+    ],
+)
+def test_wrong_stages_are_one_line(value: dict[str, int], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_stages(value, 1, "here: seeds")
+    assert words in str(caught.value)
+
+
+@pytest.mark.slow
+def test_training_stops_where_the_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2})
+    assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--workers", "2"]) == 0
+    first = looks(6, 12, 2, 0.05)[0]
+    assert f"after {first} seeds: every confirmatory difference is found" in capsys.readouterr().err
+    assert len(list((tmp_path / "out" / "cells").glob("[0-9a-f]*"))) == 2 * first
+
+
+# power
+
+
+def test_seeds_that_cannot_bear_out_the_comparisons_are_refused(tmp_path: Path) -> None:
+    check_power(load_experiment(write(tmp_path), {}))
+    with pytest.raises(InputError, match=r"5 seeds cannot reach significance in 1 comparison \(6 could\)"):
+        check_power(load_experiment(write(tmp_path, seeds=5), {}))
+    check_power(load_experiment(write(tmp_path, seeds=5, confirmatory=False), {}))
+    arms = {**ARMS, "other": {"model.norm": "RMSNorm"}}
+    with pytest.raises(InputError, match="in 2 comparisons"):
+        check_power(load_experiment(write(tmp_path, arms=arms), {}))
+    check_power(load_experiment(write(tmp_path, arms=arms, confirmatory=["slow"]), {}))
+
+
+def test_a_refused_experiment_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", str(write(tmp_path, seeds=2)), "--out", str(tmp_path / "out")]) == 2
+    assert "go on with --underpowered" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# costs held equal
+
+
+def cells(**arms: dict[str, Any]) -> dict[str, Any]:
+    return {name: check(override(RUN, {"trainer.max_steps": 100, **changes})) for name, changes in arms.items()}
+
+
+def test_flops_are_equal_to_within_a_step() -> None:
+    found = cells(base={}, wide={"model.width": 32}, deep={"model.layers": 4})
+    steps = equal_steps(found, "base", "flops", lambda cell: 0.0)
+    per_step = {arm: sizes(c).tokens_per_step * sizes(c).flops_per_token for arm, c in found.items()}
+    budget = 100 * per_step["base"]
+    assert steps["base"] == 100
+    for arm in ("wide", "deep"):
+        assert abs(steps[arm] * per_step[arm] - budget) <= per_step[arm] / 2
+        assert steps[arm] < 100
+
+
+def test_tokens_and_seconds_are_equal() -> None:
+    found = cells(base={}, halves={"data.batch_size": 4}, twice={"trainer.accumulate_grad_batches": 2})
+    assert equal_steps(found, "base", "tokens", lambda cell: 0.0) == {"base": 100, "halves": 200, "twice": 50}
+    pace = {found["base"].id: 0.2, found["halves"].id: 0.15, found["twice"].id: 0.4}
+    assert equal_steps(found, "base", "seconds", lambda cell: pace[cell.id]) == {
+        "base": 100,
+        "halves": 133,
+        "twice": 50,
+    }
+
+
+def test_an_arm_that_sets_its_steps_cannot_have_them_set() -> None:
+    found = cells(base={}, more={"trainer.max_steps": 7})
+    assert equal_steps(found, "base", "steps", lambda cell: 0.0) == {"base": 100, "more": 7}
+    with pytest.raises(InputError, match=r"arm more: trainer.max_steps is set by the arm, and by equal: flops"):
+        equal_steps(found, "base", "flops", lambda cell: 0.0)
+
+
+def test_a_plan_holds_flops_equal_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = write(tmp_path, arms={"base": {}, "deep": {"model.layers": 4}}, equal="flops")
+    plan = make_plan(load_experiment(spec, {}))
+    assert plan.first("base").config["trainer"]["max_steps"] == 12
+    assert plan.first("deep").config["trainer"]["max_steps"] < 12
+    assert "trainer.max_steps" in plan.changes("deep")
+    assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--plan"]) == 0
+    assert "Steps are such that flops are equal." in capsys.readouterr().out
+
+
+def test_a_step_is_timed_once(tmp_path: Path) -> None:
+    (cell,) = cells(base={}).values()
+    watch = Stopwatch(tmp_path / "seconds.json")
+    first = watch(cell)
+    assert first > 0
+    assert Stopwatch(tmp_path / "seconds.json")(cell) == first
