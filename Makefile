@@ -15,9 +15,10 @@ check: .venv/installed  ## the fast loop: lint, types, unit tests
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not slow"
 
-bench: .venv/installed  ## the harness against a bare loop, cached against uncached generation
+bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/generation.py
+	$(BIN)/python benchmarks/calibration.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

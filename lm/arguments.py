@@ -81,6 +81,9 @@ def parser() -> Parser:
         "audit", help="check the statistics themselves on simulated experiments", allow_abbrev=False
     )
     audit.add_argument("--full", action="store_true", help="many more experiments, some minutes")
+    audit.add_argument(
+        "--cells", type=Path, metavar="DIR", help="an experiment's arms against themselves instead, 12 seeds or more"
+    )
     audit.add_argument("--json", action="store_true", help="for machines")
 
     _generate_parser(commands.add_parser("generate", help="let a finished run go on with a text", allow_abbrev=False))

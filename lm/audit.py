@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.analysis import Results, value
 from lm.sequential import looks, repeated_interval, sequential
 from lm.statistics import (
     ALPHA,
@@ -23,6 +24,7 @@ from lm.statistics import (
     holm,
     power,
     rate_interval,
+    smallest_p,
     t_interval,
     verdict,
 )
@@ -32,6 +34,9 @@ DESIGNS = ((1, 6), (3, 10))
 """Arms and seeds: with more arms, 6 seeds can claim nothing, right or wrong."""
 
 ARMS = 3
+MOST_PAIRS = 12
+"""Pairs of real cells that are tested at once, as every pattern of signs is multiplied out."""
+
 COVERAGE = (0.93, 0.97)
 """Within which an interval that promises 0.95 should cover."""
 
@@ -181,6 +186,24 @@ def audit_coverage(random: np.random.Generator, experiments: int, bootstraps: in
                 covered = sum(_covers(interval(arm), 0.0) for (arm,) in sample)
                 title = f"the {kind} interval covers, {name} noise, {n} seeds"
                 yield _finding(title, covered, count, COVERAGE[0], at_most, binding=kind == "t")
+
+
+def audit_cells(results: Results, pairings: int = 10_000) -> Iterator[Finding]:
+    """The same arm against itself on real cells: its seeds are paired at random, again and again, and each time tested.
+
+    All pairings are of the same cells, so that their share of false claims is known no better than the cells are many:
+    its interval is that of the pairings alone. Arms with fewer than 12 seeds can claim nothing and are left out.
+    """
+    random = np.random.default_rng(0)
+    for arm in results.arms:
+        values = np.array([value(record, results.headline) for record in results.of(arm)])
+        values = values[np.isfinite(values)]
+        n = min(len(values) // 2, MOST_PAIRS)
+        if smallest_p(n) > ALPHA:
+            continue
+        shuffled = random.permuted(np.tile(values, (pairings, 1)), axis=1)
+        claims = int((sign_flip_ps((shuffled[:, :n] - shuffled[:, n : 2 * n])) <= ALPHA).sum())
+        yield _finding(f"claims, {arm} against itself, {n} pairs of real cells", claims, pairings, 0, ALPHA)
 
 
 def audit_power(random: np.random.Generator, experiments: int) -> Iterator[Finding]:

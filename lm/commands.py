@@ -106,10 +106,18 @@ def _trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _audit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.audit import audit
+    from lm.audit import audit, audit_cells
     from lm.report.audit import all_right, show_audit, to_json
 
-    findings = audit(options.full)
+    if options.cells is None:
+        findings = audit(options.full)
+    else:
+        from lm.analysis import load
+
+        _check_folder(options.cells)
+        findings = list(audit_cells(load(options.cells)))
+        if not findings:
+            raise InputError(f"--cells {options.cells}: no arm has 12 finished seeds, with which a claim is possible")
     if options.json:
         print(to_json(findings))
     else:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,18 @@ from rich.console import Console
 from scipy import stats
 
 from lm import audit as module
-from lm.audit import NOISES, Finding, audit, audit_null, audit_power, audit_sequential, differences, sign_flip_ps
+from lm.analysis import load
+from lm.audit import (
+    NOISES,
+    Finding,
+    audit,
+    audit_cells,
+    audit_null,
+    audit_power,
+    audit_sequential,
+    differences,
+    sign_flip_ps,
+)
 from lm.report.audit import all_right, expected, show_audit, to_json
 from lm.statistics import sign_flip_p
 
@@ -165,3 +177,20 @@ def test_the_table_shows_every_finding_and_how_many_there_are_of_each_verdict() 
 )
 def test_the_promise_in_words(bounds: tuple[float, float], words: str) -> None:
     assert expected(Finding("t", math.nan, 0.0, 1.0, *bounds)) == words
+
+
+def test_an_arm_against_itself_is_found_different_no_more_often_than_it_may(experiment: Any) -> None:
+    values = np.random.default_rng(1).lognormal(size=24).tolist()
+    folder = experiment({"same": values, "few": values[:11]})
+    (found,) = audit_cells(load(folder))
+    assert found.name == "claims, same against itself, 12 pairs of real cells"
+    assert found.verdict == "ok"
+    assert 0.02 < found.found <= 0.06
+
+
+def test_a_test_that_claims_too_much_would_be_caught(experiment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = experiment({"same": np.random.default_rng(1).normal(size=24).tolist()})
+    right = module.sign_flip_ps
+    monkeypatch.setattr(module, "sign_flip_ps", lambda samples: right(samples) / 3)
+    (found,) = audit_cells(load(folder))
+    assert found.verdict == "NOT OK"
