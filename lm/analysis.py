@@ -2,19 +2,24 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
-from lm.results import FORMAT, QUANTITIES, Record, Store, read_json
-from lm.statistics import holm, sign_flip_p, t_interval, verdict
+from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure
+from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
+from lm.statistics import rate_interval
 
 HEADLINE = "nll"
 """The quantity by which arms are judged where an experiment names no other."""
+
+NOT_COMPARABLE = "not comparable"
+"""How a verdict begins that is withheld."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,28 @@ class Results:
     def headline(self) -> str:
         """The quantity by which the arms are judged."""
         return str(self.manifest.get("metric", HEADLINE))
+
+    @property
+    def confirmatory(self) -> list[str]:
+        """The arms whose comparisons are tested together; all, where the manifest does not say."""
+        return [arm for arm in self.arms[1:] if arm in self.manifest.get("confirmatory", self.arms)]
+
+    @property
+    def exploratory(self) -> list[str]:
+        """The other arms."""
+        return [arm for arm in self.arms[1:] if arm not in self.confirmatory]
+
+    def family(self, arm: str) -> str:
+        """Which comparisons an arm's is corrected with."""
+        if arm == self.manifest["baseline"]:
+            return "baseline"
+        return "confirmatory" if arm in self.confirmatory else "exploratory"
+
+    def pairs(self, arm: str) -> dict[int, tuple[Record, Record]]:
+        """(arm, baseline) records of the seeds on which both cells finished well."""
+        baseline = self.manifest["baseline"]
+        found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
+        return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
 
     def of(self, arm: str) -> list[Record]:
         """The records of an arm, in the order of the seeds."""
@@ -88,65 +115,147 @@ def _at(node: Any, path: list[str]) -> Any:
 
 def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
     """(arm, baseline) values of the seeds on which both cells finished well."""
-    pairs = []
-    for seed in results.manifest["seeds"]:
-        mine, base = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
-        if mine is not None and base is not None:
-            pairs.append((value(mine, quantity), value(base, quantity)))
+    pairs = [(value(mine, quantity), value(base, quantity)) for mine, base in results.pairs(arm).values()]
     return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
 
-def compare(results: Results) -> pd.DataFrame:
-    """One row for each arm and quantity: n, mean, sd, and the paired difference to the baseline with its interval.
+def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> list[float]:
+    """Paired differences in the order of the seeds; where they come in stages, those before the first missing cell."""
+    if not in_stages:
+        return [x - y for x, y in paired(results, arm, quantity)]
+    found = []
+    for seed in results.manifest["seeds"]:
+        mine, base = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
+        if mine is None or base is None:
+            break
+        found.append(value(mine, quantity) - value(base, quantity))
+    return [difference for difference in found if math.isfinite(difference)]
 
-    Diverged and failed cells are counted, and enter no mean.
+
+def quantities(results: Results) -> list[str]:
+    """Every quantity that a run measured, in the order of the tables, those at a length last; the headline always."""
+    measured = {results.headline}
+    for record in results.records.values():
+        if record is not None and record["status"] == "ok":
+            parts = (record.get("metrics"), record.get("cost"))
+            measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
+    known = [name for name in QUANTITIES if name in measured]
+    lengths = sorted((name for name in measured if "@" in name), key=_by_length)
+    first = [results.headline] if results.headline not in (*known, *lengths) else []
+    return [*first, *known, *lengths]
+
+
+def _by_length(name: str) -> tuple[str, int]:
+    quantity, _, length = name.partition("@")
+    return quantity, int(length) if length.isdigit() else 0
+
+
+def compare(results: Results) -> pd.DataFrame:
+    """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
+
+    Diverged and failed cells are counted, and enter no mean. Confirmatory arms are tested together, and so are the
+    exploratory ones, for each quantity. A verdict is withheld where the arms differ in more than what they compare.
     """
     rows: list[dict[str, Any]] = []
-    for quantity, meaning in QUANTITIES.items():
-        of_quantity = [_row(results, arm, quantity) for arm in results.arms]
-        others = [row for row in of_quantity if row["arm"] != results.manifest["baseline"]]
-        for row, adjusted in zip(others, holm([row["p"] for row in others]), strict=True):
-            row["p_holm"] = adjusted
-            row["verdict"] = verdict(row["difference"], adjusted, row["pairs"], len(others), meaning.better)
-        rows.extend(of_quantity)
+    for quantity in quantities(results):
+        judged = _judged(results, quantity)
+        for arm in results.arms:
+            row = _row(results, arm, quantity) | _columns(judged[arm])
+            reason = withheld(results, arm, quantity)
+            if reason:
+                row |= {"p_holm": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
+            row["verdict"] = reason or judged[arm].verdict + _survivors(results, row)
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
+def _judged(results: Results, quantity: str) -> dict[str, Comparison]:
+    """The comparison of each arm, judged within its family; the baseline's is empty."""
+    adaptive = results.manifest.get("adaptive") if quantity == results.headline else None
+    better, margin = describe(quantity).better, results.manifest.get("margin", {}).get(quantity)
+    families = {"confirmatory": results.confirmatory, "exploratory": results.exploratory}
+
+    def differences(arm: str, confirmatory: bool) -> list[float]:
+        return _differences(results, arm, quantity, in_stages=bool(adaptive) and confirmatory)
+
+    judged = {
+        name: [measure(differences(arm, name == "confirmatory"), len(arms)) for arm in arms]
+        for name, arms in families.items()
+    }
+    if adaptive:
+        confirm_in_stages(judged["confirmatory"], better, margin, adaptive)
+    else:
+        confirm(judged["confirmatory"], better, margin)
+    explore(judged["exploratory"], margin)
+    found = {results.manifest["baseline"]: Comparison([])}
+    for name, arms in families.items():
+        found |= dict(zip(arms, judged[name], strict=True))
+    return found
+
+
+def _columns(found: Comparison) -> dict[str, Any]:
+    """A comparison as columns of the table."""
+    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "differences"}
+    return {"pairs": len(found.differences), "difference": found.mean, **columns}
+
+
 def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
+    """What the cells of an arm measured."""
     records = results.of(arm)
     values = [v for v in (value(record, quantity) for record in records) if math.isfinite(v)]
-    is_baseline = arm == results.manifest["baseline"]
-    differences = [] if is_baseline else [x - y for x, y in paired(results, arm, quantity)]
-    low, high = t_interval(differences)
+    lost = {kind: sum(record["status"] == kind for record in records) for kind in ("diverged", "failed")}
+    low, high = rate_interval(sum(lost.values()), len(records))
     return {
         "arm": arm,
         "metric": quantity,
+        "family": results.family(arm),
         "n": len(values),
-        "diverged": sum(record["status"] == "diverged" for record in records),
-        "failed": sum(record["status"] == "failed" for record in records),
+        **lost,
         "missing": len(results.manifest["seeds"]) - len(records),
+        "lost_rate": sum(lost.values()) / len(records) if records else math.nan,
+        "lost_low": low,
+        "lost_high": high,
         "mean": float(np.mean(values)) if values else math.nan,
         "sd": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-        "pairs": len(differences),
-        "difference": float(np.mean(differences)) if differences else math.nan,
-        "low": low,
-        "high": high,
-        "p": sign_flip_p(differences),
-        "p_holm": math.nan,
-        "verdict": "baseline" if is_baseline else "",
+        "margin": results.manifest.get("margin", {}).get(quantity, math.nan),
     }
+
+
+def withheld(results: Results, arm: str, quantity: str) -> str:
+    """Why no verdict may be given on an arm, empty where one may: something else differs as the arms do."""
+    if arm == results.manifest["baseline"]:
+        return ""
+    pairs = list(results.pairs(arm).values())
+    texts = [{record["data"]["tokenizer"] for record in side} for side in zip(*pairs, strict=True)]
+    if pairs and texts[0] != texts[1] and quantity not in ACROSS_TOKENIZERS:
+        return f"{NOT_COMPARABLE}: tokenizers differ"
+    changed = results.manifest["arms"][arm]["changes"]
+    other = [name for name in confounded(pairs) if f"trainer.{name}" not in changed]
+    return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
+
+
+def _survivors(results: Results, row: Mapping[str, Any]) -> str:
+    """What became of the seeds on which an arm is not compared, to stand beside its verdict."""
+    arm, baseline, seeds = row["arm"], results.manifest["baseline"], len(results.manifest["seeds"])
+    if arm == baseline or row["pairs"] == seeds:
+        return ""
+    lost = []
+    for side, name in ((arm, ""), (baseline, "baseline: ")):
+        statuses = [record["status"] for record in results.of(side)]
+        counted = [f"{statuses.count(kind)} {kind}" for kind in ("diverged", "failed") if kind in statuses]
+        lost += [name + ", ".join(counted)] if counted else []
+    parts = [f"on {row['pairs']} of {seeds} seeds", *lost] if row["pairs"] else lost
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def unpaired(results: Results) -> list[str]:
     """The arms that on some seed did not see the baseline's tokens in the baseline's order, in words."""
     found: dict[str, list[int]] = {}
-    for (arm, seed), record in results.records.items():
-        base = results.records[results.manifest["baseline"], seed]
-        if record is None or base is None or record["status"] != "ok" or base["status"] != "ok":
-            continue
-        texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
-        if texts[0] != texts[1]:
-            found.setdefault(arm, []).append(seed)
+    for arm in results.arms[1:]:
+        for seed, (record, base) in results.pairs(arm).items():
+            texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
+            if texts[0] != texts[1]:
+                found.setdefault(arm, []).append(seed)
     return [
         f"{arm} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} saw other batches than the baseline"
         for arm, seeds in found.items()
@@ -159,17 +268,8 @@ def one_tokenizer(results: Results) -> bool:
 
 
 def circumstances(results: Results) -> dict[str, list[str]]:
-    """The circumstances in which cells differ that should be alike: code, packages, device."""
-    seen: dict[str, set[str]] = {}
-    for record in results.records.values():
-        if record is not None:
-            origin = record["provenance"]
-            commit = str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")
-            seen.setdefault("commit", set()).add(commit)
-            seen.setdefault("device", set()).add(origin["device"])
-            for package, version in origin["packages"].items():
-                seen.setdefault(f"{package} version", set()).add(version)
-    return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+    """The circumstances in which cells differ that should be alike: code, device, precision, threads, packages."""
+    return differing(record for record in results.records.values() if record is not None)
 
 
 def curves(results: Results, arm: str, column: str) -> pd.DataFrame:

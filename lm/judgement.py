@@ -91,7 +91,7 @@ def confirm(family: Sequence[Comparison], better: Better, margin: float | None) 
         one.p_holm, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
         one.verdict = verdict(one.mean, p, len(one.differences), len(family), better, margin, p_equivalent)
         if one.differences and not any(one.differences):
-            one.verdict = "the same on every seed"
+            one.verdict = "identical"
 
 
 def confirm_in_stages(
@@ -138,7 +138,7 @@ def _explored(one: Comparison, margin: float | None) -> str:
     if not pairs:
         return "no pair to compare"
     if not any(one.differences):
-        return "the same on every seed"
+        return "identical"
     if one.q <= ALPHA:
         return f"{one.direction}, q = {one.q:.2g}"
     if margin is not None and one.p_equivalent <= ALPHA:

@@ -37,6 +37,7 @@ class Pace:
 def pace(results: Results) -> list[Pace]:
     """The pace of each arm that left curves; none where losses are per token and tokenizers differ.
 
+    Seeds on which the two were not evaluated on the same number of tokens are left out: their losses are of other text.
     The baseline's final loss is the last value of its curve of the same seed. Where its curve went up at the end it
     was that good before: its own steps are counted to the first time too, so that the baseline's share is always one.
     """
@@ -51,11 +52,11 @@ def pace(results: Results) -> list[Pace]:
 def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) -> Pace:
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
-    for seed in results.manifest["seeds"]:
-        if seed not in mine or seed not in base:
+    for seed, records in results.pairs(arm).items():
+        if seed not in mine or seed not in base or len({record["evaluated"]["tokens"] for record in records}) > 1:
             continue
-        theirs, own = base[seed].dropna(), mine[seed].dropna()
-        if theirs.empty or own.empty:
+        own, theirs = mine[seed].dropna(), base[seed].dropna()
+        if own.empty or theirs.empty:
             continue
         target = float(theirs.iloc[-1])
         needed = steps_to_reach(list(own.index), list(own), target)
@@ -63,8 +64,7 @@ def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) ->
             missed.append(seed)
             continue
         share = needed / steps_to_reach(list(theirs.index), list(theirs), target)
-        records = (results.records[arm, seed], results.records[results.manifest["baseline"], seed])
-        rates = [_per_step(record) for record in records if record is not None]
+        rates = [_per_step(record) for record in records]
         for unit in UNITS:
             if all(unit in rate for rate in rates):
                 shares[unit].append(share * rates[0][unit] / rates[1][unit])

@@ -14,7 +14,8 @@ from scipy import stats
 from lm.analysis import Results, circumstances, compare, curves, load, one_tokenizer, paired, unpaired, value
 from lm.config import InputError
 from lm.results import FORMAT, QUANTITIES
-from lm.statistics import ALPHA
+from lm.sequential import repeated_interval, sequential
+from lm.statistics import ALPHA, detectable, effect_size, equivalence_p
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -54,8 +55,9 @@ def test_a_difference_is_significant_if_and_only_if_the_verdict_claims_one(
     experiment: MakeExperiment, cells: dict[str, list[Any]]
 ) -> None:
     table = compare(load(experiment(cells)))
-    claims = table.verdict.isin(["better", "worse", "higher", "lower"])
+    claims = table.verdict.str.match("(better|worse|higher|lower)")
     assert (claims == (table.p_holm <= ALPHA)).all()
+    assert (claims == table.significant).all()
 
 
 # results
@@ -91,7 +93,9 @@ def test_the_baseline_comes_first_and_is_compared_with_nothing(experiment: MakeE
 
 def test_every_quantity_is_compared_in_the_order_of_the_tables(experiment: MakeExperiment) -> None:
     table = compare(load(experiment({"base": BASE, "mixed": MIXED})))
-    assert list(dict.fromkeys(table.metric)) == list(QUANTITIES)
+    measured = {"nll", "bits_per_byte", "accuracy", "ece", "train_loss", "gradient_norm"}
+    measured |= {"parameters", "tokens", "train_seconds", "tokens_per_second", "peak_memory"}
+    assert list(dict.fromkeys(table.metric)) == [name for name in QUANTITIES if name in measured]
     assert row(table, "mixed", "accuracy").mean == pytest.approx(statistics.mean(1 / x for x in MIXED), rel=1e-12)
     assert row(table, "mixed", "tokens_per_second").mean == 2500.0
 
@@ -125,7 +129,7 @@ def test_what_a_diverged_cell_cost_enters_no_mean_and_no_difference(experiment: 
 
 def test_an_arm_that_never_went_well_is_compared_with_nothing(experiment: MakeExperiment) -> None:
     found = row(compare(load(experiment({"base": BASE, "arm": ["diverged"] * 6}))), "arm")
-    assert (found.n, found.diverged, found.pairs, found.verdict) == (0, 6, 0, "no pair to compare")
+    assert (found.n, found.diverged, found.pairs, found.verdict) == (0, 6, 0, "no pair to compare (6 diverged)")
     assert math.isnan(found.mean)
 
 
@@ -142,6 +146,177 @@ def test_a_quantity_that_was_not_measured_is_nan() -> None:
     assert math.isnan(value(record, "perplexity"))
     assert math.isnan(value(record, "ece"))
     assert math.isnan(value({}, "ece"))
+
+
+@pytest.mark.parametrize("given", [None, ["diverged"]])
+def test_what_nobody_measured_has_no_row_and_the_headline_always_has(
+    experiment: MakeExperiment, given: list[Any] | None
+) -> None:
+    cells = given or [None]
+    assert set(compare(load(experiment({"base": cells, "arm": cells}))).metric) == {"nll"}
+
+
+def test_a_comparison_has_a_bootstrap_an_effect_size_and_what_it_could_have_shown(experiment: MakeExperiment) -> None:
+    found = row(compare(load(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}))), "mixed")
+    by_hand = differences(MIXED, BASE)
+    done = stats.bootstrap((by_hand,), np.mean, method="BCa", rng=0).confidence_interval
+    assert (found.bootstrap_low, found.bootstrap_high) == pytest.approx((done.low, done.high), rel=1e-12)
+    assert found.effect == effect_size(by_hand).hedges
+    # Six pairs have no p as small as 0.05 / 2, so nothing could have been found.
+    assert found.detectable == math.inf
+    found = row(compare(load(experiment({"base": BASE, "mixed": MIXED}))), "mixed")
+    assert found.detectable == pytest.approx(detectable(6, statistics.stdev(by_hand), 2 / 2**6), rel=1e-12)
+
+
+# families
+
+
+def test_the_confirmatory_are_corrected_without_the_others(experiment: MakeExperiment) -> None:
+    cells = {"base": BASE, "better": BETTER, "other": BETTER, "again": BETTER, "mixed": MIXED}
+    table = compare(load(experiment(cells, confirmatory=["better"])))
+    better, other, again, mixed = (row(table, arm) for arm in ("better", "other", "again", "mixed"))
+    assert (better.family, better.p_holm, better.verdict) == ("confirmatory", pytest.approx(2 / 2**6), "better")
+    assert math.isnan(better.q)
+    expected = stats.false_discovery_control([other.p, again.p, mixed.p])
+    assert (other.q, again.q, mixed.q) == pytest.approx(tuple(expected))
+    assert math.isnan(other.p_holm)
+    assert (other.family, other.significant) == ("exploratory", False)
+    assert other.verdict == "exploratory: lower, q = 0.047"
+    assert not table[table.family == "exploratory"].significant.any()
+
+
+def test_an_exploratory_arm_is_lower_and_not_better(experiment: MakeExperiment) -> None:
+    table = compare(load(experiment({"base": BASE, "better": BETTER}, confirmatory=[])))
+    assert row(table, "better").verdict == "exploratory: lower, q = 0.031"
+    assert row(table, "better", "accuracy").verdict == "exploratory: higher, q = 0.031"
+    table = compare(load(experiment({"base": BASE[:3], "better": BETTER[:3]}, confirmatory=[])))
+    assert row(table, "better").verdict == "exploratory: 3 seeds cannot tell (6 could)"
+    assert not table.verdict.str.contains("better|worse").any()
+
+
+def test_equivalence_is_adjusted_within_the_family(experiment: MakeExperiment) -> None:
+    near = [x + d for x, d in zip(BASE, [0.01, -0.02, 0.015, -0.01, 0.0, 0.01], strict=True)]
+    nearer = [x + d for x, d in zip(BASE, [0.01, -0.01, 0.01, -0.01, 0.01, -0.01], strict=True)]
+    cells = {"base": BASE, "near": near, "nearer": nearer}
+    table = compare(load(experiment(cells, margin={"nll": 0.05})))
+    one, other = row(table, "near"), row(table, "nearer")
+    by_hand = [equivalence_p(differences(arm, BASE), 0.05) for arm in (near, nearer)]
+    assert (one.p_equivalent, other.p_equivalent) == pytest.approx((max(by_hand), 2 * min(by_hand)))
+    assert (one.margin, one.verdict) == (0.05, "equivalent within 0.05")
+    assert math.isnan(row(table, "near", "accuracy").p_equivalent)
+    explored = row(compare(load(experiment(cells, margin={"nll": 0.05}, confirmatory=["near"]))), "nearer")
+    assert explored.verdict.startswith("exploratory: within 0.05, q = ")
+
+
+def test_seeds_in_stages_are_judged_by_the_sequential_test(experiment: MakeExperiment) -> None:
+    adaptive = {"looks": [6, 8], "maximum": 8}
+    base, better = [*BASE, 2.0, 2.1], [*BETTER, 1.75, 1.8]
+    table = compare(load(experiment({"base": base, "better": better}, adaptive=adaptive)))
+    found, look = row(table, "better"), sequential(differences(better, base), [6, 8], 8)
+    assert look is not None
+    assert (found.p, found.level) == (look.p, look.level)
+    assert found.significant == look.rejected
+    assert found.verdict == f"better (found at {look.rejected_at} of at most 8 seeds)"
+    assert (found.low, found.high) == repeated_interval(differences(better, base), [6, 8], 8)
+    assert math.isnan(found.p_holm)
+    assert row(table, "better", "accuracy").p_holm == 2 / 2**8
+
+
+def test_in_stages_every_confirmatory_arm_has_its_share_of_alpha(experiment: MakeExperiment) -> None:
+    cells = {"base": [*BASE, 2.0, 2.1], "better": [*BETTER, 1.75, 1.8], "mixed": [*MIXED, 2.1, 2.0]}
+    adaptive = {"looks": [8], "maximum": 8}
+    for confirmatory in (["better"], ["better", "mixed"]):
+        table = compare(load(experiment(cells, adaptive=adaptive, confirmatory=confirmatory)))
+        look = sequential(differences(cells["better"], cells["base"]), [8], 8, ALPHA / len(confirmatory))
+        assert look is not None
+        assert row(table, "better").level == look.level
+    assert look.level <= ALPHA / 2
+
+
+def test_in_stages_an_arm_is_equivalent_where_its_interval_lies_within_the_margin(experiment: MakeExperiment) -> None:
+    near = [x + d for x, d in zip(BASE, [0.01, -0.01, 0.01, -0.01, 0.01, -0.01], strict=True)]
+    cells, adaptive = {"base": BASE, "near": near}, {"looks": [6], "maximum": 6}
+    for margin, said in ((0.02, "equivalent within 0.02"), (0.011, "inconclusive")):
+        table = compare(load(experiment(cells, adaptive=adaptive, margin={"nll": margin})))
+        assert row(table, "near").verdict == said
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        (3, "too early: first look at 6 seeds (on 3 of 8 seeds)"),
+        (7, "undecided after 6 of at most 8 seeds (on 7 of 8 seeds)"),
+        (8, "inconclusive"),
+    ],
+)
+def test_a_sequential_test_is_silent_until_it_may_speak(experiment: MakeExperiment, trained: int, said: str) -> None:
+    left: list[Any] = [None] * (8 - trained)
+    base, mixed = [*BASE, 2.0, 2.1][:trained], [*MIXED, 2.1, 2.05][:trained]
+    cells = {"base": base + left, "mixed": mixed + left}
+    assert row(compare(load(experiment(cells, adaptive={"looks": [6, 8], "maximum": 8}))), "mixed").verdict == said
+
+
+def test_in_stages_nothing_counts_after_a_cell_that_is_still_missing(experiment: MakeExperiment) -> None:
+    cells = {"base": BASE, "better": [*BETTER[:4], None, BETTER[5]]}
+    assert row(compare(load(experiment(cells, adaptive={"looks": [5, 6], "maximum": 6}))), "better").pairs == 4
+
+
+# what stands in the way of a verdict
+
+
+def test_an_arm_that_diverged_is_never_better_without_saying_so(experiment: MakeExperiment) -> None:
+    base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
+    found = row(compare(load(experiment({"base": base, "better": [*better[:7], "diverged"]}))), "better")
+    assert found.verdict == "better (on 7 of 8 seeds; 1 diverged)"
+    expected = stats.binomtest(1, 8).proportion_ci(0.95, method="exact")
+    assert (found.lost_rate, found.lost_low, found.lost_high) == (1 / 8, expected.low, expected.high)
+    found = row(
+        compare(load(experiment({"base": ["failed", *base[1:]], "better": [*better[:7], "diverged"]}))), "better"
+    )
+    assert found.verdict == "better (on 6 of 8 seeds; 1 diverged; baseline: 1 failed)"
+
+
+def test_per_token_verdicts_are_withheld_where_tokenizers_differ(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if arm == "bytes":
+            record["data"]["tokenizer"] = "bytes"
+
+    table = compare(load(experiment({"base": BASE, "bytes": BETTER}, change)))
+    for quantity in ("nll", "accuracy", "ece", "train_loss", "tokens_per_second"):
+        found = row(table, "bytes", quantity)
+        assert (found.verdict, found.significant) == ("not comparable: tokenizers differ", False)
+        assert math.isnan(found.p_holm)
+    assert row(table, "bytes", "bits_per_byte").verdict == "better"
+
+
+@pytest.mark.parametrize(("name", "place"), [("commit", "git"), ("torch version", "packages"), ("device", "")])
+def test_a_verdict_is_withheld_where_circumstances_differ_as_the_arms_do(
+    experiment: MakeExperiment, name: str, place: str
+) -> None:
+    def change(only: set[int]) -> Callable[[str, int, dict[str, Any]], None]:
+        def altered(arm: str, seed: int, record: dict[str, Any]) -> None:
+            if arm == "better" and seed in only:
+                holder = record["provenance"][place] if place else record["provenance"]
+                holder[name.removesuffix(" version")] = "other"
+
+        return altered
+
+    table = compare(load(experiment({"base": BASE, "better": BETTER}, change(set(range(6))))))
+    assert row(table, "better").verdict == f"not comparable: {name} differs on every seed"
+    assert not table.significant.any()
+    table = compare(load(experiment({"base": BASE, "better": BETTER}, change(set(range(5))))))
+    assert row(table, "better").verdict == "better"
+
+
+def test_a_circumstance_that_the_arm_is_about_withholds_nothing(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["provenance"]["precision"] = {"base": "32-true", "better": "bf16-mixed"}[arm]
+
+    folder = experiment({"base": BASE, "better": BETTER}, change)
+    results = load(folder)
+    assert row(compare(results), "better").verdict == "not comparable: precision differs on every seed"
+    results.manifest["arms"]["better"]["changes"] = {"trainer.precision": ["32-true", "bf16-mixed"]}
+    assert row(compare(results), "better").verdict == "better"
 
 
 # what a reader must know

@@ -12,7 +12,7 @@ from lm.effects import effects
 from lm.pace import pace
 from lm.report.costs import cost_notes, costs, made_under
 from lm.report.notes import axes, changes, notes
-from lm.report.sections import EFFECTS, PACE, effect_notes, effect_rows, pace_notes, pace_rows
+from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pace_columns, pace_notes, pace_rows
 from lm.report.tables import DETAILS, details, escape, markdown_row, markdown_table, summary
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
@@ -25,7 +25,7 @@ def sections(results: Results) -> list[Section]:
     if (of_factors := effects(results)) is not None:
         found.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
     if paces := pace(results):
-        found.append(("Training saved", PACE, pace_rows(paces), pace_notes(paces)))
+        found.append((TRAINING, pace_columns(paces), pace_rows(paces), pace_notes(paces)))
     columns, rows = costs(results)
     if len(columns) > 1:
         found.append(("Costs", columns, rows, cost_notes(results)))
@@ -73,7 +73,8 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     lines += ["", *_listed(notes(results, table))]
     if results.manifest["notes"]:
         lines += [escape(results.manifest["notes"].strip()), ""]
-    lines += ["## Arms", "", *_listed([*changes(results), *axes(results)])]
+    if len(results.arms) > 1:
+        lines += ["## Arms", "", *_listed([*changes(results), *axes(results)])]
     for title, heads, body, below in sections(results):
         lines += [f"## {title}", "", *markdown_table(heads, body), "", *_listed(below)]
     lines += ["## Made under", "", *_listed(made_under(results))]

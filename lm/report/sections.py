@@ -4,28 +4,34 @@ from collections.abc import Sequence
 
 from lm.analysis import Results
 from lm.effects import Effects, FactorEffect
-from lm.pace import UNITS, Pace
-from lm.report.tables import heading, number, signed
+from lm.pace import UNITS, Pace, mean_share
+from lm.report.tables import heading, number, of_seeds, signed
 from lm.results import describe
 from lm.statistics import t_interval
 
-PACE = (
-    "arm",
-    *(f"share of the baseline's {unit} [95 % interval]" for unit in UNITS),
-    "each seed, steps",
-    "not reached",
-)
+TRAINING = "Training needed to be as good as the baseline"
 EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")
+
+
+def pace_columns(paces: Sequence[Pace]) -> list[str]:
+    """The headings of the shares, in units that were counted."""
+    return ["arm", *(f"{unit} [95 % interval]" for unit in _units(paces)), "steps by seed", "not reached"]
+
+
+def _units(paces: Sequence[Pace]) -> list[str]:
+    return [unit for unit in UNITS if unit == "steps" or any(unit in one.shares for one in paces)]
 
 
 def pace_rows(paces: Sequence[Pace]) -> list[list[str]]:
     """For each arm the mean share in each unit with its interval; those of some seeds only say so."""
     rows = []
     for one in paces:
-        missed = f"on {len(one.missed)} of {one.seeds} seeds" if one.missed else "-"
-        partly = f" (on {one.seeds - len(one.missed)} of {one.seeds} seeds)" if one.missed else ""
-        means = [_share(one.shares.get(unit, []), partly) for unit in UNITS]
-        rows.append([one.arm, *means, ", ".join(f"{x:.2f}" for x in one.shares.get("steps", [])) or "-", missed])
+        reached = f"{one.seeds - len(one.missed)} of {of_seeds(one.seeds)}"
+        partly = f" (on {reached})" if one.missed else ""
+        means = [_share(one.shares.get(unit, []), partly) for unit in _units(paces)]
+        by_seed = ", ".join(f"{share:.2f}" for share in one.shares.get("steps", [])) or "-"
+        missed = f"on {len(one.missed)} of {of_seeds(one.seeds)}" if one.missed else "-"
+        rows.append([one.arm, *means, by_seed, missed])
     return rows
 
 
@@ -33,16 +39,17 @@ def _share(shares: Sequence[float], partly: str) -> str:
     if not shares:
         return "-"
     low, high = t_interval(shares)
-    return f"{sum(shares) / len(shares):.3f}" + (f" [{low:.3f}, {high:.3f}]" if len(shares) > 1 else "") + partly
+    return f"{mean_share(shares):.3f}" + (f" [{low:.3f}, {high:.3f}]" if len(shares) > 1 else "") + partly
 
 
 def pace_notes(paces: Sequence[Pace]) -> list[str]:
     """How the shares are to be read."""
     found = [
-        "How much of the training that took the baseline to its final validation loss an arm needs to reach it, by "
-        "seed; below 1 the arm is faster. Loss is read from the learning curve, on a line between its points."
+        "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "
+        "below 1 the arm is faster. Read from the learning curves, on lines between their points. A run planned to be "
+        "that short would have lowered its learning rate sooner, so the shares are rather too high."
     ]
-    if any(one.missed for one in paces):
+    if any(one.missed and one.shares for one in paces):
         found.append("Where an arm does not reach the loss on every seed, the mean of the others is too kind to it.")
     return found
 

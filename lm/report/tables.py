@@ -1,22 +1,31 @@
-"""The table of an experiment: in the terminal, as Markdown and as CSV."""
+"""The tables of an experiment's comparisons as rows of text, and how their cells are written."""
 
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from lm.analysis import HEADLINE, Results, circumstances, one_tokenizer, unpaired
-from lm.results import QUANTITIES
-from lm.statistics import ALPHA, seeds_needed, smallest_p
+from lm.analysis import HEADLINE, Results
+from lm.pace import Pace, mean_share
+from lm.results import describe
 
-SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "gradient_norm", "tokens_per_second", "peak_memory")
-DETAILED = (HEADLINE, *SHOWN, "train_loss", "train_seconds", "parameters", "tokens")
+SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "tokens_per_second", "parameters")
+"""What the first table shows beside the headline, where it was measured."""
+
+DETAILS = (
+    "metric",
+    "arm",
+    "n",
+    "mean ± sd",
+    "difference [95 % interval]",
+    "Hedges' g [95 % interval]",
+    "detectable",
+    "adjusted p",
+    "verdict",
+)
 
 
 def number(value: float, digits: int) -> str:
@@ -24,25 +33,43 @@ def number(value: float, digits: int) -> str:
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
-def significant(row: Any) -> bool:
-    """Whether an adjusted test found a difference: the one reason for bold."""
-    return bool(row.p_holm <= ALPHA)
-
-
 def mean_and_sd(row: Any) -> str:
     """`mean ± sd` over seeds."""
-    digits = QUANTITIES[row.metric].digits
+    digits = describe(row.metric).digits
     spread = "" if math.isnan(row.sd) else f" ± {number(row.sd, digits)}"
     return number(row.mean, digits) + spread
 
 
+def signed(value: float, low: float, high: float, digits: int) -> str:
+    """A difference with its interval."""
+    if math.isnan(value):
+        return "-"
+    interval = "" if math.isnan(low) else f" [{low:+,.{digits}f}, {high:+,.{digits}f}]"
+    return f"{value:+,.{digits}f}{interval}"
+
+
 def difference(row: Any) -> str:
     """The paired difference with its 95 % interval."""
-    digits = QUANTITIES[row.metric].digits
-    if math.isnan(row.difference):
-        return "-"
-    interval = "" if math.isnan(row.low) else f" [{row.low:+,.{digits}f}, {row.high:+,.{digits}f}]"
-    return f"{row.difference:+,.{digits}f}{interval}"
+    return signed(row.difference, row.low, row.high, describe(row.metric).digits)
+
+
+def detectable(row: Any) -> str:
+    """The smallest difference that would have shown four times in five."""
+    return "none" if math.isinf(row.detectable) else number(row.detectable, describe(row.metric).digits)
+
+
+def adjusted_p(row: Any) -> str:
+    """The p that decides, as its family adjusts it, and that of equivalence where there is a margin."""
+    parts = []
+    if not math.isnan(row.level):
+        parts.append(f"p {row.p:.3g}, needs {row.level:.3g}")
+    elif not math.isnan(row.p_holm):
+        parts.append(f"{row.p_holm:.3g}")
+    elif not math.isnan(row.q):
+        parts.append(f"q {row.q:.3g}")
+    if not math.isnan(row.p_equivalent):
+        parts.append(f"equivalence {row.p_equivalent:.3g}")
+    return "; ".join(parts) or "-"
 
 
 def cells(row: Any) -> str:
@@ -52,134 +79,80 @@ def cells(row: Any) -> str:
 
 
 def heading(quantity: str) -> str:
-    """Label, unit and direction of a quantity."""
-    meaning = QUANTITIES[quantity]
+    """Label and direction of a quantity."""
+    meaning = describe(quantity)
     arrow = {"lower": " ↓", "higher": " ↑", None: ""}[meaning.better]
     return meaning.label + arrow
 
 
-def summary(table: pd.DataFrame, headline: str = HEADLINE) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Column headings, rows of text, and for each row whether its headline difference is significant."""
-    others_shown = [name for name in (HEADLINE, *SHOWN) if name != headline]
-    columns = [
-        "arm",
-        "n",
-        heading(headline),
-        "difference [95 % interval]",
-        "verdict",
-        *map(heading, others_shown),
-        "parameters",
-    ]
+def of_seeds(count: int) -> str:
+    """A number of seeds."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def share(one: Pace | None) -> str:
+    """The share of the baseline's steps that an arm needs, in a few words."""
+    if one is None:
+        return "-"
+    reached = one.shares.get("steps", [])
+    mean = f"{mean_share(reached):.2f}" if reached else ""
+    if not one.missed:
+        return mean
+    missed = f"not reached on {len(one.missed)} of {of_seeds(one.seeds)}"
+    return f"{missed}; on the others {mean}" if mean else missed
+
+
+def summary(
+    results: Results, table: pd.DataFrame, paces: Sequence[Pace] = ()
+) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Column headings, rows of text, and for each row whether an adjusted test found a difference: the reason for bold.
+
+    Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
+    """
+    measured, by_arm = set(table[table.n > 0].metric), {one.arm: one for one in paces}
+    others = [name for name in (HEADLINE, *SHOWN) if name != results.headline and name in measured]
+    columns = ["arm", "n", heading(results.headline), "difference [95 % interval]", "verdict"]
+    columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
     rows, bold = [], []
-    for row in table[table.metric == headline].itertuples():
+    for row in table[table.metric == results.headline].itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        others = [number(of_arm[name].mean, QUANTITIES[name].digits) for name in others_shown]
-        parameters = number(of_arm["parameters"].mean, 0)
-        rows.append(
-            [str(row.arm), cells(row), mean_and_sd(row), difference(row), str(row.verdict), *others, parameters]
-        )
-        bold.append(significant(row))
+        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row), str(row.verdict)]
+        if paces:
+            text.append("1" if row.verdict == "baseline" else share(by_arm.get(str(row.arm))))
+        rows.append(text + [_mean(of_arm, name) for name in others])
+        bold.append(bool(row.significant))
     return columns, rows, bold
 
 
-def notes(results: Results, table: pd.DataFrame) -> list[str]:
-    """What a reader must know to believe the table, a line each."""
-    seeds, arms = len(results.manifest["seeds"]), len(results.arms) - 1
-    found = [f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."]
-    if arms:
-        baseline = results.manifest["baseline"]
-        found[0] += f" Differences are to {baseline}, paired by seed, with Student's 95 % interval."
-    comparisons, least = f"{arms} comparison{'s' if arms > 1 else ''}", smallest_p(seeds)
-    if arms and least > ALPHA / arms:
-        found.append(
-            f"{seeds} seeds cannot reach significance: an exact sign-flip test gives no p below {least:.3g}, "
-            f"and with {comparisons} Holm's correction asks for {ALPHA / arms:.3g}. {seeds_needed(arms)} seeds could."
-        )
-    elif arms:
-        found.append(
-            f"Verdicts come from exact sign-flip tests at {ALPHA}, Holm-adjusted over {comparisons} for each metric."
-        )
-    for (arm, seed), record in sorted(results.records.items()):
-        if record is None:
-            found.append(f"{arm} seed {seed} is not trained yet.")
-        elif record["status"] != "ok":
-            found.append(f"{arm} seed {seed} {record['status']}: {record['error']}. It enters no mean.")
-    for row in table[table.metric == results.headline].itertuples():
-        if row.verdict != "baseline" and row.pairs < seeds:
-            found.append(
-                f"{row.arm} is compared on the {row.pairs} of {seeds} seeds on which it and the baseline both finished."
-            )
-    if not one_tokenizer(results):
-        found.append(
-            "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and cannot be "
-            "compared between them; bits per byte can."
-        )
-    found += [f"Not paired: {line}." for line in unpaired(results)]
-    found += [f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items()]
-    evaluated = {r["evaluated"]["tokens"] for r in results.records.values() if r is not None and r["status"] == "ok"}
-    if evaluated:
-        found.append(
-            f"Evaluated on the whole validation split: {', '.join(f'{n:,}' for n in sorted(evaluated))} tokens."
-        )
-    return found
+def _mean(of_arm: Mapping[str, Any], name: str) -> str:
+    """The mean of a quantity; an ECE with what a perfectly calibrated model would have."""
+    text = number(of_arm[name].mean, describe(name).digits)
+    floor = of_arm.get(f"{name}_floor")
+    return text if floor is None or math.isnan(floor.mean) else f"{text} (floor {number(floor.mean, 4)})"
 
 
-def changes(results: Results) -> list[str]:
-    """The resolved differences of each arm from the baseline, a line each."""
-    lines = []
-    for arm in results.arms[1:]:
-        parts = [
-            f"{path}: {before} -> {after}" for path, (before, after) in results.manifest["arms"][arm]["changes"].items()
-        ]
-        lines.append(f"{arm}: {'; '.join(parts) or 'nothing'}")
-    return lines
-
-
-def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
-    """Prints the table and its notes; narrower terminals get fewer columns."""
-    columns, rows, bold = summary(table, results.headline)
-    kept = len(columns) if console.width >= 170 else 5 if console.width < 120 else 8
-    shown = Table(title=Text(results.manifest["title"]), title_justify="left", title_style="bold", highlight=False)
-    for index, column in enumerate(columns[:kept]):
-        shown.add_column(column, justify="left" if index in (0, 4) else "right", no_wrap=index == 0)
-    for row, strong in zip(rows, bold, strict=True):
-        shown.add_row(*map(Text, row[:kept]), style="bold" if strong else None)
-    console.print(shown)
-    for line in notes(results, table):
-        console.print(line, highlight=False, markup=False)
-
-
-def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
-    """The report as one page of Markdown."""
-    columns, rows, bold = summary(table, results.headline)
-    lines = [f"# {escape(results.manifest['title'])}", "", markdown_row(columns), markdown_row(["---"] * len(columns))]
-    for row, strong in zip(rows, bold, strict=True):
-        text = [escape(cell) for cell in row]
-        if strong:
-            text[3] = f"**{text[3]}**"
-        lines.append(markdown_row(text))
-    lines += ["", *(f"- {escape(line)}" for line in notes(results, table)), ""]
-    if results.manifest["notes"]:
-        lines += [escape(results.manifest["notes"].strip()), ""]
-    lines += ["## Arms", "", *(f"- {escape(line)}" for line in changes(results)), ""]
-    lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]
-    lines += [
-        "## All measurements",
-        "",
-        markdown_row(["metric", "arm", "n", "mean ± sd", "difference [95 % interval]", "p (Holm)", "verdict"]),
-    ]
-    lines.append(markdown_row(["---"] * 7))
-    for name in DETAILED:
-        unit = QUANTITIES[name].unit
+def details(table: pd.DataFrame) -> list[list[str]]:
+    """A row for each arm and each quantity that any cell measured."""
+    found = []
+    for name in dict.fromkeys(table[table.n > 0].metric):
+        unit = describe(name).unit
+        label = heading(name) + (f" ({unit})" if unit else "")
         for row in table[table.metric == name].itertuples():
-            label = escape(heading(name) + (f" ({unit})" if unit else ""))
-            p = "-" if math.isnan(row.p_holm) else f"{row.p_holm:.3g}"
-            lines.append(
-                markdown_row(
-                    [label, escape(row.arm), cells(row), mean_and_sd(row), difference(row), p, escape(row.verdict)]
-                )
+            size = signed(row.effect, row.effect_low, row.effect_high, 2)
+            found.append(
+                [
+                    label,
+                    str(row.arm),
+                    cells(row),
+                    mean_and_sd(row),
+                    difference(row),
+                    size,
+                    detectable(row),
+                    adjusted_p(row),
+                    str(row.verdict),
+                ]
             )
-    return "\n".join(lines) + "\n"
+    return found
 
 
 def escape(text: str) -> str:
@@ -190,3 +163,9 @@ def escape(text: str) -> str:
 def markdown_row(texts: Sequence[str]) -> str:
     """One line of a Markdown table."""
     return "| " + " | ".join(texts) + " |"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table of any text."""
+    body = [markdown_row([escape(cell) for cell in row]) for row in rows]
+    return [markdown_row(columns), markdown_row(["---"] * len(columns)), *body]

@@ -11,20 +11,23 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
+from scipy import stats
 
 from lm.analysis import compare, load
+from lm.pace import Pace
+from lm.report.notes import axes, notes
+from lm.report.page import markdown, terminal
 from lm.report.tables import (
+    DETAILS,
     HEADLINE,
     SHOWN,
     difference,
     escape,
     heading,
-    markdown,
     mean_and_sd,
-    notes,
     number,
+    share,
     summary,
-    terminal,
 )
 from lm.report.write import write_report
 from lm.results import QUANTITIES
@@ -113,8 +116,8 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
         heading(HEADLINE),
         "difference [95 % interval]",
         "verdict",
-        *map(heading, SHOWN),
-        "parameters",
+        "steps to the baseline's loss",
+        *map(heading, SHOWN[1:]),  # nobody measured the perplexity
     ]
     assert [row[:5] for row in rows] == [
         ["base", "6", "2.0333 ± 0.1080", "-", "baseline"],
@@ -124,26 +127,69 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
             "3, 1 diverged, 1 failed, 1 missing",
             "1.9833 ± 0.1041",
             "+0.0333 [-0.1564, +0.2231]",
-            "3 seeds cannot reach significance (7 could)",
+            "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 1 diverged, 1 failed)",
         ],
     ]
-    assert rows[0][5:] == ["-", "4.0667", "0.4929", "0.0100", "1.0000", "2,500", "64", "1,000"]
+    assert rows[0][5:] == ["1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
 
 
-def test_every_measurement_has_a_row(experiment: MakeExperiment) -> None:
-    header, *rows = tables(page(experiment({"base": BASE, "better": BETTER})))[1]
-    assert header == ["metric", "arm", "n", "mean ± sd", "difference [95 % interval]", "p (Holm)", "verdict"]
-    assert len(rows) == 2 * len(QUANTITIES)
+def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
+    header, *rows = tables(page(experiment({"base": BASE, "better": BETTER}, at_length)))[-1]
+    assert header == list(DETAILS)
+    measured = [name for name in QUANTITIES if name in MEASURED]
+    labels = [heading(name) + (f" ({unit})" if (unit := QUANTITIES[name].unit) else "") for name in measured]
+    labels += [f"validation NLL, blocks of {length} tokens ↓ (nats/token)" for length in (64, 512)]
+    assert [row[0] for row in rows] == [label for label in labels for _ in range(2)]
     assert [
         "validation NLL ↓ (nats/token)",
         "better",
         "6",
         "1.7683 ± 0.1048",
         "-0.2650 [-0.2967, -0.2333]",
+        "-7.39 [-14.13, -3.51]",
+        "0.0487",
         "0.0312",
         "better",
     ] in rows
-    assert ["validation NLL ↓ (nats/token)", "base", "6", "2.0333 ± 0.1080", "-", "-", "baseline"] in rows
+    assert ["validation NLL ↓ (nats/token)", "base", "6", "2.0333 ± 0.1080", "-", "-", "-", "-", "baseline"] in rows
+
+
+MEASURED = {
+    "nll",
+    "bits_per_byte",
+    "accuracy",
+    "ece",
+    "train_loss",
+    "gradient_norm",
+    "parameters",
+    "tokens",
+    "train_seconds",
+    "tokens_per_second",
+    "peak_memory",
+}
+
+
+def at_length(arm: str, seed: int, record: dict[str, Any]) -> None:
+    if record["status"] == "ok":
+        record["metrics"] |= {"nll@512": 1.0 + seed, "nll@64": 2.0 + seed, "brier": None}
+
+
+def test_an_experiment_may_be_judged_at_a_length(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER}, at_length, metric="nll@512")
+    header, first, _ = tables(page(folder))[0]
+    assert header[2] == "validation NLL, blocks of 512 tokens ↓"
+    assert first[2] == "3.5000 ± 1.8708"
+    assert header[2].split()[0] in printed(folder)
+
+
+def test_an_ece_stands_beside_its_floor_where_that_is_known(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if arm == "arm":
+            record["metrics"]["ece_floor"] = 0.005
+
+    header, *rows = tables(page(experiment({"base": BASE, "arm": MIXED}, change)))[0]
+    place = header.index(heading("ece"))
+    assert [row[place] for row in rows] == ["0.0100", "0.0100 (floor 0.0050)"]
 
 
 def bold(text: str) -> list[str]:
@@ -165,7 +211,7 @@ def test_bold_is_what_a_test_found_significant_and_nothing_else(experiment: Make
 
 def test_nothing_is_bold_that_the_verdict_does_not_claim(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "better": BETTER, "gone": ["diverged"] * 6}))
-    _, rows, strong = summary(compare(results))
+    _, rows, strong = summary(results, compare(results))
     for row, is_bold in zip(rows, strong, strict=True):
         assert is_bold == (row[4] in ("better", "worse"))
 
@@ -245,7 +291,8 @@ def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExpe
     told = notes(results, compare(results))
     assert "Not paired: arm seed 1 saw other batches than the baseline." in told
     assert "Cells differ in device: cpu, gpu." in told
-    assert "Evaluated on the whole validation split: 1,200 tokens." in told
+    assert "Warning: arm and the baseline differ in device on seed 1." in told
+    assert "Evaluated on every block of the evaluation data: 1,200 tokens." in told
 
 
 def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(experiment: MakeExperiment) -> None:
@@ -258,14 +305,13 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
 
     folder = experiment({"base": MIXED, "arm": MIXED}, change, metric="bits_per_byte")
     header, *rows = tables(page(folder))[0]
-    shown = [name for name in SHOWN if name != "bits_per_byte"]
+    shown = [name for name in SHOWN[1:] if name != "bits_per_byte"]
     assert header[2:] == [
         heading("bits_per_byte"),
         "difference [95 % interval]",
         "verdict",
         heading("nll"),
         *map(heading, shown),
-        "parameters",
     ]
     assert rows[1][2:6] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "2.0417"]
     assert bold(page(folder)) == ["arm"]
@@ -278,6 +324,93 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
 def test_arms_with_one_tokenizer_need_no_word_about_it(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "arm": MIXED}))
     assert not any("tokenizer" in line for line in notes(results, compare(results)))
+
+
+def test_grammar_of_one_seed(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE[:1], "arm": MIXED[:1]}))
+    assert any(line.startswith("1 seed cannot reach") for line in notes(results, compare(results)))
+
+
+def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER, "more": BETTER}, confirmatory=["better"])
+    results = load(folder)
+    told = " ".join(notes(results, compare(results)))
+    assert "Exploratory, to be confirmed with other seeds: more." in told
+    assert "Verdicts of better come from exact sign-flip tests at 0.05, Holm-adjusted over 1 comparison" in told
+    assert bold(page(folder)) == ["better"]
+    assert tables(page(folder))[0][3][4] == "exploratory: lower, q = 0.031"
+
+
+def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]}))
+    low, high = stats.binomtest(1, 6).proportion_ci(method="exact")
+    rate = f"arm: 1 of 6 runs diverged or failed, a rate of 0.17 [{low:.2f}, {high:.2f}]"
+    assert any(line.startswith(rate) for line in notes(results, compare(results)))
+
+
+def test_what_runs_flagged_is_told_once(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if arm == "arm" and seed in (1, 4):
+            record["flags"] = [f"step {step}: attention is all on one token" for step in (10, 20)]
+
+    results = load(experiment({"base": BASE, "arm": MIXED}, change))
+    told = [line for line in notes(results, compare(results)) if "attention" in line]
+    assert told == ["arm seeds 1, 4: attention is all on one token."]
+
+
+def test_cells_still_to_come_are_told_of_in_a_line_an_arm(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}))
+    assert "arm seeds 1, 3, 4 are not trained yet." in notes(results, compare(results))
+
+
+def test_the_axes_are_labelled(experiment: MakeExperiment) -> None:
+    given = {"model.block": "scientific", "optim.lr": "nuisance", "model.width": "scientific", "data.context": "fixed"}
+    results = load(experiment({"base": BASE, "arm": MIXED}, axes=given))
+    line = "Axes, scientific: model.block, model.width; nuisance: optim.lr; fixed: data.context; everything else fixed."
+    assert axes(results) == [line]
+    assert axes(load(experiment({"base": BASE, "arm": MIXED}))) == []
+    assert "- Axes, scientific: model.block" in page(experiment({"base": BASE, "arm": MIXED}, axes=given))
+
+
+def test_stages_are_explained(experiment: MakeExperiment) -> None:
+    given = {"looks": [6, 9, 12], "maximum": 12}
+    results = load(experiment({"base": BASE, "arm": MIXED}, adaptive=given))
+    told = " ".join(notes(results, compare(results)))
+    assert "with looks at 6, 9, 12 of at most 12" in told
+    assert "Holm" not in told
+
+
+@pytest.mark.parametrize(
+    ("pace", "text"),
+    [
+        (Pace("a", {"steps": [0.5, 0.75]}), "0.62"),
+        (Pace("a", {"steps": [0.5]}, [1, 2]), "not reached on 2 of 3 seeds; on the others 0.50"),
+        (Pace("a", {}, [0]), "not reached on 1 of 1 seed"),
+        (None, "-"),
+    ],
+)
+def test_a_share_is_never_given_without_the_seeds_that_did_not_get_there(pace: Pace | None, text: str) -> None:
+    assert share(pace) == text
+
+
+def test_a_factorial_design_has_its_effects_in_the_page_and_in_the_terminal(experiment: MakeExperiment) -> None:
+    cells: dict[str, list[Any]] = {"a0+b0": BASE, "a1+b0": BETTER, "a0+b1": MIXED, "a1+b1": BETTER}
+    arms = {
+        arm: {
+            "changes": {},
+            "levels": dict(zip("ab", arm.split("+"), strict=True)),
+            "cells": {str(seed): f"{arm}-{seed}" for seed in range(6)},
+        }
+        for arm in cells
+    }
+    folder = experiment(cells, design={"kind": "factorial", "aliases": []}, arms=arms)
+    text = page(folder)
+    assert "## Effects" in text
+    effect = tables(text)[1][1]
+    assert effect[:2] == ["a", "a1 - a0"]
+    by_hand = (2 * sum(BETTER) - sum(BASE) - sum(MIXED)) / 12
+    assert effect[2].startswith(f"{by_hand:+.4f} [")
+    assert "a1 - a0" in printed(folder)
 
 
 # the terminal

@@ -1,0 +1,121 @@
+"""What each arm cost beside the baseline, and under what circumstances its cells were made."""
+
+import math
+
+import numpy as np
+
+from lm.analysis import Results, value
+from lm.circumstances import in_words, unlike
+from lm.report.tables import number
+from lm.results import Record
+from lm.statistics import t_interval
+
+COSTS = {
+    "parameters": ("parameters", 0),
+    "flops_per_token": ("FLOPs per token", 0),
+    "tokens": ("tokens seen", 0),
+    "steps": ("steps", 0),
+    "train_seconds": ("training seconds", 1),
+}
+"""In what arms should be alike unless they declare it: label and decimals."""
+
+NOISY = ("train_seconds",)
+ALLOWED = 0.01
+"""The relative difference of a cost that needs no word."""
+
+MARK = " !"
+
+BY_DESIGN = {"tokens": ("steps",), "flops": ("steps", "tokens"), "seconds": ("steps", "tokens")}
+"""What need not be alike where an experiment holds something other than steps equal."""
+
+
+def cost(record: Record, name: str) -> float:
+    """One cost of a run; NaN where it did not end well or this was not measured."""
+    if name != "steps":
+        return value(record, name)
+    steps = record.get("steps") if record["status"] == "ok" else None
+    return math.nan if steps is None else float(steps)
+
+
+def costs(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Column headings, and a row for each arm: mean costs and by how much they are off the baseline's."""
+    measured = [name for name in COSTS if any(not math.isnan(_mean(results, arm, name)) for arm in results.arms)]
+    rows = []
+    for arm in results.arms:
+        texts = [arm]
+        for name in measured:
+            off = "" if arm == results.manifest["baseline"] else _off(results, arm, name)
+            texts.append(number(_mean(results, arm, name), COSTS[name][1]) + (f" ({off})" if off else ""))
+        rows.append(texts)
+    return ["arm", *(COSTS[name][0] for name in measured)], rows
+
+
+def _mean(results: Results, arm: str, name: str) -> float:
+    found = [number for number in (cost(record, name) for record in results.of(arm)) if math.isfinite(number)]
+    return float(np.mean(found)) if found else math.nan
+
+
+def relative(results: Results, arm: str, name: str) -> tuple[float, bool]:
+    """The relative difference of a cost over paired seeds, and whether it is one that the arm must declare."""
+    pairs = [(cost(mine, name), cost(base, name)) for mine, base in results.pairs(arm).values()]
+    pairs = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+    total = sum(base for _, base in pairs)
+    if not total:
+        return math.nan, False
+    differences = [mine - base for mine, base in pairs]
+    found = sum(differences) / total
+    low, high = t_interval(differences)
+    real = name not in NOISY or low > 0 or high < 0
+    declared = results.manifest.get("declared", {}).get(arm, [])
+    meant = name in declared or name in BY_DESIGN.get(results.manifest.get("equal", "steps"), ())
+    return found, real and abs(found) > ALLOWED and not meant
+
+
+def _off(results: Results, arm: str, name: str) -> str:
+    found, marked = relative(results, arm, name)
+    if math.isnan(found):
+        return ""
+    return ("same" if found == 0 else f"{100 * found:+.1f} %") + (MARK if marked else "")
+
+
+def cost_notes(results: Results) -> list[str]:
+    """What the marks of the costs mean, where there are any."""
+    found = {
+        arm: marked
+        for arm in results.arms[1:]
+        if (marked := [label for name, (label, _) in COSTS.items() if relative(results, arm, name)[1]])
+    }
+    if not found:
+        return []
+    listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in found.items())
+    return [
+        f"! marks a cost more than {100 * ALLOWED:g} % off the baseline's that the arm does not declare: {listed}. "
+        "The difference in the headline may come from there. Training seconds are marked only where their paired 95 % "
+        "interval leaves out 0."
+    ]
+
+
+def made_under(results: Results) -> list[str]:
+    """For each arm, how many of its cells were made under which circumstances, a line each."""
+    lines = []
+    for arm in results.arms:
+        found: dict[str, int] = {}
+        for record in results.of(arm):
+            found[in_words(record)] = found.get(in_words(record), 0) + 1
+        parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in found.items()]
+        lines.append(f"{arm}: {'; '.join(parts) or 'no cell yet'}")
+    return lines
+
+
+def unlike_pairs(results: Results) -> list[str]:
+    """Warnings of cells that differ from the baseline's of the same seed in device, precision or packages."""
+    lines = []
+    for arm in results.arms[1:]:
+        found: dict[str, list[int]] = {}
+        for seed, (mine, base) in results.pairs(arm).items():
+            for name in unlike(mine, base):
+                found.setdefault(name, []).append(seed)
+        for name, seeds in found.items():
+            listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            lines.append(f"Warning: {arm} and the baseline differ in {name} on {listed}.")
+    return lines

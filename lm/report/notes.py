@@ -1,0 +1,151 @@
+"""What a reader must know to believe the tables, a line each."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from lm.analysis import Results, circumstances, one_tokenizer, unpaired
+from lm.report.costs import unlike_pairs
+from lm.report.tables import detectable
+from lm.statistics import ALPHA, seeds_needed, smallest_p
+
+
+def notes(results: Results, table: pd.DataFrame) -> list[str]:
+    """All notes: on the method, on the runs, on what makes arms hard to compare."""
+    return [*_method(results, table), *_runs(results, table), *_comparability(results), *_evaluation(results)]
+
+
+def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
+    first = f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."
+    if len(results.arms) > 1:
+        baseline = results.manifest["baseline"]
+        first += f" Differences are to {baseline}, paired by seed, with Student's 95 % interval."
+    yield first
+    if results.confirmatory:
+        yield from _confirmatory(results)
+    if results.exploratory:
+        yield (
+            f"Exploratory, to be confirmed with other seeds: {', '.join(results.exploratory)}. "
+            "Their q bounds the share of false claims among them (Benjamini and Hochberg)."
+        )
+    found = [
+        f"{row.arm} {detectable(row)}"
+        for row in table[table.metric == results.headline].itertuples()
+        if row.detectable == row.detectable and row.verdict != "baseline"
+    ]
+    if found:
+        yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
+
+
+def _confirmatory(results: Results) -> Iterator[str]:
+    arms = len(results.confirmatory)
+    comparisons = f"{arms} comparison{'s' if arms > 1 else ''}"
+    if adaptive := results.manifest.get("adaptive"):
+        yield _stages(adaptive, comparisons, arms)
+        return
+    seeds = len(results.manifest["seeds"])
+    least = smallest_p(seeds)
+    if least > ALPHA / arms:
+        yield (
+            f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
+            f"{least:.3g}, and with {comparisons} Holm's correction asks for {ALPHA / arms:.3g}. "
+            f"{seeds_needed(arms)} seeds could."
+        )
+        return
+    some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
+    tests = f"exact sign-flip tests at {ALPHA}, Holm-adjusted over {comparisons} for each metric."
+    yield f"Verdicts{some} come from {tests}"
+
+
+def _stages(adaptive: Mapping[str, Any], comparisons: str, arms: int) -> str:
+    looks = ", ".join(map(str, adaptive["looks"]))
+    return (
+        f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: the headline is judged "
+        f"by a sequential sign-flip test at {ALPHA / arms:.3g} for each of {comparisons}, and its 95 % interval is "
+        "widened to hold at every look. Other metrics are tested as if the number of seeds had been fixed before: read "
+        "them as exploratory."
+    )
+
+
+def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
+    """What became of cells that did not go well, and what they flagged."""
+    missing: dict[str, list[int]] = {}
+    flagged: dict[tuple[str, str], list[int]] = {}
+    for (arm, seed), record in sorted(results.records.items()):
+        if record is None:
+            missing.setdefault(arm, []).append(seed)
+        elif record["status"] != "ok":
+            yield f"{arm} seed {seed} {record['status']}: {record['error']}. It enters no mean."
+        for flag in dict.fromkeys(map(_plain, (record or {}).get("flags") or [])):
+            flagged.setdefault((arm, flag), []).append(seed)
+    for arm, seeds in missing.items():
+        yield f"{arm} {_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
+    for (arm, flag), seeds in flagged.items():
+        yield f"{arm} {_seeds(seeds)}: {flag}."
+    total = len(results.manifest["seeds"])
+    for row in table[table.metric == results.headline].itertuples():
+        if lost := row.diverged + row.failed:
+            runs = len(results.of(str(row.arm)))
+            yield (
+                f"{row.arm}: {lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:.2f} "
+                f"[{row.lost_low:.2f}, {row.lost_high:.2f}] (Clopper and Pearson's 95 % interval)."
+            )
+        if row.verdict != "baseline" and row.pairs < total:
+            yield (
+                f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline both finished."
+            )
+
+
+def _comparability(results: Results) -> Iterator[str]:
+    if not one_tokenizer(results):
+        yield (
+            "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and cannot be "
+            "compared between them; bits per byte can."
+        )
+    yield from (f"Not paired: {line}." for line in unpaired(results))
+    yield from unlike_pairs(results)
+    yield from (f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items())
+
+
+def _evaluation(results: Results) -> Iterator[str]:
+    records = [r for r in results.records.values() if r is not None and r["status"] == "ok"]
+    evaluated = sorted({r["evaluated"]["tokens"] for r in records})
+    if evaluated:
+        yield f"Evaluated on every block of the evaluation data: {', '.join(f'{n:,}' for n in evaluated)} tokens."
+    if len(evaluated) > 1 and one_tokenizer(results):
+        yield "Cells are not evaluated on the same number of tokens, so their losses are of different text."
+
+
+def _plain(flag: str) -> str:
+    """A flag without the step at which it was raised, so that it is told once."""
+    step, _, text = flag.partition(": ")
+    return text if step.removeprefix("step ").isdigit() else flag
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def changes(results: Results) -> list[str]:
+    """The resolved differences of each arm from the baseline, a line each."""
+    lines = []
+    for arm in results.arms[1:]:
+        parts = [
+            f"{path}: {before} -> {after}" for path, (before, after) in results.manifest["arms"][arm]["changes"].items()
+        ]
+        lines.append(f"{arm}: {'; '.join(parts) or 'nothing'}")
+    return lines
+
+
+def axes(results: Results) -> list[str]:
+    """What kind of axis each path is on which arms differ, in one line; none where the manifest does not say."""
+    given = results.manifest.get("axes") or {}
+    if not given:
+        return []
+    parts = [
+        f"{kind}: {', '.join(path for path, found in given.items() if found == kind)}"
+        for kind in ("scientific", "nuisance", "fixed")
+        if kind in given.values()
+    ]
+    return [f"Axes, {'; '.join(parts)}; everything else fixed."]

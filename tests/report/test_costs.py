@@ -1,0 +1,104 @@
+"""Costs are told beside the baseline's, and marked where an arm does not declare what is off."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.analysis import load
+from lm.report.costs import cost_notes, costs, made_under, relative, unlike_pairs
+
+MakeExperiment = Callable[..., Path]
+CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9], "arm": [1.9, 2.0, 1.8]}
+
+
+def change(**by: float) -> Callable[[str, int, dict[str, Any]], None]:
+    """Multiplies costs of the arm."""
+
+    def altered(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["steps"] = 100
+        for name, factor in by.items() if arm == "arm" else ():
+            holder = record if name == "steps" else record["cost"]
+            holder[name] *= factor
+
+    return altered
+
+
+def test_every_cost_that_was_measured_has_a_column(experiment: MakeExperiment) -> None:
+    columns, rows = costs(load(experiment(CELLS, change(parameters=1.1, tokens=1.005, steps=0.5))))
+    assert columns == ["arm", "parameters", "tokens seen", "steps", "training seconds"]
+    assert rows == [
+        ["base", "1,000", "5,000", "100", "2.0"],
+        ["arm", "1,100 (+10.0 % !)", "5,025 (+0.5 %)", "50 (-50.0 % !)", "2.0 (same)"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("factor", "declared", "marked"),
+    [
+        (1.032, [], True),
+        (1.032, ["parameters"], False),
+        (1.032, ["tokens"], True),
+        (1.0099, [], False),
+        (0.9, [], True),
+    ],
+)
+def test_only_what_is_off_and_not_declared_is_marked(
+    experiment: MakeExperiment, factor: float, declared: list[str], marked: bool
+) -> None:
+    results = load(experiment(CELLS, change(parameters=factor), declared={"arm": declared}))
+    off, found = relative(results, "arm", "parameters")
+    assert (off, found) == (pytest.approx(factor - 1), marked)
+    assert bool(cost_notes(results)) == marked
+    assert not marked or "arm in parameters." in cost_notes(results)[0]
+
+
+@pytest.mark.parametrize(
+    ("equal", "marked"),
+    [("steps", {"steps", "tokens"}), ("tokens", {"tokens"}), ("flops", set()), ("seconds", set())],
+)
+def test_steps_that_pay_for_something_held_equal_are_not_marked(
+    experiment: MakeExperiment, equal: str, marked: set[str]
+) -> None:
+    results = load(experiment(CELLS, change(steps=0.5, tokens=0.5), equal=equal))
+    assert {name for name in ("steps", "tokens", "parameters") if relative(results, "arm", name)[1]} == marked
+
+
+@pytest.mark.parametrize(
+    ("seconds", "marked"), [((2.2, 2.21, 2.19), True), ((2.2, 2.9, 1.6), False), ((2.01, 2.01, 2.01), False)]
+)
+def test_seconds_are_marked_only_where_noise_does_not_explain_them(
+    experiment: MakeExperiment, seconds: tuple[float, ...], marked: bool
+) -> None:
+    def timed(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["cost"]["train_seconds"] = seconds[seed] if arm == "arm" else 2.0
+
+    assert relative(load(experiment(CELLS, timed)), "arm", "train_seconds")[1] == marked
+
+
+def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) -> None:
+    _, rows = costs(load(experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, "diverged", 1.8]}, change())))
+    assert rows[1] == ["arm", "1,000 (same)", "5,000 (same)", "100 (same)", "2.0 (same)"]
+    _, rows = costs(load(experiment({"base": [2.0], "arm": [2.0]}, change(parameters=2))))
+    assert rows[1][1] == "2,000 (+100.0 % !)"
+    _, rows = costs(load(experiment({"base": [2.0], "arm": ["diverged"]}, change())))
+    assert rows[1] == ["arm", "-", "-", "-", "-"]
+
+
+def test_what_cells_were_made_under_is_summed_up_for_each_arm(experiment: MakeExperiment) -> None:
+    def moved(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["provenance"]["git"] = {"commit": "0123456789abcdef", "dirty": (arm, seed) == ("arm", 0)}
+        record["provenance"]["threads"] = 1
+        if (arm, seed) == ("arm", 2):
+            record["provenance"] |= {"device": "gpu", "threads": 2}
+
+    results = load(experiment(CELLS, moved))
+    alike = "commit 0123456789ab, device cpu, 1 thread, torch 2"
+    assert made_under(results) == [
+        f"base: 3 cells on {alike}",
+        "arm: 1 cell on commit 0123456789ab with changes, device cpu, 1 thread, torch 2; "
+        f"1 cell on {alike}; 1 cell on commit 0123456789ab, device gpu, 2 threads, torch 2",
+    ]
+    assert unlike_pairs(results) == ["Warning: arm and the baseline differ in device on seed 2."]
+    assert unlike_pairs(load(experiment(CELLS))) == []
