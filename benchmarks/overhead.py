@@ -1,4 +1,4 @@
-"""What Lightning and the recorder add to a bare PyTorch loop, and what of it measuring every matrix every 10 steps adds.
+"""What Lightning and the recorder add to a bare PyTorch loop, and what measuring every matrix every 10 steps costs.
 
 The same training each way, in turn, in one process: milliseconds a step and ratios for two sizes of model. Run with
 `make bench`.
