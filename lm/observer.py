@@ -76,6 +76,25 @@ class Observer:
         self.signal += found.signal
         return {"noise_trace": found.trace, "noise_signal": found.signal}
 
+    def matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Norms of the step just measured, by part and kind, for the learning curve."""
+        if module.groups is None or not module.squares:
+            return {}
+        groups, squares = module.groups, {name: square.cpu() for name, square in module.squares.items()}
+        module.squares = {}
+        by_layer = {"gradient_norm": groups.by_layer(squares["gradient"])}
+        if trainer.global_step == 1:
+            self.initial |= by_layer
+        self.final |= by_layer
+        row = {f"gradient_norm/{name}": norm for name, norm in groups.summed(squares["gradient"]).items()}
+        if "update" in squares:
+            ratio = float((squares["update"].sum() / squares["weight"].sum()).sqrt())
+            updates, weights = groups.summed(squares["update"]), groups.summed(squares["weight"])
+            kinds = dict.fromkeys(kind for _, kind in groups.names)
+            row |= {f"update_ratio/{kind}": updates[kind] / weights[kind] for kind in kinds if weights[kind]}
+            row["update_ratio"] = ratio
+        return row
+
     @property
     def noise_scale(self) -> float | None:
         """Tokens: the mean trace over the mean signal, as their ratio at one time is too noisy."""

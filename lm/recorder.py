@@ -1,7 +1,5 @@
 """The callback that turns a training run into a record: learning curve, checkpoints, final evaluation."""
 
-import csv
-import io
 import math
 import time
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel
 from lm.observer import Meter, Observer
-from lm.results import QUANTITIES, to_json, write_atomic
+from lm.results import QUANTITIES, curve, finite, to_json, write_atomic
 
 Report = Callable[[int, int, float], None]
 """Told of progress: optimiser step, steps in all, training loss."""
@@ -34,17 +32,6 @@ JUDGED = ("nll", "bits_per_byte", "accuracy", "ece")
 def go_on(step: int, measured: dict[str, float]) -> bool:
     """The judge of a run that is trained to its end."""
     return True
-
-
-def finite(value: Any) -> Any:
-    """`value` with numbers that JSON cannot hold replaced by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [finite(inner) for inner in value]
-    return value
 
 
 class Recorder(Callback):
@@ -173,30 +160,11 @@ class Recorder(Callback):
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
             gradient_norm=sum(self.norms) / len(self.norms),
-            **self._matrices(trainer, module),
+            **self.observer.matrices(trainer, module),
         )
         self.losses, self.norms = [], []
         if trainer.is_global_zero:
             self.report(step, trainer.max_steps, loss)
-
-    def _matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
-        """Norms of the step just measured, by part and kind, and what the observer keeps of them."""
-        if module.groups is None or not module.squares:
-            return {}
-        groups, squares = module.groups, {name: square.cpu() for name, square in module.squares.items()}
-        module.squares = {}
-        by_layer = {"gradient_norm": groups.by_layer(squares["gradient"])}
-        if trainer.global_step == 1:
-            self.observer.initial |= by_layer
-        self.observer.final |= by_layer
-        row = {f"gradient_norm/{name}": norm for name, norm in groups.summed(squares["gradient"]).items()}
-        if "update" in squares:
-            ratio = float((squares["update"].sum() / squares["weight"].sum()).sqrt())
-            updates, weights = groups.summed(squares["update"]), groups.summed(squares["weight"])
-            kinds = dict.fromkeys(kind for _, kind in groups.names)
-            row |= {f"update_ratio/{kind}": updates[kind] / weights[kind] for kind in kinds if weights[kind]}
-            row["update_ratio"] = ratio
-        return row
 
     def _row(self, step: int) -> dict[str, float]:
         return self.rows.setdefault(step, {})
@@ -262,7 +230,7 @@ class Recorder(Callback):
                 self._diverge(trainer.global_step, [], [])
         trainer.save_checkpoint(self.work / "final.ckpt")
         if trainer.is_global_zero:
-            write_atomic(self.work / "history.csv", self.curve())
+            write_atomic(self.work / "history.csv", curve(self.rows))
             write_atomic(self.work / "outcome.json", to_json(finite(self.outcome(trainer, pl_module, measured))))
 
     @torch.inference_mode()
@@ -281,16 +249,6 @@ class Recorder(Callback):
         return measured
 
     # results
-
-    def curve(self) -> str:
-        """The learning curve as CSV: one line a step, a column for everything measured at any step."""
-        columns = list(dict.fromkeys(name for step in sorted(self.rows) for name in self.rows[step]))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
-        writer.writeheader()
-        for step in sorted(self.rows):
-            writer.writerow({"step": step, **self.rows[step]})
-        return text.getvalue()
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """The measured part of the record."""

@@ -18,8 +18,7 @@ from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.data.tokens import Facts, tokens_folder
 from lm.evaluate import Trained, add
 from lm.generate import finished
-from lm.recorder import finite
-from lm.results import Record, Store, to_json, write_atomic
+from lm.results import Record, Store, finite, to_json, write_atomic
 
 SPLIT = "test"
 

@@ -9,11 +9,14 @@ A cell is finished or it is not: the rename is the only step that makes it so.
 """
 
 import contextlib
+import csv
+import io
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -125,6 +128,28 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def to_json(value: Any) -> str:
     """Indented JSON with a final newline; NaN is refused, a missing number is null."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """`value` with numbers that JSON cannot hold replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def curve(rows: Mapping[int, Mapping[str, float]]) -> str:
+    """A learning curve as CSV: one line a step, a column for everything measured at any step."""
+    columns = list(dict.fromkeys(name for step in sorted(rows) for name in rows[step]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
+    writer.writeheader()
+    for step in sorted(rows):
+        writer.writerow({"step": step, **rows[step]})
+    return text.getvalue()
 
 
 def read_json(path: Path) -> Any:

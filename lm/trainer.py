@@ -18,8 +18,8 @@ from lm.evaluate import FREQUENT, add, evaluations
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
 from lm.provenance import provenance
-from lm.recorder import Judge, Recorder, Report, finite, go_on
-from lm.results import FORMAT, Record, Store, read_json, to_json, write_atomic
+from lm.recorder import Judge, Recorder, Report, go_on
+from lm.results import FORMAT, Record, Store, finite, read_json, to_json, write_atomic
 
 
 def write_work(cell: Cell, store: Store) -> Path:

@@ -16,9 +16,8 @@ from rich.text import Text
 from lm.cell import Run, check
 from lm.components import resolve
 from lm.config import InputError, override
-from lm.recorder import finite
 from lm.report.search import write_study
-from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.results import FORMAT, Store, finite, to_json, write_atomic
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.progress import Display
 from lm.sweep.run import Watcher, default_workers, threads_each, train_from
