@@ -14,6 +14,9 @@ from lm.results import FORMAT, Store, to_json, write_atomic
 from lm.sweep.equal import equal_steps
 from lm.sweep.experiment import Experiment
 
+FORKING = ("fork", "spawn", "notebook")
+"""In the names of strategies that start their processes as copies of one that runs already."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -77,9 +80,20 @@ def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed
 
 def _checked(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
     try:
-        return check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
+        cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
+        check_strategy(cell.config["trainer"])
+        return cell
     except InputError as error:
         raise InputError(f"arm {name}: {error}") from None
+
+
+def check_strategy(settings: dict[str, Any]) -> None:
+    """Refuses strategies that fork: a cell has a process of its own with threads, and its forks would hang."""
+    strategy = str(settings["strategy"])
+    if any(word in strategy for word in FORKING):
+        raise InputError(
+            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
+        )
 
 
 def with_seed(cell: Cell, seed: int) -> Cell:

@@ -19,6 +19,7 @@ from lm.config import InputError, override
 from lm.report.search import write_study
 from lm.results import FORMAT, Store, finite, to_json, write_atomic
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
+from lm.sweep.plan import check_strategy
 from lm.sweep.progress import Display
 from lm.sweep.run import Watcher, default_workers, threads_each, train_from
 from lm.sweep.space import check_space
@@ -68,6 +69,7 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
     """
     for job in jobs:
         check_space(job.spec.space, job.spec.tree, Run)
+        check_strategy(resolve(job.spec.tree, Run)["trainer"])
     with contextlib.ExitStack() as stack:
         studies = []
         for job in jobs:

@@ -125,3 +125,9 @@ def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object
         load_experiment(write(tmp_path, metric=metric), {})
     assert f"metric: no quantity {str(metric)!r}." in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_strategies_that_fork_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    common = {"trainer.strategy": "ddp_fork", "trainer.devices": 2}
+    with pytest.raises(InputError, match=r"arm post: trainer.strategy: 'ddp_fork' forks .* use 'ddp' here"):
+        make_plan(load_experiment(write(tmp_path, common=common), {}))
