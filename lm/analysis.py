@@ -273,12 +273,16 @@ def circumstances(results: Results) -> dict[str, list[str]]:
 
 
 def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
-    """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed."""
-    found: Mapping[int, pd.Series] = {
-        seed: pd.read_csv(results.store.history(record["id"]), index_col="step")[column].dropna()
-        for seed in results.manifest["seeds"]
-        if (record := results.records[arm, seed]) is not None
-        and record["status"] == "ok"
-        and column in pd.read_csv(results.store.history(record["id"]), nrows=0).columns
-    }
+    """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed.
+
+    A cell whose curve was not kept, as in a copy of the records alone, has no column.
+    """
+    found: dict[int, pd.Series] = {}
+    for seed in results.manifest["seeds"]:
+        record = results.records[arm, seed]
+        path = None if record is None else results.store.history(record["id"])
+        if record is None or record["status"] != "ok" or path is None or not path.is_file():
+            continue
+        if column in pd.read_csv(path, nrows=0).columns:
+            found[seed] = pd.read_csv(path, index_col="step", usecols=["step", column])[column].dropna()
     return pd.DataFrame(found)

@@ -383,6 +383,15 @@ def test_curves_have_a_row_a_step_and_a_column_a_seed_that_went_well(experiment:
     assert curves(results, "arm", "no such column").empty
 
 
+def test_a_copy_of_the_records_alone_has_no_curves(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE, "arm": BETTER}))
+    results.store.history("arm-1").unlink()
+    assert list(curves(results, "arm", "validation_nll").columns) == [0, 2, 3, 4, 5]
+    for seed in (0, 2, 3, 4, 5):
+        results.store.history(f"arm-{seed}").unlink()
+    assert curves(results, "arm", "validation_nll").empty
+
+
 # loading
 
 
