@@ -77,10 +77,7 @@ def load(folder: Path) -> Results:
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
         )
     manifest = read_json(path)
-    if manifest.get("format") != FORMAT:
-        raise InputError(
-            f"{path}: format {manifest.get('format')!r}, expected {FORMAT}; it was written by another version"
-        )
+    _check_manifest(manifest, path)
     store = Store(folder.resolve().parent)
     records = {
         (arm, int(seed)): store.record(cell) if store.finished(cell) else None
@@ -88,6 +85,22 @@ def load(folder: Path) -> Results:
         for seed, cell in described["cells"].items()
     }
     return Results(manifest, records, store)
+
+
+def _check_manifest(manifest: Any, path: Path) -> None:
+    """Refuses a manifest of another version, or one that has lost what a report needs. Raises InputError."""
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise InputError(f"{path}: format {found!r}, expected {FORMAT}; it was written by another version")
+    kinds = {"title": str, "notes": str, "baseline": str, "seeds": list, "arms": dict}
+    for key, kind in kinds.items():
+        if not isinstance(manifest.get(key), kind):
+            raise InputError(f"{path}: {key}: expected a {kind.__name__}, found {manifest.get(key)!r}; run `lm ablate`")
+    if manifest["baseline"] not in manifest["arms"]:
+        raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
+    for arm, described in manifest["arms"].items():
+        if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
+            raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; run `lm ablate` again")
 
 
 def value(record: Record, quantity: str) -> float:

@@ -37,6 +37,8 @@ def _check_workers(options: argparse.Namespace) -> None:
 
 
 def _check_folder(folder: Path) -> None:
+    if folder.is_file():
+        raise InputError(f"{folder}: is a file; expected a folder such as {folder.parent}")
     if not folder.is_dir():
         siblings = [str(p) for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
         raise InputError(f"{folder}: no such folder.{nearest(folder, siblings)}")

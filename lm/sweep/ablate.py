@@ -163,30 +163,21 @@ def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) ->
     console, experiment = Console(), plan.experiment
     ids = {p.cell.id for p in missing}
     table = Table(title=Text(experiment.title), title_justify="left", highlight=False)
-    for column in ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds", "differs from the baseline"):
+    for column in ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds"):
         table.add_column(column)
     base = _costs(plan, experiment.baseline)
     for arm in experiment.arms:
         declared = experiment.inference.declared.get(arm, [])
         costs = [_against(name, cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
-        changes = "\n".join(f"{path}: {a} -> {b}" for path, (a, b) in plan.changes(arm).items())
-        same = "baseline" if arm == experiment.baseline else "nothing: the same cells as the baseline"
-        table.add_row(*map(Text, [arm, *costs, _states(plan, arm, store, ids), changes or same]))
+        table.add_row(*map(Text, [arm, *costs, _states(plan, arm, store, ids)]))
     console.print(table)
-    if experiment.inference.equal != "steps":
-        console.print(f"Steps are such that {experiment.inference.equal} are equal.", highlight=False)
-    if tuning := experiment.tuning:
-        console.print(
-            f"Before that every arm is tuned: {tuning.trials} trials of {len(tuning.seeds)} seeds, over "
-            f"{', '.join(tuning.space.described())}; then all is trained again with the winners.",
-            highlight=False,
-        )
-    if looks := experiment.inference.looks:
-        console.print(
-            f"Seeds come in stages of {', '.join(map(str, looks))}; after each, training stops where every "
-            "confirmatory difference is found.",
-            highlight=False,
-        )
+    say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
+    for arm in experiment.arms:
+        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]
+        same = "the baseline" if arm == experiment.baseline else "nothing: the same cells as the baseline"
+        say(f"{arm}: {'; '.join(changes) or same}")
+    for line in _remarks(experiment):
+        say(line)
     total = len({p.cell.id for p in plan.cells})
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
@@ -196,6 +187,24 @@ def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) ->
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"
         )
     console.print(line, highlight=False, soft_wrap=True)
+
+
+def _remarks(experiment: Experiment) -> list[str]:
+    """What a plan has besides cells: costs held equal, tuning, stages."""
+    found = []
+    if experiment.inference.equal != "steps":
+        found.append(f"Steps are such that {experiment.inference.equal} are equal.")
+    if tuning := experiment.tuning:
+        found.append(
+            f"Before that every arm is tuned: {tuning.trials} trials of {len(tuning.seeds)} seeds, over "
+            f"{', '.join(tuning.space.described())}; then all is trained again with the winners."
+        )
+    if looks := experiment.inference.looks:
+        found.append(
+            f"Seeds come in stages of {', '.join(map(str, looks))}; after each, training stops where every "
+            "confirmatory difference is found."
+        )
+    return found
 
 
 def _costs(plan: Plan, arm: str) -> dict[str, float | None]:

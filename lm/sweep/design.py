@@ -14,6 +14,8 @@ from lm.config import InputError, nearest
 KINDS = ("one_at_a_time", "leave_one_out", "factorial", "fractional")
 KEYS = ("kind", "factors", "generators")
 FULL = "full"
+MOST_ARMS = 1024
+"""A design of more is a slip of the pen."""
 
 Changes = dict[str, Any]
 
@@ -50,6 +52,9 @@ def read_design(tree: Any, path: str) -> Design:
     if "generators" in tree and kind != "fractional":
         raise InputError(f"{path}.generators: only a fractional design has them, and this one is {kind}")
     factors = _factors(tree.get("factors"), f"{path}.factors")
+    crossed = math.prod(len(levels) for levels in factors.values())
+    if kind == "factorial" and crossed > MOST_ARMS:
+        raise InputError(f"{path}.factors: {crossed} arms, expected {MOST_ARMS} at most; a fractional design has fewer")
     if kind in ("one_at_a_time", "leave_one_out"):
         return _one_at_a_time(factors, path) if kind == "one_at_a_time" else _leave_one_out(factors, path)
     if kind == "factorial":

@@ -8,6 +8,7 @@ from lm.analysis import Results, paired
 from lm.config import InputError, nearest
 from lm.sequential import looks, sequential
 from lm.statistics import ALPHA
+from lm.sweep.reading import MOST_SEEDS
 
 KEYS = ("min", "max", "stages")
 STAGES = 4
@@ -25,6 +26,8 @@ def read_stages(value: Mapping[str, Any], comparisons: int, path: str) -> tuple[
             raise InputError(f"{path}.{key}: expected a whole number from 1, found {number!r}")
     if numbers["min"] > numbers["max"]:
         raise InputError(f"{path}: min={numbers['min']} is more than max={numbers['max']}")
+    if numbers["max"] > MOST_SEEDS:
+        raise InputError(f"{path}.max: expected {MOST_SEEDS} seeds at most, found {numbers['max']}")
     return looks(numbers["min"], numbers["max"], numbers["stages"], ALPHA / max(1, comparisons))
 
 
