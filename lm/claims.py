@@ -125,7 +125,11 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
         raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
     if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
         raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
+    if numbers.get("low", -math.inf) > numbers.get("high", math.inf):
+        raise InputError(f"{path}: low={numbers['low']:g} is more than high={numbers['high']:g}")
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
+    if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
+        raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
     return Claim(
         claim=str(tree["claim"]),
         metric=str(tree["metric"]),
@@ -140,7 +144,7 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
 
 
 def _number(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InputError(f"{path}: expected a number, found {value!r}")
     return float(value)
 

@@ -195,9 +195,6 @@ class Store:
                 f"{path}: record format {found!r}, expected {FORMAT}; "
                 "it was written by another version: use that version, or another --out"
             )
-        for key in ("id", "status"):
-            if key not in record:
-                raise InputError(f"{path}: {key} is missing; delete the cell's folder, and it is trained again")
         return dict(record)
 
     def history(self, cell: str) -> Path:

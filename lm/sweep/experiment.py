@@ -1,5 +1,6 @@
 """An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from lm.analysis import HEADLINE
 from lm.claims import Claim, read_claims
 from lm.config import InputError, Tree, load_yaml, nearest, override
-from lm.results import QUANTITIES
+from lm.results import AT_LENGTH, QUANTITIES
 from lm.statistics import ALPHA, seeds_needed, smallest_p
 from lm.sweep.design import Design, read_design
 from lm.sweep.equal import KINDS
@@ -159,7 +160,10 @@ def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
     if tier not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
     changes = tiers[tier]
-    common = {**read_mapping(tree.get("common") or {}, f"{path}: common"), **(changes.get("common") or {})}
+    common = {
+        **read_mapping(tree.get("common") or {}, f"{path}: common"),
+        **read_mapping(changes.get("common") or {}, f"{path}: tiers.{tier}.common"),
+    }
     return {**tree, **changes, "common": common}
 
 
@@ -196,10 +200,24 @@ def _one_of(name: Any, known: Iterable[str], path: str, kind: str) -> str:
     return str(name)
 
 
+def _quantity(name: str, path: str) -> None:
+    """Refuses what no table holds. Raises InputError."""
+    base, at, length = name.partition("@")
+    if not at:
+        _one_of(name, QUANTITIES, path, "quantity")
+    elif base not in AT_LENGTH or not length.isdecimal():
+        raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
+
+
+def _list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{path}: expected a list, found {value!r}")
+    return value
+
+
 def _inference(tree: Tree, design: Design, path: Path) -> Inference:
     metric = str(tree.get("metric", HEADLINE))
-    if "@" not in metric:
-        metric = _one_of(metric, QUANTITIES, f"{path}: metric", "quantity")
+    _quantity(metric, f"{path}: metric")
     others = [arm for arm in design.arms if arm != design.baseline]
     chosen = tree.get("confirmatory", True)
     if not isinstance(chosen, (bool, list)):
@@ -208,11 +226,12 @@ def _inference(tree: Tree, design: Design, path: Path) -> Inference:
     margins = tree.get("margin") or {}
     margins = margins if isinstance(margins, Mapping) else {metric: margins}
     for quantity, margin in margins.items():
-        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or margin <= 0:
+        _quantity(str(quantity), f"{path}: margin")
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
             raise InputError(f"{path}: margin.{quantity}: expected a number above 0, found {margin!r}")
     declared = {
         _one_of(arm, others, f"{path}: declared", "arm"): [
-            _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in costs
+            _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in _list(costs, f"{path}: declared.{arm}")
         ]
         for arm, costs in read_mapping(tree.get("declared") or {}, f"{path}: declared").items()
     }
@@ -221,6 +240,8 @@ def _inference(tree: Tree, design: Design, path: Path) -> Inference:
         for dotted, kind in read_mapping(tree.get("axes") or {}, f"{path}: axes").items()
     }
     confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
+    if len(set(confirmatory)) < len(confirmatory):
+        raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
     margin = {str(quantity): float(m) for quantity, m in margins.items()}
     equal = _one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
     return Inference(metric, margin, confirmatory, declared, axes, equal=equal)
