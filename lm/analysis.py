@@ -92,8 +92,7 @@ def _check_manifest(manifest: Any, path: Path) -> None:
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"{path}: format {found!r}, expected {FORMAT}; it was written by another version")
-    kinds = {"title": str, "notes": str, "baseline": str, "seeds": list, "arms": dict}
-    for key, kind in kinds.items():
+    for key, kind in {"title": str, "notes": str, "baseline": str, "seeds": list, "arms": dict}.items():
         if not isinstance(manifest.get(key), kind):
             raise InputError(f"{path}: {key}: expected a {kind.__name__}, found {manifest.get(key)!r}; run `lm ablate`")
     if manifest["baseline"] not in manifest["arms"]:

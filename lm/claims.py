@@ -1,6 +1,7 @@
 """Claims that an experiment carries, and whether its results bear them out."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,7 @@ import numpy as np
 
 from lm.analysis import Results, value
 from lm.config import InputError, nearest
+from lm.results import AT_LENGTH, QUANTITIES
 from lm.statistics import ALPHA, equivalence_p, seeds_needed, sign_flip_p, smallest_p, t_interval
 
 KEYS = (
@@ -29,6 +31,9 @@ KEYS = (
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
+
+SECTIONS = ("initial", "final", "evaluations", "reliability", "metrics", "cost", "data")
+"""Parts of a record into which a path may lead."""
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive"]
 
@@ -125,6 +130,8 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
         raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
     if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
         raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
+    if not isinstance(tree.get("exact", False), bool):
+        raise InputError(f"{path}.exact: expected true or false, found {tree['exact']!r}")
     if numbers.get("low", -math.inf) > numbers.get("high", math.inf):
         raise InputError(f"{path}: low={numbers['low']:g} is more than high={numbers['high']:g}")
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
@@ -132,15 +139,28 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
         raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
     return Claim(
         claim=str(tree["claim"]),
-        metric=str(tree["metric"]),
+        metric=_metric(tree["metric"], f"{path}.metric"),
         relation=relation,
         contrast={} if over else _contrast(tree, arms, baseline, relation, path),
         over=over,
-        exact=bool(tree.get("exact", False)),
+        exact=tree.get("exact", False),
         source=str(tree.get("source", "")),
         tier=tier,
         **numbers,
     )
+
+
+def _metric(text: Any, path: str) -> str:
+    """A metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
+    if not isinstance(text, str):
+        raise InputError(f"{path}: expected a quantity or a path into the records, found {text!r}")
+    for part in re.split(r" - | / ", text.removeprefix("log ")):
+        name, start = part.strip(), part.strip().partition("/")[0]
+        base, at, length = name.partition("@")
+        at_length = bool(at) and base in AT_LENGTH and length.isdigit()
+        if not (name in QUANTITIES or at_length or ("/" in name and start in SECTIONS)):
+            raise InputError(f"{path}: no quantity {name!r}.{nearest(name, [*QUANTITIES, *SECTIONS])}")
+    return text
 
 
 def _number(value: Any, path: str) -> float:

@@ -179,12 +179,23 @@ def _check_plain(cls: type, supplied: int, given: Tree, path: str) -> Tree:
     """`given` checked against the plain parameters of `cls`, with defaults filled in."""
     parser = _parser(cls, supplied)
     try:
-        return {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}
+        found = {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}
+        return {name: _as_given(cls, name, given.get(name), value) for name, value in found.items()}
     except Exception as error:  # jsonargparse raises several kinds; each becomes the one line below
         for name, value in given.items():
             if re.search(rf'"{re.escape(name)}(?!\w)', str(error).splitlines()[0]):
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def _as_given(cls: type, name: str, given: Any, parsed: Any) -> Any:
+    """A whole number as it was given, where the hint admits both kinds of numbers.
+
+    Python keeps one copy of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
+    parser takes the first that fits: 2 would become 2.0 or not by the order of imports.
+    """
+    both = type(given) is int and isinstance(parsed, float) and int in typing.get_args(_hint(cls, name))
+    return given if both else parsed
 
 
 def _plain(value: Any) -> Any:

@@ -137,6 +137,6 @@ def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> 
         "id": cell.id,
         **outcome,
         "data": {key: value for key, value in asdict(cell.facts).items() if key != "folder"},
-        "provenance": {**provenance(), "precision": cell.config["trainer"]["precision"], **times},
+        "provenance": {**provenance(), "precision": cell.config["trainer"]["precision"] or "32-true", **times},
     }
     return store.finish(cell.id, record)

@@ -1,5 +1,6 @@
 """Paired comparisons against scipy and against worked examples."""
 
+import json
 import math
 import statistics
 from collections.abc import Callable
@@ -427,4 +428,24 @@ def test_a_folder_without_an_experiment_is_refused(tmp_path: Path) -> None:
 def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE}, format=FORMAT + 1)
     with pytest.raises(InputError, match=f"format {FORMAT + 1}, expected {FORMAT}; it was written by another version"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"title": None}, "title: expected a str"),
+        ({"seeds": 6}, "seeds: expected a list"),
+        ({"arms": []}, "arms: expected a dict"),
+        ({"baseline": "gone"}, "no arm 'gone'"),
+        ({"seeds": [0, 99]}, "arms.base.cells: expected a cell for each"),
+    ],
+)
+def test_a_manifest_that_was_changed_by_hand_is_refused(
+    experiment: MakeExperiment, changes: dict[str, Any], words: str
+) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    path = folder / "experiment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(InputError, match=words):
         load(folder)

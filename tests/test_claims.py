@@ -147,9 +147,18 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
         ({"relation": "range"}, "low or high is missing"),
         ({"relation": "slope"}, "over is missing"),
         ({"relation": "slope", "low": 0, "over": {"deep": 2}}, "over: no arm 'deep'"),
+        ({"relation": "slope", "low": 0, "over": {"base": 2, "better": 2}}, "over: expected two different numbers"),
+        ({"relation": "slope", "low": 0, "over": {"base": 0, "better": 2}}, "all above 0"),
+        ({"relation": "range", "low": 2, "high": 1}, "low=2 is more than high=1"),
+        ({"margin": float("nan")}, "margin: expected a number"),
+        ({"exact": "no"}, "exact: expected true or false"),
         ({"margin": "x"}, "margin: expected a number, found 'x'"),
         ({"contrast": {"better": True}}, "contrast.better: expected a number"),
         ({"tier": "Z"}, "tier: no 'Z'; choose from C, G"),
+        ({"metric": "nl"}, "metric: no quantity 'nl'. Did you mean nll?"),
+        ({"metric": 5}, "metric: expected a quantity or a path"),
+        ({"metric": "nll - nll@x"}, "no quantity 'nll@x'"),
+        ({"metric": "intial/entropy"}, "no quantity 'intial/entropy'."),
     ],
 )
 def test_a_wrong_claim_is_one_line(changes: dict[str, Any], words: str) -> None:

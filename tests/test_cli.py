@@ -171,6 +171,9 @@ def test_results_of_another_version_are_refused(base: Path, capsys: pytest.Captu
     (base / "old").mkdir()
     (base / "old/experiment.json").write_text(json.dumps(manifest))
     refused(["report", "old"], capsys, "old/experiment.json", "format 0", "expected 1", "another version")
+    (base / "old/experiment.json").write_text("[]")
+    refused(["report", "old"], capsys, "old/experiment.json", "format None", "expected 1")
+    refused(["report", "old/experiment.json"], capsys, "old/experiment.json: is a file", "such as old")
     (base / "old/experiment.json").write_text("{")
     refused(["report", "old"], capsys, "old/experiment.json", "not valid JSON")
 

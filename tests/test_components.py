@@ -1,6 +1,9 @@
 """What a configuration may hold, on the real root and on classes a user might bring."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -352,3 +355,17 @@ def test_what_is_built_is_what_was_asked_for() -> None:
 def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
     trainer = build(resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu"}), Run).trainer
     assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 600)
+
+
+def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
+    code = (
+        "from typing import Optional, Union\n"
+        "Optional[Union[float, int]]\n"  # as other libraries have it
+        "from lm.cell import Run\n"
+        "from lm.components import resolve\n"
+        "from helpers import RUN\n"
+        "print(repr(resolve(RUN, Run)['trainer']['limit_val_batches']))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "2"

@@ -21,7 +21,7 @@ from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
 from lm.sweep.run import default_workers, threads_each, train_cells
 from lm.sweep.stages import settled
-from lm.sweep.tune import FOLDER, tune, tuned
+from lm.sweep.tune import FOLDER, check_tuning, tune, tuned
 from lm.trainer import Execution
 
 TOLERANCE = 0.01
@@ -50,6 +50,8 @@ class Manner:
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
     """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
     store = Store(manner.out)
+    if experiment.tuning is not None:
+        check_tuning(experiment)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
         missing = _missing(plan, store, manner)

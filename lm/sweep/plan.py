@@ -82,9 +82,18 @@ def _checked(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell
     try:
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
         check_strategy(cell.config["trainer"])
+        _check_length(experiment.inference.metric, cell)
         return cell
     except InputError as error:
         raise InputError(f"arm {name}: {error}") from None
+
+
+def _check_length(metric: str, cell: Cell) -> None:
+    """Refuses to judge by a length that is not evaluated."""
+    _, at, length = metric.partition("@")
+    lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
+    if at and int(length) not in lengths:
+        raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
 
 
 def check_strategy(settings: dict[str, Any]) -> None:

@@ -26,6 +26,9 @@ SAMPLERS: dict[str, tuple[str, ...]] = {
 }
 """Samplers and their options, beside `seed`; named as Optuna names them."""
 
+WORDS = ("name", "qmc_type", "scramble")
+"""Options that are no numbers."""
+
 PRUNERS: dict[str, tuple[str, ...]] = {
     "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
     "hyperband": ("min_resource", "reduction_factor"),
@@ -120,8 +123,8 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
         objectives=_objectives(tree.get("objectives", {HEADLINE: None}), f"{path}: objectives"),
         trials=1,
         seeds=read_seeds(tree.get("seeds", [0]), f"{path}: seeds"),
-        sampler=read_method(tree.get("sampler") or {"name": "tpe"}, SAMPLERS, f"{path}: sampler"),
-        pruner=read_method(tree.get("pruner") or {"name": "none"}, PRUNERS, f"{path}: pruner"),
+        sampler=read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}: sampler"),
+        pruner=read_method(tree.get("pruner", "none"), PRUNERS, f"{path}: pruner"),
         storage=None if tree.get("storage") is None else str(tree["storage"]),
         notes=str(tree.get("notes") or ""),
     )
@@ -160,14 +163,16 @@ def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> M
     if not isinstance(node, Mapping) or "name" not in node:
         raise InputError(f"{where}: expected {{name, ...}}, found {value!r}")
     name = node["name"]
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         listed = ", ".join(known)
-        raise InputError(f"{where}.name: no {name!r}.{nearest(name, list(known))} Choose from {listed}")
+        raise InputError(f"{where}.name: no {name!r}.{nearest(str(name), list(known))} Choose from {listed}")
     accepted = ("name", *(("seed",) if known is SAMPLERS else ()), *known[name])
     for key in node:
         if key not in accepted:
             listed = ", ".join(accepted)
             raise InputError(f"{where}: {name} has no option {key!r}.{nearest(key, accepted)} It takes {listed}")
+        if key not in WORDS and (isinstance(node[key], bool) or not isinstance(node[key], (int, float))):
+            raise InputError(f"{where}.{key}: expected a number, found {node[key]!r}")
     seed = node.get("seed", 0)
     if type(seed) is not int or seed < 0:
         raise InputError(f"{where}.seed: expected a whole number from 0, found {seed!r}")

@@ -69,8 +69,8 @@ def read_tuning(tree: Any, metric: str, confirmation: Sequence[int], path: str) 
         space=read_space(tree["space"], f"{path}.space"),
         trials=tree["trials"],
         seeds=seeds,
-        sampler=read_method(tree.get("sampler") or "tpe", SAMPLERS, f"{path}.sampler"),
-        pruner=read_method(tree.get("pruner") or "none", PRUNERS, f"{path}.pruner"),
+        sampler=read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler"),
+        pruner=read_method(tree.get("pruner", "none"), PRUNERS, f"{path}.pruner"),
         metric=metric,
     )
     check_methods(tuning.spec("", "", {}), path)

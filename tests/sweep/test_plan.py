@@ -131,3 +131,10 @@ def test_strategies_that_fork_are_refused_with_the_remedy(tmp_path: Path) -> Non
     common = {"trainer.strategy": "ddp_fork", "trainer.devices": 2}
     with pytest.raises(InputError, match=r"arm post: trainer.strategy: 'ddp_fork' forks .* use 'ddp' here"):
         make_plan(load_experiment(write(tmp_path, common=common), {}))
+
+
+def test_a_headline_at_a_length_that_is_not_evaluated_is_refused(tmp_path: Path) -> None:
+    common = {"evaluate": {"lengths": [8, 32]}}
+    make_plan(load_experiment(write(tmp_path, metric="nll@32", common=common), {}))
+    with pytest.raises(InputError, match=r"nll@64: evaluate.lengths does not hold 64, it has \[8, 32\]"):
+        make_plan(load_experiment(write(tmp_path, metric="nll@64", common=common), {}))

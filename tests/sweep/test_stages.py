@@ -156,3 +156,21 @@ def test_a_step_is_timed_once(tmp_path: Path) -> None:
     first = watch(cell)
     assert first > 0
     assert Stopwatch(tmp_path / "seconds.json")(cell) == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seeds": 10**12}, "expected 1000 seeds at most"),
+        ({"seeds": {"min": 6, "max": 10**9}}, "seeds.max: expected 1000 seeds at most"),
+        ({"confirmatory": ["slow", "slow"]}, "an arm is given twice"),
+        ({"declared": {"slow": 3}}, "declared.slow: expected a list"),
+        ({"metric": "nll@x"}, "no quantity 'nll@x'"),
+        ({"margin": {"nl": 0.1}}, "margin: no quantity 'nl'"),
+        ({"margin": {"nll": float("inf")}}, "margin.nll: expected a number above 0"),
+        ({"tiers": {"G": {"common": [1]}}}, "tiers.G.common: expected a mapping"),
+    ],
+)
+def test_what_no_experiment_could_mean_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_experiment(write(tmp_path, **changes), {}, tier="G" if "tiers" in changes else "")

@@ -46,6 +46,24 @@ def test_a_wrong_search_is_one_line(tmp_path: Path, tune: Any, words: str) -> No
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("tune", "words"),
+    [
+        ({"space": {"optim.lrr": {"low": 1, "high": 2}}, "trials": 3}, "Did you mean"),
+        ({"space": SPACE, "trials": 10**9}, "tune.trials: expected at most"),
+        ({"space": SPACE, "trials": 3, "sampler": {"name": "tpe", "n_startup_trials": "x"}}, "sampler"),
+        ({"space": SPACE, "trials": 3, "sampler": "grid"}, "optim.lr"),
+    ],
+)
+def test_a_search_that_cannot_be_carried_out_is_refused_by_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tune: Any, words: str
+) -> None:
+    assert main(["ablate", str(write(tmp_path, tune)), "--plan", "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
 def test_winners_are_added_to_what_each_arm_declares(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, {"space": SPACE, "trials": 3}), {})
     winners = {"layer": {"changes": {"optim.lr": 0.5}}, "rms": {"changes": None}}
