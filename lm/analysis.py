@@ -185,13 +185,14 @@ def _judged(results: Results, quantity: str) -> dict[str, Comparison]:
     """The comparison of each arm, judged within its family; the baseline's is empty."""
     adaptive = results.manifest.get("adaptive") if quantity == results.headline else None
     better, margin = describe(quantity).better, results.manifest.get("margin", {}).get(quantity)
+    closely = quantity == results.headline
     families = {"confirmatory": results.confirmatory, "exploratory": results.exploratory}
 
     def differences(arm: str, confirmatory: bool) -> list[float]:
         return _differences(results, arm, quantity, in_stages=bool(adaptive) and confirmatory)
 
     judged = {
-        name: [measure(differences(arm, name == "confirmatory"), len(arms)) for arm in arms]
+        name: [measure(differences(arm, name == "confirmatory"), len(arms), closely) for arm in arms]
         for name, arms in families.items()
     }
     if adaptive:

@@ -183,7 +183,7 @@ def _noncentrality(t: float, freedom: int, share: float) -> float:
 
 def _below(t: float, freedom: int, centre: float) -> float:
     """The noncentral t's share below `t`; scipy gives NaN for shares too small to matter."""
-    found = float(stats.nct.cdf(t, freedom, centre))
+    found = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
     return found if math.isfinite(found) else float(t > centre)
 
 
