@@ -42,10 +42,10 @@ def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
     say("differs from the baseline in: " + ("nothing" if not changes else ""))
     for path, (before, after) in changes.items():
         say(f"  {path}: {before} -> {after}")
-    say("made by:")
+    say("each made again, in a folder of its own, by:")
     for seed in results.manifest["seeds"]:
         cell = results.manifest["arms"][arm]["cells"][str(seed)]
-        say(f"  lm fit {results.store.directory(cell) / 'config.yaml'} --out {results.store.out}")
+        say(f"  lm fit {results.store.directory(cell) / 'config.yaml'} --out again")
     say("all of it again, training only what is missing:")
     say(f"  {command(results)}")
 
