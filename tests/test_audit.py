@@ -26,6 +26,8 @@ from lm.audit import (
 from lm.report.audit import all_right, expected, show_audit, to_json
 from lm.statistics import sign_flip_p
 
+pytestmark = pytest.mark.slow
+
 GOOD = Finding("good", 0.04, 0.03, 0.06, 0.0, 0.05)
 BAD = Finding("bad", 0.08, 0.06, 0.10, 0.0, 0.05)
 SHORT = Finding("short", 0.85, 0.80, 0.90, 0.93, 1.0, binding=False)

@@ -357,6 +357,7 @@ def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
     assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 600)
 
 
+@pytest.mark.slow
 def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (
         "from typing import Optional, Union\n"

@@ -183,6 +183,7 @@ def test_with_24_pairs_no_later_difference_changes_an_earlier_decision() -> None
 # how often it is wrong, and what it can find
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "skewed"])
 def test_where_nothing_differs_it_finds_something_as_often_as_it_may(noise: str) -> None:
     random, shape = np.random.default_rng(5), (1_000, 12)
@@ -228,6 +229,7 @@ def test_before_the_first_look_there_is_no_interval() -> None:
     assert all(map(math.isnan, repeated_interval(draw(7), LOOKS, 12)))
 
 
+@pytest.mark.slow
 def test_the_intervals_of_all_looks_cover_the_truth_together() -> None:
     rows = np.random.default_rng(7).normal(0.3, 1.0, (600, 12)).tolist()
     covered = 0

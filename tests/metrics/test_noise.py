@@ -7,6 +7,7 @@ from torch import nn
 from lm.metrics.noise import noise, noise_of_pieces
 
 
+@pytest.mark.slow
 def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance() -> None:
     # The loss (w - x)^2 / 2 has the gradient w - x: mean w, covariance that of x.
     random = torch.Generator().manual_seed(0)

@@ -85,6 +85,7 @@ def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
+@pytest.mark.slow
 def test_every_figure_is_written_as_png_and_svg(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS, everything)
     results = load(folder)

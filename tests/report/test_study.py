@@ -163,6 +163,7 @@ def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
     np.testing.assert_allclose(found, [0.8, 0.2], atol=0.02)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_estimate_and_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "RESAMPLES", 12)
     generator = np.random.default_rng(0)
@@ -223,6 +224,7 @@ def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
     plt.close("all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objectives", [{"nll": "lower"}, {"nll": "lower", "accuracy": "higher"}])
 def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, objectives: dict[str, str]) -> None:
     study = load_study(write(tmp_path, drawn(4, objectives=len(objectives)), objectives=objectives))
@@ -267,6 +269,7 @@ def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, mon
     assert csv["kind.Rope.base"].isna().sum() == 6
 
 
+@pytest.mark.slow
 def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> None:
     _, page, _ = report(write(tmp_path, drawn(9)))
     assert "9 complete trials are too few; it takes 10" in page
