@@ -80,11 +80,20 @@ def load(folder: Path) -> Results:
     _check_manifest(manifest, path)
     store = Store(folder.resolve().parent)
     records = {
-        (arm, int(seed)): store.record(cell) if store.finished(cell) else None
+        (arm, int(seed)): _record(store, cell) if store.finished(cell) else None
         for arm, described in manifest["arms"].items()
         for seed, cell in described["cells"].items()
     }
     return Results(manifest, records, store)
+
+
+def _record(store: Store, cell: str) -> Record:
+    """A cell's record. Raises InputError where it has lost what every table needs."""
+    record = store.record(cell)
+    lost = [key for key in ("id", "status", "metrics", "cost", "provenance") if key not in record]
+    if lost:
+        raise InputError(f"{store.directory(cell) / 'record.json'}: has no {', '.join(lost)}; train the cell again")
+    return record
 
 
 def _check_manifest(manifest: Any, path: Path) -> None:
