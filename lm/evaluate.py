@@ -80,7 +80,7 @@ class Trained:
         """The metrics over logits and targets, the logits divided by a temperature."""
         measured = TokenStatistics(self.data.bytes_per_token(), classes=self.data.frequent(split, FREQUENT))
         measured.to(self.device)
-        measured.sync_on_compute = False  # of the processes that trained only the first is here
+        measured._to_sync = False  # of the processes that trained only the first is here
         for logits_nv, targets_n in pairs:
             measured.update(logits_nv / temperature if temperature != 1 else logits_nv, targets_n)
         return measured.compute()
