@@ -27,6 +27,7 @@ ORDER = (
     "provenance",
     "observer",
     "recorder",
+    "rehearsal",
     "cell",
     "evaluate",
     "trainer",
