@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
+from lm.curve import curve_table
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure
 from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
 from lm.statistics import rate_interval
@@ -305,6 +306,7 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
         path = None if record is None else results.store.history(record["id"])
         if record is None or record["status"] != "ok" or path is None or not path.is_file():
             continue
-        if column in pd.read_csv(path, nrows=0).columns:
-            found[seed] = pd.read_csv(path, index_col="step", usecols=["step", column])[column].dropna()
+        table = curve_table(path)
+        if column in table:
+            found[seed] = table[column].dropna()
     return pd.DataFrame(found)

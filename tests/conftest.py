@@ -11,7 +11,7 @@ import torch
 from lm.results import FORMAT, Store, to_json, write_atomic
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 ROOT = Path(__file__).resolve().parents[1]
 BINS = 15

@@ -34,6 +34,7 @@ ORDER = (
     "count",
     "judgement",
     "circumstances",
+    "curve",
     "analysis",
     "pace",
     "effects",

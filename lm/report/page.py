@@ -9,7 +9,7 @@ from rich.text import Text
 
 from lm.analysis import Results
 from lm.effects import effects
-from lm.pace import pace
+from lm.pace import Pace, pace
 from lm.report.costs import cost_notes, costs, made_under
 from lm.report.notes import axes, changes, notes
 from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pace_columns, pace_notes, pace_rows
@@ -19,12 +19,12 @@ Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
 """A title, column headings, rows, and the notes below them."""
 
 
-def sections(results: Results) -> list[Section]:
+def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:
     """The tables below the first one: effects of a factorial design, pace, costs."""
     found: list[Section] = []
     if (of_factors := effects(results)) is not None:
         found.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
-    if paces := pace(results):
+    if paces:
         found.append((TRAINING, pace_columns(paces), pace_rows(paces), pace_notes(paces)))
     columns, rows = costs(results)
     if len(columns) > 1:
@@ -34,12 +34,13 @@ def sections(results: Results) -> list[Section]:
 
 def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
     """Prints the tables and their notes; narrower terminals get fewer columns of the first."""
-    columns, rows, bold = summary(results, table, pace(results))
+    paces = pace(results)
+    columns, rows, bold = summary(results, table, paces)
     kept = len(columns) if console.width >= 170 else 5 if console.width < 120 else 8
     show(results.manifest["title"], columns[:kept], [row[:kept] for row in rows], console, bold)
     for line in notes(results, table):
         console.print(line, highlight=False, markup=False)
-    for title, heads, body, below in sections(results):
+    for title, heads, body, below in sections(results, paces):
         show(title, heads, body, console)
         for line in below:
             console.print(line, highlight=False, markup=False)
@@ -63,7 +64,8 @@ def show(
 
 def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     """The report as one page of Markdown."""
-    columns, rows, bold = summary(results, table, pace(results))
+    paces = pace(results)
+    columns, rows, bold = summary(results, table, paces)
     lines = [f"# {escape(results.manifest['title'])}", "", markdown_row(columns), markdown_row(["---"] * len(columns))]
     for row, strong in zip(rows, bold, strict=True):
         text = [escape(cell) for cell in row]
@@ -75,7 +77,7 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
         lines += [escape(results.manifest["notes"].strip()), ""]
     if len(results.arms) > 1:
         lines += ["## Arms", "", *_listed([*changes(results), *axes(results)])]
-    for title, heads, body, below in sections(results):
+    for title, heads, body, below in sections(results, paces):
         lines += [f"## {title}", "", *markdown_table(heads, body), "", *_listed(below)]
     lines += ["## Made under", "", *_listed(made_under(results))]
     lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]

@@ -1,0 +1,68 @@
+"""A report reads every file once, whatever is made of it."""
+
+import io
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from lm import curve
+from lm.curve import curve_table
+from lm.pace import pace
+from lm.report import write
+from lm.report.write import write_report
+
+MakeExperiment = Callable[..., Path]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file of a cell is read: records as text, curves as tables."""
+    counts: Counter[str] = Counter()
+    text, table = Path.read_text, pd.read_csv
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Path, *arguments: Any, **options: Any) -> Any:
+            counts["/".join(path.parts[-2:])] += 1
+            return real(path, *arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(Path, "read_text", counted(text))
+    monkeypatch.setattr(curve.pd, "read_csv", counted(table))
+    return counts
+
+
+def test_every_record_and_every_curve_is_read_once(
+    experiment: MakeExperiment, read: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm.report.figures.save", lambda *_: None)  # the bytes of a figure take longest
+    folder = experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, 1.8, 1.7]})
+    write_report(folder, Console(file=io.StringIO(), width=200))
+    cells = [f"{arm}-{seed}" for arm in ("base", "arm") for seed in range(3)]
+    assert {name: read[name] for name in read if not name.startswith("demo/")} == {
+        f"{cell}/{name}": 1 for cell in cells for name in ("record.json", "history.csv")
+    }
+
+
+def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_terminal(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr("lm.report.page.pace", lambda results: calls.append(results) or pace(results))
+    monkeypatch.setattr(write, "draw", lambda *_: [])
+    write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
+    assert len(calls) == 2
+
+
+def test_a_curve_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text("step,a\n1,2.0\n")
+    first = curve_table(path)
+    assert curve_table(path) is first
+    path.write_text("step,a\n1,2.0\n2,3.0\n")
+    assert curve_table(path)["a"].tolist() == [2.0, 3.0]
