@@ -13,7 +13,7 @@ demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
 
 test: check  ## everything: the fast checks, then the tests that train
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow
 
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
 	$(BIN)/ruff format --check .

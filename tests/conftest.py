@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from lm.results import FORMAT, Store, to_json, write_atomic
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 ROOT = Path(__file__).resolve().parents[1]
 BINS = 15
@@ -19,15 +17,26 @@ BINS = 15
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Prepared text goes to a folder of this session, not to the user's."""
+    """Prepared text goes to a folder of this session, not to the user's; workers of one session have it in common."""
+    mine = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LM_CACHE", str((mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "cache"))
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _threads() -> None:
+    """As many as are asked for; imported here, for the process that only hands tests out to others needs no torch."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded(_threads: None) -> None:
     """A test draws the same numbers whatever ran before it."""
+    import torch
+
     torch.manual_seed(0)
 
 

@@ -11,10 +11,19 @@ import torch
 import yaml
 from helpers import RUN
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("devices")]
 
 
-def fit(folder: Path, *more: str) -> tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]:
+Run = tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def of_one(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run of one process, which all others are held against."""
+    return fit(tmp_path_factory.mktemp("one") / "out")
+
+
+def fit(folder: Path, *more: str) -> Run:
     """Record, learning curve and weights of one run of the command line."""
     config = folder.parent / "run.yaml"
     config.write_text(yaml.safe_dump(RUN))
@@ -37,8 +46,8 @@ def numbers(line: str) -> list[float]:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
-def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, strategy: str) -> None:
-    one, curve, weights = fit(tmp_path / "one")
+def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, of_one: Run, strategy: str) -> None:
+    one, curve, weights = of_one
     two, other_curve, other_weights = fit(
         tmp_path / "two", "--trainer.devices", "2", "--trainer.strategy", strategy, "--trainer.accelerator", "cpu"
     )
@@ -61,8 +70,8 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_cuda_device_gives_the_losses_of_the_cpu(tmp_path: Path) -> None:
-    cpu, _, _ = fit(tmp_path / "cpu")
+def test_a_cuda_device_gives_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
+    cpu, _, _ = of_one
     cuda, _, _ = fit(tmp_path / "cuda", "--trainer.accelerator", "cuda")
     assert cuda["pairing"] == cpu["pairing"]
     assert cuda["metrics"]["nll"] == pytest.approx(cpu["metrics"]["nll"], rel=1e-6)

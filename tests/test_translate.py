@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lm.cli import main
 from lm.config import InputError
 from lm.data.aligned import read_lines
 from lm.translate import bleu, translate
@@ -102,8 +103,11 @@ def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path) -> None:
-    printed = lm("translate", run, "--beam", 2, cwd=ROOT)
+@pytest.mark.xdist_group("translation")
+def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["translate", str(run), "--beam", "2"]) == 0
+    printed = capsys.readouterr().out
     found = json.loads((run / "bleu_test.json").read_text())
     sides = {
         name: [read_lines(str(shared / "multi30k" / f"{stem}.{language}.gz"), "") for language in LANGUAGES.values()]
@@ -123,6 +127,7 @@ def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("translation")
 def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) -> None:
     source = tmp_path / "mine.txt"
     source.write_text("A man is sitting on a bench.\n\nTwo dogs are running.\n" + "dog " * 200 + "\n")

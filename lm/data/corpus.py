@@ -1,11 +1,13 @@
 """Where the text comes from. A corpus yields documents; every document belongs to exactly one split."""
 
+import functools
 import glob
 import gzip
 import hashlib
 import io
 import itertools
 import json
+import os
 import re
 import sysconfig
 import zlib
@@ -71,6 +73,17 @@ class Corpus(ABC):
         return None
 
 
+@functools.cache
+def _sources(root: Path) -> list[Path]:
+    """The Python files below a folder by the hash of their relative paths; looked for once, which takes longest."""
+    names: list[Path] = []
+    for folder, inner, files in os.walk(root):
+        inner[:] = [name for name in inner if name not in LEFT_OUT]
+        names += [(Path(folder) / name).relative_to(root) for name in files if name.endswith(".py")]
+    names = [name for name in names if name.name not in LEFT_OUT]
+    return sorted(names, key=lambda name: hashlib.sha256(name.as_posix().encode()).digest())
+
+
 class StdlibText(Corpus):
     """Python sources of the running interpreter's standard library: real text, present on every machine.
 
@@ -91,11 +104,8 @@ class StdlibText(Corpus):
 
     def documents(self) -> Iterator[str]:
         root = Path(sysconfig.get_paths()["stdlib"])
-        names = [p.relative_to(root) for p in root.rglob("*.py")]
-        names = [name for name in names if not LEFT_OUT.intersection(name.parts)]
-        names.sort(key=lambda name: hashlib.sha256(name.as_posix().encode()).digest())
         left = self.size
-        for name in names:
+        for name in _sources(root):
             try:
                 text = (root / name).read_text(encoding="utf-8")[: min(left, self.longest)]
             except UnicodeDecodeError:

@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from helpers import RUN
 
+from lm.cli import main
 from lm.results import Store
 
 pytestmark = pytest.mark.slow
@@ -33,8 +36,19 @@ def command(spec: Path, out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "lm", "ablate", str(spec), "--out", str(out), *fixed, *more]
 
 
-def ablate(spec: Path, out: Path, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(spec, out, *more), capture_output=True, text=True, timeout=300, **options)
+Ablate = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def ablate(capsys: pytest.CaptureFixture[str]) -> Ablate:
+    """Runs the command in this process, which starts its workers: what it answered and told."""
+
+    def run(spec: Path, out: Path, *more: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = main(command(spec, out, *more)[3:])
+        return SimpleNamespace(returncode=code, stderr=capsys.readouterr().err)
+
+    return run
 
 
 def measured(out: Path) -> dict[str, Any]:
@@ -60,7 +74,7 @@ def mine(marker: str) -> list[int]:
     return found
 
 
-def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path) -> None:
+def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path, ablate: Ablate) -> None:
     spec = write(tmp_path)
     first = ablate(spec, tmp_path / "whole")
     assert first.returncode == 0, first.stderr
@@ -87,7 +101,7 @@ def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path
     assert not list(out.glob("cells/.*.work"))
 
 
-def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(tmp_path: Path) -> None:
+def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(tmp_path: Path, ablate: Ablate) -> None:
     spec = write(tmp_path)
     assert ablate(spec, tmp_path / "out").returncode == 0
     table = (tmp_path / "out/small/table.md").read_text()
@@ -132,7 +146,10 @@ class Dies(ReLU):
 """
 
 
-def test_failed_and_diverged_cells_are_rows_and_stop_no_other(tmp_path: Path) -> None:
+def test_failed_and_diverged_cells_are_rows_and_stop_no_other(
+    tmp_path: Path, ablate: Ablate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "user_parts.py").write_text(USER)
     spec = write(
         tmp_path,
@@ -141,8 +158,7 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(tmp_path: Path) ->
         dies={"model.mlp": "user_parts.Dies"},
         diverges={"optim.lr": 1e200, "optim.schedule": "Constant"},
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = ablate(spec, tmp_path / "out", "--seeds", "0", env=environment)
+    done = ablate(spec, tmp_path / "out", "--seeds", "0")
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "out/small/table.md").read_text()
     assert "raises seed 0 failed: RuntimeError: out of luck" in table
@@ -152,9 +168,9 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(tmp_path: Path) ->
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "failed", "ok"]
 
     (tmp_path / "user_parts.py").write_text(USER.replace('raise RuntimeError("out of luck")', "pass"))
-    kept = ablate(spec, tmp_path / "out", "--seeds", "0", env=environment)
+    kept = ablate(spec, tmp_path / "out", "--seeds", "0")
     assert "2 failed earlier" in kept.stderr
-    again = ablate(spec, tmp_path / "out", "--seeds", "0", "--retry-failed", env=environment)
+    again = ablate(spec, tmp_path / "out", "--seeds", "0", "--retry-failed")
     assert "2 to train" in again.stderr
     records = [record for record, _ in measured_all(tmp_path / "out")]
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "ok", "ok"]

@@ -1,12 +1,13 @@
 """`lm sweep` end to end: processes, pruning, kills, and the report."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from helpers import RUN
 
+from lm.cli import main
 from lm.results import Store
 
 pytestmark = pytest.mark.slow
@@ -39,8 +41,20 @@ def command(spec: Path, out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "lm", "sweep", str(spec), "--out", str(out), "--checkpoint-seconds", "0", *more]
 
 
-def sweep(spec: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(spec, out, *more), capture_output=True, text=True, timeout=300)
+Sweep = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def sweep(capsys: pytest.CaptureFixture[str]) -> Sweep:
+    """Runs the command in this process, which starts its workers: what it answered, printed and told."""
+
+    def run(spec: Path, out: Path, *more: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = main(command(spec, out, *more)[3:])
+        shown = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=shown.out, stderr=shown.err)
+
+    return run
 
 
 def study(out: Path, name: str = "small") -> dict[str, Any]:
@@ -65,7 +79,7 @@ def study(out: Path, name: str = "small") -> dict[str, Any]:
     return found
 
 
-def test_every_trial_ends_as_what_it_was(tmp_path: Path) -> None:
+def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
     spec = write(tmp_path, pruner={"name": "median", "n_startup_trials": 2}, trials=12)
     done = sweep(spec, tmp_path / "out", "--workers", "2")
     assert done.returncode == 0, done.stderr
@@ -91,7 +105,7 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "out/small/table.md").read_text() == table
 
 
-def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path) -> None:
+def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path, sweep: Sweep) -> None:
     spec, out = write(tmp_path, sampler="random", trials=6), tmp_path / "out"
     for _ in range(3):
         process = subprocess.Popen(command(spec, out, "--workers", "2"), stderr=subprocess.DEVNULL)
@@ -114,7 +128,7 @@ def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path
     assert not list((out / "cells").glob(".*.work"))
 
 
-def test_a_second_process_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_in_one_line(tmp_path: Path, sweep: Sweep) -> None:
     spec, out = write(tmp_path), tmp_path / "out"
     first = subprocess.Popen(command(spec, out, "--workers", "1"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -128,7 +142,7 @@ def test_a_second_process_is_refused_in_one_line(tmp_path: Path) -> None:
     assert len(second.stderr.strip().splitlines()) == 1
 
 
-def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path) -> None:
+def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path, sweep: Sweep) -> None:
     space = {"model.layers": {"choices": [1, 2]}}
     objectives = {"nll": "lower", "parameters": "lower"}
     options = {"space": space, "sampler": "grid", "trials": 2, "seeds": [0, 1], "objectives": objectives}
@@ -143,7 +157,7 @@ def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path) -> None:
     assert (tmp_path / "out/second/pareto.svg").is_file()
 
 
-def test_all_processes_of_a_cell_stop_when_it_is_pruned(tmp_path: Path) -> None:
+def test_all_processes_of_a_cell_stop_when_it_is_pruned(tmp_path: Path, sweep: Sweep) -> None:
     common = {"trainer.devices": 2, "trainer.strategy": "ddp", "trainer.max_steps": 12}
     space = {"optim.lr": {"choices": [0.01, 1.0e-9]}}
     pruner = {"name": "median", "n_startup_trials": 1}
@@ -154,11 +168,9 @@ def test_all_processes_of_a_cell_stop_when_it_is_pruned(tmp_path: Path) -> None:
     assert not list((tmp_path / "out/cells").glob(".*.work"))
 
 
-def test_a_plan_trains_and_writes_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*command(write(tmp_path), tmp_path / "out"), "--plan"],
-        capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "120"},
-    )  # fmt: skip
+def test_a_plan_trains_and_writes_nothing(tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    done = sweep(write(tmp_path), tmp_path / "out", "--plan")
     assert done.returncode == 0, done.stderr
     assert "0.0001 to 0.1, logarithmic" in done.stdout
     assert "8 trials of 1 seed; about" in done.stdout
@@ -175,7 +187,9 @@ def test_a_plan_trains_and_writes_nothing(tmp_path: Path) -> None:
         (["--set", "model.witdh=3"], ["model.witdh", "Did you mean width?"]),
     ],
 )
-def test_a_wrong_command_is_answered_in_one_line(tmp_path: Path, more: list[str], words: list[str]) -> None:
+def test_a_wrong_command_is_answered_in_one_line(
+    tmp_path: Path, sweep: Sweep, more: list[str], words: list[str]
+) -> None:
     done = sweep(write(tmp_path), tmp_path / "out", *more)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
