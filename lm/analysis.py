@@ -306,7 +306,7 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
         path = None if record is None else results.store.history(record["id"])
         if record is None or record["status"] != "ok" or path is None or not path.is_file():
             continue
-        table = curve_table(path)
+        table = curve_table(path, parts="/" in column)
         if column in table:
             found[seed] = table[column].dropna()
     return pd.DataFrame(found)

@@ -6,12 +6,15 @@ from pathlib import Path
 import pandas as pd
 
 
-def curve_table(path: Path) -> pd.DataFrame:
-    """A learning curve, a row a step; one file is read once for all that is asked of it, until it is another file."""
+def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
+    """A learning curve, a row a step; one file is read once for all that is asked of it, until it is another file.
+
+    Most columns are of parts of the model, `gradient_norm/blocks.0`: they are read where that is asked for.
+    """
     file = path.stat()
-    return _curve_table(path, (file.st_ino, file.st_mtime_ns, file.st_size))
+    return _curve_table(path, parts, (file.st_ino, file.st_mtime_ns, file.st_size))
 
 
 @functools.lru_cache(maxsize=4096)
-def _curve_table(path: Path, version: tuple[int, int, int]) -> pd.DataFrame:
-    return pd.read_csv(path, index_col="step")
+def _curve_table(path: Path, parts: bool, version: tuple[int, int, int]) -> pd.DataFrame:
+    return pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)

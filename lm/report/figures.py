@@ -142,8 +142,12 @@ def draw(results: Results, folder: Path) -> list[str]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG and SVG; the same figure gives the same bytes."""
+    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
+
+    Where its panels lie is worked out once, which takes as long as drawing them.
+    """
     for suffix, metadata in (("png", {}), ("svg", {"Date": None})):
         content = io.BytesIO()
         figure.savefig(content, format=suffix, dpi=150, metadata=metadata)
+        figure.set_layout_engine("none")
         write_atomic(path.with_suffix(f".{suffix}"), content.getvalue())

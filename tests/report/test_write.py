@@ -61,8 +61,10 @@ def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_t
 
 def test_a_curve_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
-    path.write_text("step,a\n1,2.0\n")
+    path.write_text("step,a,a/part\n1,2.0,3.0\n")
     first = curve_table(path)
     assert curve_table(path) is first
+    assert list(first.columns) == ["a"]
+    assert list(curve_table(path, parts=True).columns) == ["a", "a/part"]
     path.write_text("step,a\n1,2.0\n2,3.0\n")
     assert curve_table(path)["a"].tolist() == [2.0, 3.0]
