@@ -15,7 +15,7 @@ from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel, gathered, numbers
 from lm.observer import Meter, Observer
-from lm.results import QUANTITIES, curve, finite, to_json, write_atomic
+from lm.results import QUANTITIES, curve, finite, sealed, to_json, write_atomic
 
 Report = Callable[[int, int, float], None]
 """Told of progress: optimiser step, steps in all, training loss."""
@@ -290,4 +290,5 @@ class Recorder(Callback):
                 **self.meter.costs(module, self.data.context, tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},
+            "curve": sealed(curve(self.rows)),
         }

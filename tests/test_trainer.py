@@ -16,7 +16,7 @@ from lm.config import InputError, override
 from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.model.transformer import Decoder, initialized
-from lm.results import Store
+from lm.results import Store, sealed
 from lm.trainer import Execution, train, write_work
 
 pytestmark = pytest.mark.slow
@@ -155,6 +155,8 @@ def test_the_record_is_complete(tmp_path: Path) -> None:
     blocks = (cell.facts.tokens["train"] - 1) // 16
     assert record["pairing"] == {"order": order_hash(0, 12, 8, blocks), "batches": 12}
     assert record["provenance"]["packages"]["torch"] == torch.__version__
+    assert record["curve"]["rows"] == len(history(tmp_path, cell))
+    assert record["curve"] == sealed(Store(tmp_path).history(cell.id).read_text())
     names = {path.name for path in Store(tmp_path).directory(cell.id).iterdir()}
     assert names == {"config.yaml", "record.json", "history.csv", "last.ckpt"}
     assert not Store(tmp_path).work(cell.id).exists()
