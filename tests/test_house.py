@@ -33,6 +33,7 @@ ORDER = (
     "count",
     "judgement",
     "circumstances",
+    "health",
     "analysis",
     "pace",
     "effects",

@@ -105,22 +105,29 @@ def share(one: Pace | None) -> str:
 def summary(
     results: Results, table: pd.DataFrame, paces: Sequence[Pace] = ()
 ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Column headings, rows of text, and for each row whether an adjusted test found a difference: the reason for bold.
+    """Column headings, rows of text, and for each row whether it is bold: a test found a difference of healthy arms.
 
     Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
     """
     measured, by_arm = set(table[table.n > 0].metric), {one.arm: one for one in paces}
     others = [name for name in (HEADLINE, *SHOWN) if name != results.headline and name in measured]
-    columns = ["arm", "n", heading(results.headline), "difference [95 % interval]", "verdict"]
+    columns = ["arm", "n", heading(results.headline), "difference [95 % interval]", "verdict", "health"]
     columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
     rows, bold = [], []
     for row in table[table.metric == results.headline].itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row), str(row.verdict)]
+        text = [
+            str(row.arm),
+            cells(row),
+            mean_and_sd(row),
+            difference(row),
+            str(row.verdict),
+            str(row.health),
+        ]
         if paces:
             text.append("1" if row.verdict == "baseline" else share(by_arm.get(str(row.arm))))
         rows.append(text + [_mean(of_arm, name) for name in others])
-        bold.append(bool(row.significant))
+        bold.append(bool(row.bold))
     return columns, rows, bold
 
 

@@ -116,6 +116,7 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
         heading(HEADLINE),
         "difference [95 % interval]",
         "verdict",
+        "health",
         "steps to the baseline's loss",
         *map(heading, SHOWN[1:]),  # nobody measured the perplexity
     ]
@@ -130,7 +131,7 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
             "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 1 diverged, 1 failed)",
         ],
     ]
-    assert rows[0][5:] == ["1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
+    assert rows[0][5:] == ["healthy", "1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
 
 
 def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
@@ -310,10 +311,11 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
         heading("bits_per_byte"),
         "difference [95 % interval]",
         "verdict",
+        "health",
         heading("nll"),
         *map(heading, shown),
     ]
-    assert rows[1][2:6] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "2.0417"]
+    assert rows[1][2:7] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "healthy", "2.0417"]
     assert bold(page(folder)) == ["arm"]
     told = notes(load(folder), compare(load(folder)))
     assert [line for line in told if line.startswith("Arms differ in tokenizer: NLL, perplexity")]
