@@ -22,6 +22,7 @@ from lm.cli import main
 from lm.components import build
 from lm.config import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
+from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
 from lm.metrics.temperature import fit_temperature
@@ -127,6 +128,26 @@ def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypat
     kept = trained.split("test")
     monkeypatch.setattr("lm.evaluate.KEPT_BYTES", 0)
     assert trained.split("test") == kept
+
+
+def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: Trained, monkeypatch: Any) -> None:
+    exactly = trained.logits
+
+    def rounded(batch: Batch) -> tuple[Tensor, Tensor]:
+        logits_nv, targets_n = exactly(batch)
+        logits_nv = logits_nv.bfloat16()
+        largest_n = logits_nv.amax(1)
+        logits_nv[:, 0] = torch.nextafter(largest_n, torch.zeros_like(largest_n))  # the neighbour below
+        return logits_nv, targets_n
+
+    monkeypatch.setattr(trained, "logits", rounded)
+    found = trained.split("test")["scaled"]
+    pairs = [rounded(batch) for batch in trained.data.evaluation_batches("test")]
+    logits_nv, targets_n = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    ties = (logits_nv / found["temperature"]).argmax(1) != logits_nv.argmax(1)
+    assert ties.any(), "divided in bfloat16, some guesses would tie"
+    assert found["argmax_changed"] == 0
+    assert found["ece"] == pytest.approx(plain_ece(logits_nv.double() / found["temperature"], targets_n), abs=1e-6)
 
 
 def test_validation_has_no_temperature_of_its_own(trained: Trained) -> None:

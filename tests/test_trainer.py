@@ -55,8 +55,19 @@ def prepared(cell: Cell) -> tuple[Run, TextData, Decoder]:
     return built, data, initialized(built.model, cell.facts.vocabulary, data.context, built.seed).double()
 
 
+def clipped(model: torch.nn.Module, limit: float, algorithm: str | None) -> float:
+    """Clips the gradients; what is compared with the limit."""
+    if algorithm != "value":
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    largest = max(gradient.abs().max().item() for gradient in gradients)
+    for gradient in gradients:
+        gradient.clamp_(-limit, limit)
+    return largest
+
+
 def bare_loop(cell: Cell) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
-    """The same training in plain PyTorch: weights, losses and gradient norms."""
+    """The same training in plain PyTorch: weights, losses, and gradient norms, or what else they are clipped by."""
     built, data, model = prepared(cell)
     settings, clip = cell.config["trainer"], cell.config["trainer"]["gradient_clip_val"]
     optimizer, schedule = built.optim.build(model.parameters(), settings["max_steps"])
@@ -65,7 +76,7 @@ def bare_loop(cell: Cell) -> tuple[dict[str, torch.Tensor], list[float], list[fl
         loss = built.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
         optimizer.zero_grad()
         loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        norms.append(clipped(model, clip, settings["gradient_clip_algorithm"]))
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
@@ -84,9 +95,23 @@ def test_training_is_the_bare_loop(tmp_path: Path) -> None:
     assert record["metrics"]["gradient_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-9)
 
 
+@pytest.mark.parametrize(("algorithm", "limit"), [("norm", 1.22), ("value", 0.255)])
+def test_clipping_is_that_of_the_bare_loop_and_clipped_steps_are_counted(
+    tmp_path: Path, algorithm: str, limit: float
+) -> None:
+    changes = {"trainer.gradient_clip_algorithm": algorithm, "trainer.gradient_clip_val": limit}
+    cell, record = run(tmp_path, changes)
+    expected, _, compared = bare_loop(cell)
+    share = sum(one > limit for one in compared) / 12
+    assert 0 < share < 1
+    assert record["metrics"]["clipped_share"] == pytest.approx(share, rel=1e-12)
+    for name, value in weights(tmp_path, cell).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+
+
 def test_gradient_norms_of_the_parts_add_up_to_the_global_one(tmp_path: Path) -> None:
     cell, _ = run(tmp_path, {"trainer.log_every_n_steps": 1})
-    parts = ("embedding", "blocks.0", "blocks.1", "final_norm")
+    parts = ("embedding.all", "blocks.0", "blocks.1", "final_norm")
     kinds = ("embedding", "query", "key", "value", "attention_output", "mlp_in", "mlp_out", "norm", "bias")
     rows = [row for row in history(tmp_path, cell) if row["train_loss"]]
     assert len(rows) == 12

@@ -70,11 +70,11 @@ class Inside:
             mean = sum(entropies) / len(entropies)
             if mean < COLLAPSED_ENTROPY:
                 found.append(
-                    f"attention of layer {layer} collapsed: mean entropy {mean:.3f} ln n, under {COLLAPSED_ENTROPY}"
+                    f"attention of layer {layer} collapsed: mean entropy {mean:z.3f} ln n, under {COLLAPSED_ENTROPY}"
                 )
         for layer, logits in enumerate(self.largest_logit):
             if not max(logits) <= LARGEST_LOGIT:
-                found.append(f"attention logit of layer {layer} at {max(logits):.3g}, over {LARGEST_LOGIT:.0e}")
+                found.append(f"attention logit of layer {layer} at {max(logits):z.3g}, over {LARGEST_LOGIT:z.0e}")
         return found
 
 

@@ -124,7 +124,7 @@ class TokenStatistics(Metric):
     def update(self, logits_nv: Tensor, targets_n: Tensor) -> None:
         """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing.
 
-        To measure at a temperature, pass the logits divided by it.
+        To measure at a temperature, pass what `lm.metrics.temperature.scaled` makes of the logits.
         """
         kept_n = targets_n != IGNORED
         if not kept_n.all():

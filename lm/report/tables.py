@@ -29,8 +29,14 @@ DETAILS = (
 
 
 def number(value: float, digits: int) -> str:
-    """A value with a fixed number of decimals; a dash where there is none."""
-    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+    """A value with a fixed number of decimals, zero without a sign; a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:z,.{digits}f}"
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """A table as a CSV file, negative zero as zero."""
+    numbers = table.select_dtypes("float") + 0.0
+    return table.assign(**numbers).to_csv(index=False, lineterminator="\n")
 
 
 def mean_and_sd(row: Any) -> str:
@@ -44,8 +50,8 @@ def signed(value: float, low: float, high: float, digits: int) -> str:
     """A difference with its interval."""
     if math.isnan(value):
         return "-"
-    interval = "" if math.isnan(low) else f" [{low:+,.{digits}f}, {high:+,.{digits}f}]"
-    return f"{value:+,.{digits}f}{interval}"
+    interval = "" if math.isnan(low) else f" [{low:+z,.{digits}f}, {high:+z,.{digits}f}]"
+    return f"{value:+z,.{digits}f}{interval}"
 
 
 def difference(row: Any) -> str:
@@ -62,13 +68,13 @@ def adjusted_p(row: Any) -> str:
     """The p that decides, as its family adjusts it, and that of equivalence where there is a margin."""
     parts = []
     if not math.isnan(row.level):
-        parts.append(f"p {row.p:.3g}, needs {row.level:.3g}")
+        parts.append(f"p {row.p:z.3g}, needs {row.level:z.3g}")
     elif not math.isnan(row.p_holm):
-        parts.append(f"{row.p_holm:.3g}")
+        parts.append(f"{row.p_holm:z.3g}")
     elif not math.isnan(row.q):
-        parts.append(f"q {row.q:.3g}")
+        parts.append(f"q {row.q:z.3g}")
     if not math.isnan(row.p_equivalent):
-        parts.append(f"equivalence {row.p_equivalent:.3g}")
+        parts.append(f"equivalence {row.p_equivalent:z.3g}")
     return "; ".join(parts) or "-"
 
 
@@ -95,7 +101,7 @@ def share(one: Pace | None) -> str:
     if one is None:
         return "-"
     reached = one.shares.get("steps", [])
-    mean = f"{mean_share(reached):.2f}" if reached else ""
+    mean = f"{mean_share(reached):z.2f}" if reached else ""
     if not one.missed:
         return mean
     missed = f"not reached on {len(one.missed)} of {of_seeds(one.seeds)}"

@@ -115,7 +115,14 @@ def default_workers(cells: int) -> int:
 
 
 def threads_each(workers: int) -> int:
-    """Threads that each of `workers` may use."""
+    """Threads that each of `workers` may use: what the environment says, up to all cores, or else its share of them.
+
+    Its variables count in the order in which torch heeds them, and of a list the first number.
+    """
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        first = os.environ.get(name, "").partition(",")[0].strip()
+        if first.isdecimal() and int(first[:9]):
+            return min(int(first[:9]), cores())
     return max(1, cores() // workers)
 
 

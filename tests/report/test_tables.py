@@ -21,6 +21,7 @@ from lm.report.tables import (
     DETAILS,
     HEADLINE,
     SHOWN,
+    as_csv,
     difference,
     escape,
     heading,
@@ -72,7 +73,16 @@ def tables(text: str) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
-    [(1.23456, 4, "1.2346"), (12345.6, 0, "12,346"), (math.nan, 4, "-"), (math.inf, 3, "inf"), (-0.5, 1, "-0.5")],
+    [
+        (1.23456, 4, "1.2346"),
+        (12345.6, 0, "12,346"),
+        (math.nan, 4, "-"),
+        (math.inf, 3, "inf"),
+        (-0.5, 1, "-0.5"),
+        (-0.0, 3, "0.000"),
+        (-0.00004, 4, "0.0000"),
+        (-0.00006, 4, "-0.0001"),
+    ],
 )
 def test_a_number_has_its_decimals(value: float, digits: int, text: str) -> None:
     assert number(value, digits) == text
@@ -94,9 +104,15 @@ def test_a_difference_has_its_sign_and_its_interval() -> None:
     assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625]"
     assert difference(row_of(low=math.nan, high=math.nan)) == "-0.1250"
     assert difference(row_of(difference=math.nan)) == "-"
+    assert difference(row_of(difference=-1e-17, low=-1e-9, high=-0.0)) == "+0.0000 [+0.0000, +0.0000]"
     assert (
         difference(row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0)) == "+1,234 [+1, +2,500]"
     )
+
+
+def test_negative_zero_is_zero_in_a_csv_file() -> None:
+    table = pd.DataFrame({"arm": ["-0.0", "b"], "n": [0, 1], "p": [-0.0, -0.5], "q": [math.nan, -0.0]})
+    assert as_csv(table) == "arm,n,p,q\n-0.0,0,0.0,\nb,1,-0.5,0.0\n"
 
 
 def test_a_heading_says_which_way_is_better() -> None:
