@@ -189,7 +189,10 @@ def compare(results: Results) -> pd.DataFrame:
             if reason:
                 row |= {"p_holm": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
             row["verdict"] = (reason or judged[arm].verdict + _survivors(results, row)) + _illness(results, arm, ill)
-            row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and not ill[arm] and not ill[results.arms[0]]}
+            row |= {
+                "health": ill[arm] or "healthy",
+                "bold": row["significant"] and not ill[arm] and not ill[results.arms[0]],
+            }
             rows.append(row)
     return pd.DataFrame(rows)
 
