@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
+from lm.health import faults, unhealthy
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure
 from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
 from lm.statistics import rate_interval
@@ -175,9 +176,11 @@ def compare(results: Results) -> pd.DataFrame:
     """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
 
     Diverged and failed cells are counted, and enter no mean. Confirmatory arms are tested together, and so are the
-    exploratory ones, for each quantity. A verdict is withheld where the arms differ in more than what they compare.
+    exploratory ones, for each quantity. A verdict is withheld where the arms differ in more than what they compare;
+    one over an unhealthy arm says so, and is never bold.
     """
     rows: list[dict[str, Any]] = []
+    ill = health(results)
     for quantity in quantities(results):
         judged = _judged(results, quantity)
         for arm in results.arms:
@@ -185,9 +188,40 @@ def compare(results: Results) -> pd.DataFrame:
             reason = withheld(results, arm, quantity)
             if reason:
                 row |= {"p_holm": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
-            row["verdict"] = reason or judged[arm].verdict + _survivors(results, row)
+            row["verdict"] = (reason or judged[arm].verdict + _survivors(results, row)) + _illness(results, arm, ill)
+            row |= {
+                "health": ill[arm] or "healthy",
+                "bold": row["significant"] and not ill[arm] and not ill[results.arms[0]],
+            }
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def health(results: Results) -> dict[str, str]:
+    """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
+    return {
+        arm: unhealthy(
+            [faults(record, _curve(results, record)) for record in results.of(arm) if record["status"] == "ok"]
+        )
+        for arm in results.arms
+    }
+
+
+def _curve(results: Results, record: Record) -> pd.DataFrame | None:
+    """The losses of a run by step; None where its curve was not kept."""
+    path = results.store.history(record["id"])
+    if not path.is_file():
+        return None
+    return pd.read_csv(path, index_col="step", usecols=lambda name: name in ("step", "train_loss", "validation_nll"))
+
+
+def _illness(results: Results, arm: str, ill: Mapping[str, str]) -> str:
+    """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
+    baseline = results.arms[0]
+    if arm == baseline:
+        return ""
+    sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]
+    return f" ({'; '.join(sides)})" if sides else ""
 
 
 def _judged(results: Results, quantity: str) -> dict[str, Comparison]:

@@ -214,7 +214,7 @@ def audit_power(random: np.random.Generator, experiments: int) -> Iterator[Findi
         promised = power(n, effect, math.sqrt(2), level)
         sample = differences(random, NOISES["normal"], NOISES["normal"], (experiments, 1, n))[:, 0] + effect
         found = int((sign_flip_ps(sample) <= ALPHA).sum())
-        title = f"finds an effect of {effect / math.sqrt(2):.2f} sd, normal noise, {n} seeds"
+        title = f"finds an effect of {effect / math.sqrt(2):z.2f} sd, normal noise, {n} seeds"
         yield _finding(title, found, experiments, promised - 0.03, promised + 0.03, binding=n > min(SEEDS))
 
 

@@ -78,10 +78,10 @@ class Claim:
     def expected(self) -> str:
         """What the number should be, in a few words."""
         if self.relation in ("less", "greater"):
-            return f"{'<' if self.relation == 'less' else '>'} {self.margin:g}"
+            return f"{'<' if self.relation == 'less' else '>'} {self.margin:zg}"
         if self.relation == "equivalent":
-            return f"within ±{self.margin:g}"
-        ends = [f"{sign} {end:g}" for sign, end in (("≥", self.low), ("≤", self.high)) if math.isfinite(end)]
+            return f"within ±{self.margin:zg}"
+        ends = [f"{sign} {end:zg}" for sign, end in (("≥", self.low), ("≤", self.high)) if math.isfinite(end)]
         return ", ".join(ends)
 
 
@@ -133,7 +133,7 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     if not isinstance(tree.get("exact", False), bool):
         raise InputError(f"{path}.exact: expected true or false, found {tree['exact']!r}")
     if numbers.get("low", -math.inf) > numbers.get("high", math.inf):
-        raise InputError(f"{path}: low={numbers['low']:g} is more than high={numbers['high']:g}")
+        raise InputError(f"{path}: low={numbers['low']:zg} is more than high={numbers['high']:zg}")
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
     if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
         raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")

@@ -266,8 +266,8 @@ def write_text(
         _print(stream.add(int(token_b)))
     _print(stream.end() + "\n")
     seconds = time.perf_counter() - start
-    held = "no cache" if caches is None else f"{cache} cache of {sum(c.bytes() for c in caches) / 1024:.0f} KiB"
-    print(f"{made} tokens in {seconds:.2f} s: {made / seconds:.0f} tokens per second, {held}", file=sys.stderr)
+    held = "no cache" if caches is None else f"{cache} cache of {sum(c.bytes() for c in caches) / 1024:z.0f} KiB"
+    print(f"{made} tokens in {seconds:z.2f} s: {made / seconds:z.0f} tokens per second, {held}", file=sys.stderr)
 
 
 def _print(text: str) -> None:

@@ -120,9 +120,9 @@ def confirm_in_stages(
         if look.rejected_at is not None:
             said = verdict(one.mean, 0.0, maximum, 1, better)
             one.verdict = f"{said} (found at {look.rejected_at} of at most {maximum} seeds)"
-            one.verdict += f", but within {margin:g}" if within else ""
+            one.verdict += f", but within {margin:zg}" if within else ""
         elif within:
-            one.verdict = f"equivalent within {margin:g}"
+            one.verdict = f"equivalent within {margin:zg}"
         elif look.pairs < maximum:
             one.verdict = f"undecided after {look.pairs} of at most {maximum} seeds"
         else:
@@ -144,9 +144,9 @@ def _explored(one: Comparison, margin: float | None) -> str:
     if not any(one.differences):
         return "identical"
     if one.q <= ALPHA:
-        return f"{one.direction}, q = {one.q:.2g}"
+        return f"{one.direction}, q = {one.q:z.2g}"
     if margin is not None and one.p_equivalent <= ALPHA:
-        return f"within {margin:g}, q = {one.p_equivalent:.2g}"
+        return f"within {margin:zg}, q = {one.p_equivalent:z.2g}"
     if smallest_p(pairs) > ALPHA:
         return f"{pairs} seed{'s' * (pairs != 1)} cannot tell ({seeds_needed(1)} could)"
-    return f"inconclusive, q = {one.q:.2g}"
+    return f"inconclusive, q = {one.q:z.2g}"

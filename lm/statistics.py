@@ -251,7 +251,7 @@ def verdict(
     """
     if pairs == 0 or math.isnan(difference):
         return "no pair to compare"
-    within = f"within {margin:g}" if margin is not None and p_equivalent <= ALPHA else ""
+    within = f"within {margin:zg}" if margin is not None and p_equivalent <= ALPHA else ""
     if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
         return _direction(difference, better) + (f", but {within}" if within else "")
     if within:

@@ -131,7 +131,7 @@ class Translation:
             return str(self.path)
         found = self.bleu
         how = f"beam {found['beam']}, alpha {found['alpha']}"
-        return f"BLEU {found['bleu']:.2f} on {found['split']} ({how}; {found['signature']}); {self.path}"
+        return f"BLEU {found['bleu']:z.2f} on {found['split']} ({how}; {found['signature']}); {self.path}"
 
 
 def translate(

@@ -26,8 +26,8 @@ def found(one: Answer) -> str:
     """The estimate with its interval; of an exact claim, the range over seeds."""
     if math.isnan(one.estimate):
         return "-"
-    interval = "" if math.isnan(one.low) or one.low == one.high else f" [{one.low:.4g}, {one.high:.4g}]"
-    return f"{one.estimate:.4g}{interval}"
+    interval = "" if math.isnan(one.low) or one.low == one.high else f" [{one.low:z.4g}, {one.high:z.4g}]"
+    return f"{one.estimate:z.4g}{interval}"
 
 
 def row(one: Answer) -> list[str]:

@@ -49,7 +49,7 @@ def _confirmatory(results: Results) -> Iterator[str]:
     if least > ALPHA / arms:
         yield (
             f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
-            f"{least:.3g}, and with {comparisons} Holm's correction asks for {ALPHA / arms:.3g}. "
+            f"{least:z.3g}, and with {comparisons} Holm's correction asks for {ALPHA / arms:z.3g}. "
             f"{seeds_needed(arms)} seeds could."
         )
         return
@@ -62,7 +62,7 @@ def _stages(adaptive: Mapping[str, Any], comparisons: str, arms: int) -> str:
     looks = ", ".join(map(str, adaptive["looks"]))
     return (
         f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: the headline is judged "
-        f"by a sequential sign-flip test at {ALPHA / arms:.3g} for each of {comparisons}, and its 95 % interval is "
+        f"by a sequential sign-flip test at {ALPHA / arms:z.3g} for each of {comparisons}, and its 95 % interval is "
         "widened to hold at every look. Other metrics are tested as if the number of seeds had been fixed before: read "
         "them as exploratory."
     )
@@ -88,8 +88,8 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         if lost := row.diverged + row.failed:
             runs = len(results.of(str(row.arm)))
             yield (
-                f"{row.arm}: {lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:.2f} "
-                f"[{row.lost_low:.2f}, {row.lost_high:.2f}] (Clopper and Pearson's 95 % interval)."
+                f"{row.arm}: {lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:z.2f} "
+                f"[{row.lost_low:z.2f}, {row.lost_high:z.2f}] (Clopper and Pearson's 95 % interval)."
             )
         if row.verdict != "baseline" and row.pairs < total:
             yield (

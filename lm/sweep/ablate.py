@@ -223,10 +223,10 @@ def _costs(plan: Plan, arm: str) -> dict[str, float | None]:
 def _against(name: str, cost: float | None, base: float | None, declared: bool) -> str:
     """A cost, how far it is from the baseline's, and a mark where that was not declared."""
     if cost is None or not base:
-        return "-" if cost is None else f"{cost:,.0f}"
+        return "-" if cost is None else f"{cost:z,.0f}"
     share = cost / base - 1
     marked = " !" if abs(share) > TOLERANCE and not declared else ""
-    return f"{cost:,.0f}" + (f" ({share:+.2%}){marked}" if share else "")
+    return f"{cost:z,.0f}" + (f" ({share:+z.2%}){marked}" if share else "")
 
 
 def _states(plan: Plan, arm: str, store: Store, missing: set[str]) -> str:

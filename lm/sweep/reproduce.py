@@ -11,6 +11,7 @@ from lm.analysis import load
 from lm.claims import Answer
 from lm.config import InputError, load_yaml, nearest
 from lm.report.claims import answers, markdown_claims, show_claims
+from lm.report.tables import as_csv
 from lm.report.write import write_report
 from lm.results import Store, write_atomic
 from lm.sweep.ablate import Manner, carry_out
@@ -121,4 +122,4 @@ def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone:
         }
         for name, one in given
     )
-    write_atomic(folder / "table.csv", frame.to_csv(index=False, lineterminator="\n"))
+    write_atomic(folder / "table.csv", as_csv(frame))

@@ -168,8 +168,10 @@ def _drawn_from(described: dict[str, Any]) -> str:
     if "choices" in described:
         return ", ".join(described["choices"])
     kind = "whole numbers " if described["int"] else ""
-    step = f" in steps of {described['step']:g}" if described["step"] else ""
-    return f"{kind}{described['low']:g} to {described['high']:g}{step}" + (", logarithmic" if described["log"] else "")
+    step = f" in steps of {described['step']:zg}" if described["step"] else ""
+    return f"{kind}{described['low']:zg} to {described['high']:zg}{step}" + (
+        ", logarithmic" if described["log"] else ""
+    )
 
 
 def _estimate(spec: SweepSpec, workers: int) -> str:

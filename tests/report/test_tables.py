@@ -21,6 +21,7 @@ from lm.report.tables import (
     DETAILS,
     HEADLINE,
     SHOWN,
+    as_csv,
     difference,
     escape,
     heading,
@@ -72,7 +73,16 @@ def tables(text: str) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
-    [(1.23456, 4, "1.2346"), (12345.6, 0, "12,346"), (math.nan, 4, "-"), (math.inf, 3, "inf"), (-0.5, 1, "-0.5")],
+    [
+        (1.23456, 4, "1.2346"),
+        (12345.6, 0, "12,346"),
+        (math.nan, 4, "-"),
+        (math.inf, 3, "inf"),
+        (-0.5, 1, "-0.5"),
+        (-0.0, 3, "0.000"),
+        (-0.00004, 4, "0.0000"),
+        (-0.00006, 4, "-0.0001"),
+    ],
 )
 def test_a_number_has_its_decimals(value: float, digits: int, text: str) -> None:
     assert number(value, digits) == text
@@ -94,9 +104,15 @@ def test_a_difference_has_its_sign_and_its_interval() -> None:
     assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625]"
     assert difference(row_of(low=math.nan, high=math.nan)) == "-0.1250"
     assert difference(row_of(difference=math.nan)) == "-"
+    assert difference(row_of(difference=-1e-17, low=-1e-9, high=-0.0)) == "+0.0000 [+0.0000, +0.0000]"
     assert (
         difference(row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0)) == "+1,234 [+1, +2,500]"
     )
+
+
+def test_negative_zero_is_zero_in_a_csv_file() -> None:
+    table = pd.DataFrame({"arm": ["-0.0", "b"], "n": [0, 1], "p": [-0.0, -0.5], "q": [math.nan, -0.0]})
+    assert as_csv(table) == "arm,n,p,q\n-0.0,0,0.0,\nb,1,-0.5,0.0\n"
 
 
 def test_a_heading_says_which_way_is_better() -> None:
@@ -116,6 +132,7 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
         heading(HEADLINE),
         "difference [95 % interval]",
         "verdict",
+        "health",
         "steps to the baseline's loss",
         *map(heading, SHOWN[1:]),  # nobody measured the perplexity
     ]
@@ -130,7 +147,7 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
             "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 1 diverged, 1 failed)",
         ],
     ]
-    assert rows[0][5:] == ["1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
+    assert rows[0][5:] == ["healthy", "1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
 
 
 def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
@@ -310,10 +327,11 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
         heading("bits_per_byte"),
         "difference [95 % interval]",
         "verdict",
+        "health",
         heading("nll"),
         *map(heading, shown),
     ]
-    assert rows[1][2:6] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "2.0417"]
+    assert rows[1][2:7] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "healthy", "2.0417"]
     assert bold(page(folder)) == ["arm"]
     told = notes(load(folder), compare(load(folder)))
     assert [line for line in told if line.startswith("Arms differ in tokenizer: NLL, perplexity")]
