@@ -167,7 +167,7 @@ def test_tokens_of_one_confidence_are_not_told_apart_by_equal_mass_bins() -> Non
 
 
 def test_fine_bins_tell_confidences_near_one_apart() -> None:
-    against_n = torch.tensor([1e4, 1.0, 1e-3, 1e-5, 1e-6], dtype=torch.float64)
+    against_n = torch.tensor([1e4, 0.9, 1e-3, 1e-5, 1e-6], dtype=torch.float64)
     fine_n = fine_bin_of(against_n)
     assert fine_n.diff().min() > 200
     expected = (16 + stats.logistic.ppf(1 / (1 + against_n.numpy()))) / 32 * FINE_BINS
