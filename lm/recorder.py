@@ -16,6 +16,7 @@ from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel, gathered, numbers
 from lm.observer import Meter, Observer
 from lm.results import QUANTITIES, curve, finite, sealed, to_json, write_atomic
+from lm.storage import save
 
 Report = Callable[[int, int, float], None]
 """Told of progress: optimiser step, steps in all, training loss."""
@@ -117,7 +118,7 @@ class Recorder(Callback):
             self._tick("train")
             self.meter.take(trainer)
             self.meter.pause()
-            trainer.save_checkpoint(self.work / "last.ckpt")
+            save(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
 
@@ -231,7 +232,7 @@ class Recorder(Callback):
             measured |= self.observer.look(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
-        trainer.save_checkpoint(self.work / "final.ckpt")
+        save(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve(self.rows))
             write_atomic(self.work / "outcome.json", to_json(finite(self.outcome(trainer, pl_module, measured))))

@@ -2,7 +2,7 @@
 
     OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, last.ckpt, log.txt
     OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
-    OUT/cells/.locks/<id>    held by the process that trains the cell
+    OUT/cells/.locks/<id>    held by the process that trains the cell, which alone writes into the work folder
     OUT/<experiment>/        experiment.json, table.md, table.csv, figures
 
 A cell is finished or it is not: the rename is the only step that makes it so.
@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock
-
 from lm.config import InputError
+from lm.locks import Say, holder, if_free, locked, to_stderr
+from lm.storage import SAVING, named
 
 FORMAT = 1
 """Version of the record. A store written by another version is refused, not guessed at."""
 
-WORK_FILES = ("cell.json", "outcome.json")
+WORK_FILES = ("cell.json", "outcome.json", SAVING)
 """What a work folder holds that a finished cell does not."""
 
 Record = dict[str, Any]
@@ -121,9 +121,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.write(data)
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        if isinstance(error, OSError):
+            raise named(error, path) from error
         raise
 
 
@@ -208,13 +210,30 @@ class Store:
         """Where the learning curve of a finished cell lies."""
         return self.directory(cell) / "history.csv"
 
+    def pending(self, cell: str, again: bool = False) -> bool:
+        """Whether the cell is to be trained: it has no record, or with `again` one of a failure."""
+        return not self.finished(cell) or (again and self.record(cell)["status"] == "failed")
+
     @contextlib.contextmanager
-    def lock(self, cell: str) -> Iterator[None]:
-        """Holds the cell against other processes, after waiting for one that holds it."""
+    def lock(self, cell: str, say: Say = to_stderr) -> Iterator[None]:
+        """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts."""
+        with locked(self._lock(cell), f"cell {cell[:8]}", say):
+            yield
+
+    @contextlib.contextmanager
+    def claim(self, cell: str) -> Iterator[bool]:
+        """Holds the cell if no other process does; yields whether it is held."""
+        with if_free(self._lock(cell)) as ours:
+            yield ours
+
+    def holder(self, cell: str) -> str:
+        """Who holds the cell, as far as it said so."""
+        return holder(self._lock(cell))
+
+    def _lock(self, cell: str) -> Path:
         locks = self.cells / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(locks / cell):
-            yield
+        return locks / cell
 
     def finish(self, cell: str, record: Record) -> Record:
         """Writes the record into the cell's work folder and makes the folder the finished cell."""
@@ -223,10 +242,14 @@ class Store:
         return record
 
     def recover(self, cell: str) -> None:
-        """Completes a `finish` that was cut short after the record was written; does nothing otherwise."""
+        """Completes a `finish` that was cut short after the record was written; does nothing otherwise.
+
+        A cell that another process holds is left to it: it completes what it has begun.
+        """
         if (self.work(cell) / "record.json").is_file():
-            with self.lock(cell):
-                self.complete(cell)
+            with self.claim(cell) as ours:
+                if ours:
+                    self.complete(cell)
 
     def complete(self, cell: str) -> None:
         """The second half of `finish`, for who holds the lock."""

@@ -521,7 +521,7 @@ def test_a_length_past_the_positions_is_shown_as_the_error_it_is(tmp_path: Path,
 @pytest.mark.slow
 def test_a_model_of_a_markov_chain_is_calibrated_until_its_logits_are_tripled(tmp_path: Path) -> None:
     cell, store = check(load_yaml(ROOT / "experiments" / "bases" / "markov.yaml")), Store(tmp_path)
-    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    train(cell, store, lambda *_: None, Execution(threads=1))
     record = store.record(cell.id)
     test = record["evaluations"]["test"]
     assert 0 < record["metrics"]["excess_nll"] < 0.02
@@ -550,7 +550,7 @@ def test_a_trained_run_holds_its_evaluations_and_measures_the_same_again(tmp_pat
     changes = {"trainer.precision": precision, "model.position": "Learned"}
     wanted = {"evaluate": {"lengths": [8, 16, 32], "tokens": 256}}
     cell, store = check(override(RUN, {**changes, **wanted})), Store(tmp_path)
-    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    train(cell, store, lambda *_: None, Execution(threads=1))
     record, folder = store.record(cell.id), store.directory(cell.id)
     assert (record["status"], record["flags"]) == ("ok", [])
     assert list(record["evaluations"]) == ["test", "lengths"]

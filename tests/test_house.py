@@ -14,6 +14,8 @@ ORDER = (
     "config",
     "components",
     "catalogue",
+    "locks",
+    "storage",
     "results",
     "health",
     "statistics",

@@ -17,7 +17,7 @@ from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store, sealed
-from lm.trainer import Execution, train, write_work
+from lm.trainer import Execution, train
 
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)
@@ -34,7 +34,7 @@ def silent(step: int, steps: int, loss: float) -> None:
 
 def run(out: Path, changes: dict[str, Any] | None = None, execution: Execution = QUIET) -> tuple[Cell, dict[str, Any]]:
     cell, store = check(override(RUN, changes or {})), Store(out)
-    train(write_work(cell, store), silent, execution)
+    train(cell, store, silent, execution)
     return cell, store.record(cell.id)
 
 
@@ -199,7 +199,6 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
 ) -> None:
     cell, whole = run(tmp_path / "whole", changes)
     store = Store(tmp_path / "killed")
-    work = write_work(cell, store)
     kills, last = 0, 0
 
     def kill(step: int, steps: int, loss: float) -> None:
@@ -210,7 +209,7 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
 
     for _ in range(20):
         try:
-            train(work, kill, ALWAYS)
+            train(cell, store, kill, ALWAYS)
             break
         except Killed:
             assert not store.finished(cell.id)
@@ -226,7 +225,6 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
 def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "killed")
-    work = write_work(cell, store)
 
     def killed(*_: object) -> None:
         raise Killed
@@ -235,17 +233,17 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(place, killed)
             with pytest.raises(Killed):
-                train(work, silent, QUIET)
+                train(cell, store, silent, QUIET)
     assert not store.finished(cell.id)
     monkeypatch.setattr("lm.trainer.fit", killed)  # nothing is left to train
-    train(work, silent, QUIET) if work.is_dir() else None
+    train(cell, store, silent, QUIET)
     assert comparable(store.record(cell.id)) == comparable(whole)
 
 
 def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, first = run(tmp_path)
     monkeypatch.setattr("lm.trainer.fit", lambda *_: pytest.fail("trained again"))
-    train(write_work(cell, Store(tmp_path)), silent, QUIET)
+    train(cell, Store(tmp_path), silent, QUIET)
     assert Store(tmp_path).record(cell.id) == first
 
 

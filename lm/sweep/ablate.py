@@ -15,11 +15,12 @@ from lm.evaluate import missing as lacks_lengths
 from lm.remeasure import measure_lengths
 from lm.report.write import write_report
 from lm.results import Store, read_json
+from lm.sweep.crew import train_cells
 from lm.sweep.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import Experiment, check_power
 from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
-from lm.sweep.run import default_workers, threads_each, train_cells
+from lm.sweep.run import default_workers, threads_each
 from lm.sweep.stages import settled
 from lm.sweep.tune import FOLDER, check_tuning, tune, tuned
 from lm.trainer import Execution

@@ -18,10 +18,11 @@ from lm.components import resolve
 from lm.config import InputError, override
 from lm.report.search import write_study
 from lm.results import FORMAT, Store, finite, to_json, write_atomic
+from lm.sweep.crew import train_from
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.plan import check_strategy
 from lm.sweep.progress import Display
-from lm.sweep.run import Watcher, default_workers, threads_each, train_from
+from lm.sweep.run import Watcher, default_workers, threads_each
 from lm.sweep.space import check_space
 from lm.sweep.spec import SweepSpec
 from lm.sweep.study import CELLS, METHODS, REASON, open_study
