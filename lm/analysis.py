@@ -13,6 +13,7 @@ from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
 from lm.health import faults, unhealthy
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure
+from lm.manifest import EXPERIMENT, check_shape
 from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
 from lm.statistics import rate_interval
 
@@ -102,9 +103,7 @@ def _check_manifest(manifest: Any, path: Path) -> None:
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"{path}: format {found!r}, expected {FORMAT}; it was written by another version")
-    for key, kind in {"title": str, "notes": str, "baseline": str, "seeds": list, "arms": dict}.items():
-        if not isinstance(manifest.get(key), kind):
-            raise InputError(f"{path}: {key}: expected a {kind.__name__}, found {manifest.get(key)!r}; run `lm ablate`")
+    check_shape(manifest, EXPERIMENT, path, "run `lm ablate` again")
     if manifest["baseline"] not in manifest["arms"]:
         raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
     for arm, described in manifest["arms"].items():

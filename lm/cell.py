@@ -103,8 +103,8 @@ class Run:
     evaluate: Evaluation | None = None
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must be 0 or more")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed={self.seed} must be 0 or more, and below 2**64")
 
 
 EXECUTION = frozenset(
@@ -120,6 +120,19 @@ EXECUTION = frozenset(
     )
 )
 """Trainer settings that say how a cell is run, not what it computes."""
+
+SETTINGS = {
+    "max_steps": (1, 10**12),
+    "accumulate_grad_batches": (1, 10_000),
+    "gradient_clip_val": (0, 10**12),
+    "log_every_n_steps": (1, 10**12),
+    "devices": (-1, 1024),
+    "num_nodes": (1, 1024),
+    "limit_val_batches": (0, 10**12),
+}
+"""Numbers that settings of the trainer may be."""
+
+MOST_PARAMETERS = 10**12
 
 TEXT = frozenset(("corpus", "tokenizer", "split"))
 """Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
@@ -175,15 +188,39 @@ def check(tree: Tree) -> Cell:
         )
     batch = next(iter(data.training_batches(0, 1)))
     with blame("model"), torch.device("meta"):
-        run.model(facts.vocabulary, data.context)(*(x[:1].to("meta") for x in batch.inputs))
+        model = run.model(facts.vocabulary, data.context)
+        _check_model(model, data.context)
+        model(*(x[:1].to("meta") for x in batch.inputs))
     with blame("optim"):
-        run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], config["trainer"]["max_steps"])
+        run.optim.try_out(config["trainer"]["max_steps"])
     return Cell(config, facts, identity(config, facts))
 
 
+def _check_model(model: Model, context: int) -> None:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if parameters > MOST_PARAMETERS:
+        raise ValueError(f"{parameters:z.3g} parameters, expected {MOST_PARAMETERS:z.0e} at most")
+    for module in model.modules():
+        window = getattr(module, "window", None)
+        if window is not None and window > context:
+            raise ValueError(f"window={window} must be at most the context, {context} tokens")
+
+
+def _check_settings(settings: Tree) -> None:
+    """Refuses what Lightning takes and cannot train with. Raises InputError."""
+    for name, (low, high) in SETTINGS.items():
+        value = settings[name]
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise InputError(f"trainer.{name}: expected a number from {low:,} to {high:,}, found {value}")
+    every = settings["val_check_interval"]
+    if (isinstance(every, float) and not 0 < every <= 1) or (isinstance(every, int) and every < 1):
+        raise InputError(
+            f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {every}"
+        )
+
+
 def _check_execution(run: Run, data: Data, settings: Tree) -> None:
-    if settings["max_steps"] < 1:
-        raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {settings['max_steps']}")
+    _check_settings(settings)
     with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
         trainer = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0))
     data.check_devices(trainer.world_size)

@@ -28,7 +28,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
             if not queue or queue[0].startswith("--"):
                 raise InputError(f"{argument}: needs a value, as in {argument}=VALUE")
             text = queue.pop(0)
-        overrides.append((key, parse_value(text)))
+        overrides.append((key, parse_value(text, key)))
     return kept, overrides
 
 

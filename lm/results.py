@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lm.config import InputError
+from lm.config import InputError, path_name, require_regular
 from lm.locks import Say, holder, if_free, locked, to_stderr
 from lm.storage import SAVING, named
 
@@ -164,10 +164,11 @@ def sealed(content: str) -> dict[str, Any]:
 def read_json(path: Path) -> Any:
     """The JSON in `path`. Raises InputError naming the file."""
     try:
+        require_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
 
 
@@ -180,11 +181,11 @@ class Store:
 
     def directory(self, cell: str) -> Path:
         """Where the finished cell with this id lies."""
-        return self.cells / cell
+        return self.cells / path_name(cell, "id of a cell")
 
     def work(self, cell: str) -> Path:
         """Where the cell with this id is being made."""
-        return self.cells / f".{cell}.work"
+        return self.cells / f".{path_name(cell, 'id of a cell')}.work"
 
     def finished(self, cell: str) -> bool:
         """Whether the cell has a record, whatever its status."""

@@ -65,11 +65,10 @@ class Inside:
         """What looks like a collapse, in words."""
         found = []
         for layer, entropies in enumerate(self.entropy, start=1):
-            mean = sum(entropies) / len(entropies)
-            if mean < COLLAPSED:
+            if max(entropies) < COLLAPSED:
                 found.append(
-                    f"attention of layer {layer} of {len(self.entropy)} collapsed: mean entropy {mean:z.3f} ln n, "
-                    f"under {COLLAPSED}"
+                    f"attention of layer {layer} of {len(self.entropy)} collapsed: entropy of every head at most "
+                    f"{max(entropies):z.3f} ln n, under {COLLAPSED}"
                 )
         for layer, logits in enumerate(self.largest_logit, start=1):
             if not max(logits) <= LARGEST_LOGIT:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.config import InputError
+from lm.manifest import STUDY, check_shape
 from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
 from lm.results import FORMAT, QUANTITIES, read_json
@@ -68,6 +69,7 @@ def load_study(folder: Path) -> Study:
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(f"{path}: expected a study of format {FORMAT}; it was written by another version")
+    check_shape(manifest, STUDY, path, "run `lm sweep` again")
     objectives, space = list(manifest["objectives"]), list(manifest["space"])
     rows = [
         {

@@ -52,7 +52,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
     store = Store(manner.out)
     if experiment.tuning is not None:
-        check_tuning(experiment)
+        check_tuning(experiment, manner.out)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
         missing = _missing(plan, store, manner)

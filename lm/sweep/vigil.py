@@ -49,14 +49,14 @@ class Vigil:
             if not self.stopped.spent():
                 return None
             if found in STOPPED:
-                return f"no word for {self.quiet.lasted:.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
+                return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
             return f"no word for {self.quiet.lasted:.0f} s: process {self.pid} has ended, but the fork server is silent"
         return self._quiet() if self.quiet.spent() else None
 
     def _quiet(self) -> str:
         now = self.busy(self.pid)
         known = now is not None and self.used is not None
-        used = f" and has used {now - self.used:.0f} s of a processor" if known else ""  # type: ignore[operator]
+        used = f" and has used {now - self.used:z.0f} s of a processor" if known else ""  # type: ignore[operator]
         return (
             f"no word for {self.quiet.lasted:.0f} s: process {self.pid} lives{used}; "
             "long steps, compilation and evaluation are silent"
