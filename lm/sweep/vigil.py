@@ -58,7 +58,7 @@ class Vigil:
         known = now is not None and self.used is not None
         used = f" and has used {now - self.used:z.0f} s of a processor" if known else ""  # type: ignore[operator]
         return (
-            f"no word for {self.quiet.lasted:.0f} s: process {self.pid} lives{used}; "
+            f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} lives{used}; "
             "long steps, compilation and evaluation are silent"
         )
 
