@@ -96,7 +96,7 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> Facts:
 
 
 def check_pairs(folder: Path, facts: Facts) -> None:
-    """Raises DamageError where an entry does not hold the pairs and the tokenizer of `facts`, or its parts do not agree."""
+    """Raises DamageError for an entry without the pairs and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     expected = {key: getattr(facts, key) for key in ("fingerprint", "tokenizer", "vocabulary", "documents", "bytes")}
     # How many are too long depends on the context, and is counted anew each time.

@@ -101,7 +101,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
 
 
 def check_entry(folder: Path, facts: Facts) -> None:
-    """Raises DamageError where an entry does not hold the text and the tokenizer of `facts`, or its parts do not agree."""
+    """Raises DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     for key, value in asdict(facts).items():
         if key != "folder" and value != {} and stored.get(key) != value:
