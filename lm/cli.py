@@ -9,8 +9,10 @@ from typing import Any
 from lm.arguments import parser
 from lm.commands import COMMANDS, INTERRUPTED, SETTABLE
 from lm.config import InputError, nearest, parse_value
+from lm.storage import BROKEN, REFUSED, explain
 
 BAD_INPUT = 2
+UNDONE = 1
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -59,9 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return _nobody_reads()
+        if error.errno not in BROKEN | REFUSED:
+            raise
+        print(f"lm: {explain(error)}", file=sys.stderr)
+        return UNDONE if error.errno in BROKEN else BAD_INPUT
+
+
+def _nobody_reads() -> int:
+    """The exit code of a command whose output nobody reads to its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _by_signal(error: SystemExit) -> bool:

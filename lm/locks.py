@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 Say = Callable[[str], None]
 """Told in a line what is waited for."""
 
-FIRST_SECONDS = 5.0
+FIRST_SECONDS = 8.0
 """Of waiting, before a word is said of it."""
 
 STOPPED = frozenset("Tt")
@@ -38,8 +38,8 @@ class Patience:
         clock: of the seconds.
     """
 
-    def __init__(self, first: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.first = FIRST_SECONDS if first is None else first
+    def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.first = first
         self.clock = clock
         self.restart()
 
@@ -118,7 +118,7 @@ def _sign(path: Path) -> None:
 @contextlib.contextmanager
 def locked(path: Path, what: str, say: Say = to_stderr) -> Iterator[None]:
     """Holds the lock at `path` after waiting for who holds it, and says so where that lasts: `what` is waited for."""
-    lock, patience = FileLock(path), Patience()
+    lock, patience = FileLock(path), Patience(FIRST_SECONDS)
     while True:
         try:
             lock.acquire(timeout=patience.left)

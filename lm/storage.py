@@ -10,11 +10,10 @@ from typing import Any
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 BROKEN = frozenset((*FULL, errno.EROFS, errno.EIO, errno.ESTALE))
-"""What a disk may do to a run at any time. Whatever else cannot be written is for who gave the command to mend."""
+"""What a disk may do to a run at any time."""
 
-REFUSED = frozenset(
-    (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EFBIG)
-)
+REFUSED = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG))
+"""What keeps a file from being written until somebody changes what was asked for, or what lies there."""
 
 
 def trouble(error: BaseException | None) -> OSError | None:
@@ -29,20 +28,17 @@ def trouble(error: BaseException | None) -> OSError | None:
 
 
 def named(error: OSError, path: object) -> OSError:
-    """The error with the file that it is about, which the system does not always name."""
-    return OSError(error.errno if error.errno is not None else errno.ENOSPC, _reason(error), str(path))
+    """The error with the file that it is about; numpy leaves out the number where a disk takes no more."""
+    number = errno.ENOSPC if error.errno is None else error.errno
+    return OSError(number, error.strerror or str(error) or os.strerror(number), str(path))
 
 
 def explain(error: OSError) -> str:
     """The error in a line: where, what, and what to do about it."""
-    where = f"{error.filename}: " if error.filename is not None else ""
-    remedy = "; the same command takes up where this one stopped" if error.errno in BROKEN else ""
-    room = "make room" if error.errno in FULL else "mend it"
-    return f"{where}{_reason(error)}" + (f": {room}{remedy}" if remedy else "")
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or " ".join(str(error).split()) or type(error).__name__
+    where = "" if error.filename is None else f"{error.filename}: "
+    room = "; make room" if error.errno in FULL else ""
+    again = "; the same command takes up where this one stopped" if error.errno in BROKEN else ""
+    return f"{where}{error.strerror}{room}{again}"
 
 
 # checkpoints ---------------------------------------------------------------------------------------------------------

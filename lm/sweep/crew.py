@@ -17,6 +17,9 @@ from lm.sweep.run import UNKNOWN, Listed, Running, Source, Watcher
 from lm.sweep.vigil import Late
 from lm.trainer import Execution, fail
 
+PRELOAD = ["lm.trainer"]
+"""What the fork server imports, once for all."""
+
 ATTEMPTS = 2
 """A process killed from outside is started again, from its checkpoint, before the cell counts as failed."""
 
@@ -44,7 +47,7 @@ class Crew:
     def __init__(self, source: Source, store: Store, watcher: Watcher, execution: Execution) -> None:
         self.source, self.store, self.watcher, self.execution = source, store, watcher, execution
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["lm.trainer"])
+        self.context.set_forkserver_preload(PRELOAD)
         self.running: list[Running] = []
         self.again: list[Planned] = []
         self.attempts: Counter[str] = Counter()
@@ -153,10 +156,9 @@ class Crew:
     def _outcome(self, one: Running) -> tuple[bool, dict[str, Any] | None]:
         """Whether the cell is to be started again, and otherwise its record, None where it was interrupted."""
         cell, code, again = one.planned.cell, one.process.exitcode, self.execution.again
-        if self.store.finished(cell.id):
-            record = self.store.record(cell.id)
-            if record != one.before or not self.store.pending(cell.id, again):
-                return False, record
+        found = self.store.record(cell.id) if self.store.finished(cell.id) else None
+        if found is not None and (found != one.before or not self.store.pending(cell.id, again)):
+            return False, found
         if one.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
             return False, {"status": "pruned", "error": f"stopped after step {one.step}"}
         if code in (0, -signal.SIGINT, -signal.SIGTERM):

@@ -1,9 +1,10 @@
 """Watches over processes that say nothing: stopped, at work on something long, or gone without anybody saying so."""
 
 import threading
+import time
 from collections.abc import Callable
 
-from lm.locks import ENDED, STOPPED, Patience, Say, busy_seconds, state
+from lm.locks import ENDED, FIRST_SECONDS, STOPPED, Patience, Say, busy_seconds, state
 
 QUIET_SECONDS = 60.0
 """Of silence before a word is said of a process that is not stopped: long steps, compilation and evaluation are silent
@@ -23,15 +24,14 @@ class Vigil:
     def __init__(
         self,
         pid: int,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
         state: Callable[[int], str | None] = state,
         busy: Callable[[int], float | None] = busy_seconds,
     ) -> None:
         self.pid = pid
         self.state = state
         self.busy = busy
-        clocked = {} if clock is None else {"clock": clock}
-        self.stopped, self.quiet = Patience(**clocked), Patience(QUIET_SECONDS, **clocked)
+        self.stopped, self.quiet = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
         self.used = busy(pid)
 
     def word(self) -> None:
@@ -55,8 +55,7 @@ class Vigil:
 
     def _quiet(self) -> str:
         now = self.busy(self.pid)
-        known = now is not None and self.used is not None
-        used = f" and has used {now - self.used:z.0f} s of a processor" if known else ""  # type: ignore[operator]
+        used = "" if now is None or self.used is None else f" and has used {now - self.used:z.0f} s of a processor"
         return (
             f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} lives{used}; "
             "long steps, compilation and evaluation are silent"
@@ -73,7 +72,7 @@ class Late:
         self.thread = threading.Thread(target=self._wait, daemon=True)
 
     def _wait(self) -> None:
-        patience = Patience()
+        patience = Patience(FIRST_SECONDS)
         while not self.over.wait(patience.left):
             if patience.spent():
                 self.say(self.line)
