@@ -50,7 +50,7 @@ class Vigil:
                 return None
             if found in STOPPED:
                 return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
-            return f"no word for {self.quiet.lasted:.0f} s: process {self.pid} has ended, but the fork server is silent"
+            return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} has ended; the fork server is silent"
         return self._quiet() if self.quiet.spent() else None
 
     def _quiet(self) -> str:
