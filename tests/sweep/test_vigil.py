@@ -65,7 +65,7 @@ def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
 
 def test_an_end_that_nobody_reports_is_told_of() -> None:
     machine = Machine("Z")
-    assert "has ended, but the fork server is silent" in heard(machine.vigil(), machine, 9)[8]
+    assert "has ended; the fork server is silent" in heard(machine.vigil(), machine, 9)[8]
 
 
 @pytest.mark.parametrize("state", [None, "R"])
