@@ -60,14 +60,16 @@ def answer(results: Results, claim: Claim) -> Answer:
     if not numbers:
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
-    if claim.exact:
-        found = _on_every_seed(claim, numbers)
-    elif claim.relation in ("less", "greater"):
-        found = _of_mean(claim, numbers)
-    else:
-        found = _of_median(claim, numbers)
+    found = decide(claim, numbers)
     parts = [*_lost(results, claim, len(numbers)), *([found.note] if found.note else [])]
     return replace(found, note="; ".join(parts))
+
+
+def decide(claim: Claim, numbers: list[float]) -> Answer:
+    """What one number a seed says of a claim."""
+    if claim.exact:
+        return _on_every_seed(claim, numbers)
+    return _of_mean(claim, numbers) if claim.relation in ("less", "greater") else _of_median(claim, numbers)
 
 
 def corrected(given: Sequence[Answer]) -> list[Answer]:

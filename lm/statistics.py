@@ -155,7 +155,12 @@ def sign_test_p(sample: Sequence[float], bound: float, side: Literal["less", "gr
     if not len(sample):
         return math.nan
     beyond = sum(value < bound if side == "less" else value > bound for value in sample)
-    return float(stats.binom.sf(beyond - 1, len(sample), 0.5))
+    return _heads(beyond, len(sample))
+
+
+def _heads(least: int, coins: int) -> float:
+    """The chance that of so many fair coins at least so many show heads."""
+    return sum(math.comb(coins, heads) for heads in range(least, coins + 1)) / 2**coins
 
 
 def median_interval(sample: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
@@ -166,7 +171,7 @@ def median_interval(sample: Sequence[float], level: float = ALPHA) -> tuple[floa
     if not len(sample):
         return math.nan, math.nan
     ordered, n = sorted(sample), len(sample)
-    place = sum(float(stats.binom.cdf(k, n, 0.5)) <= level for k in range(n))
+    place = sum(_heads(n - k, n) <= level for k in range(n))
     return (float(ordered[place - 1]), float(ordered[-place])) if place else (-math.inf, math.inf)
 
 
