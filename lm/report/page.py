@@ -85,7 +85,7 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     lines += _listed(
         [
             "Detectable: the smallest difference that the test would find four times in five, with as many seeds and "
-            "as much noise. table.csv has bootstrap intervals (BCa) and unadjusted p as well."
+            "as much noise. table.csv has Student's 95 % intervals of all, bootstrap intervals (BCa) and unadjusted p."
         ]
     )
     return "\n".join(lines).rstrip("\n") + "\n"

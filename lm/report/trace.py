@@ -36,7 +36,7 @@ def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
         pairs = [pair for pair in pairs if math.isfinite(pair)]
         low, high = t_interval(pairs)
         mean = sum(pairs) / len(pairs) if pairs else math.nan
-        interval = "" if math.isnan(low) else f" [{low:+z.6g}, {high:+z.6g}]"
+        interval = "" if math.isnan(low) else f" [{low:+z.6g}, {high:+z.6g}] (Student's 95 %)"
         say(f"difference to {baseline}, paired: {mean:+z.6g}{interval}, n = {len(pairs)}")
     changes = results.manifest["arms"][arm]["changes"]
     say("differs from the baseline in: " + ("nothing" if not changes else ""))
