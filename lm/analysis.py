@@ -1,5 +1,6 @@
 """From records to paired comparisons. Reads results only and imports no torch."""
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -69,6 +70,16 @@ class Results:
         baseline = self.manifest["baseline"]
         found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
         return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
+
+    @functools.cached_property
+    def health(self) -> dict[str, str]:
+        """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
+        return {
+            arm: unhealthy(
+                [faults(record, _curve(self, record)) for record in self.of(arm) if record["status"] == "ok"]
+            )
+            for arm in self.arms
+        }
 
     def of(self, arm: str) -> list[Record]:
         """The records of an arm, in the order of the seeds."""
@@ -185,7 +196,7 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    judged, ill = _judged(results), health(results)
+    judged, ill = _judged(results), results.health
     for quantity in quantities(results):
         for arm in results.arms:
             found = judged.get((arm, quantity)) or _described(results, arm, quantity)
@@ -194,21 +205,11 @@ def compare(results: Results) -> pd.DataFrame:
             if reason:
                 row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
             said = found.verdict + (_survivors(results, row) if (arm, quantity) in judged else "")
-            row["verdict"] = (reason or said) + (_illness(results, arm, ill) if (arm, quantity) in judged else "")
+            row["verdict"] = (reason or said) + (_illness(results, arm) if (arm, quantity) in judged else "")
             well = not ill[arm] and not ill[results.arms[0]]
             row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def health(results: Results) -> dict[str, str]:
-    """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
-    return {
-        arm: unhealthy(
-            [faults(record, _curve(results, record)) for record in results.of(arm) if record["status"] == "ok"]
-        )
-        for arm in results.arms
-    }
 
 
 def _curve(results: Results, record: Record) -> pd.DataFrame | None:
@@ -219,9 +220,9 @@ def _curve(results: Results, record: Record) -> pd.DataFrame | None:
     return pd.read_csv(path, index_col="step", usecols=lambda name: name in ("step", "train_loss", "validation_nll"))
 
 
-def _illness(results: Results, arm: str, ill: Mapping[str, str]) -> str:
+def _illness(results: Results, arm: str) -> str:
     """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
-    baseline = results.arms[0]
+    baseline, ill = results.arms[0], results.health
     if arm == baseline:
         return ""
     sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]

@@ -61,7 +61,7 @@ def answer(results: Results, claim: Claim) -> Answer:
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
     found = decide(claim, numbers)
-    parts = [*_lost(results, claim, len(numbers)), *([found.note] if found.note else [])]
+    parts = [*_lost(results, claim, len(numbers)), *_unhealthy(results, claim), *([found.note] if found.note else [])]
     return replace(found, note="; ".join(parts))
 
 
@@ -133,6 +133,12 @@ def _of_median(claim: Claim, numbers: list[float]) -> Answer:
     elif len(numbers) < needed:
         verdict, note = "not enough seeds", f"{needed} could decide"
     return Answer(claim, verdict, float(np.median(numbers)), *median_interval(numbers), len(numbers), note, p)
+
+
+def _unhealthy(results: Results, claim: Claim) -> list[str]:
+    """What makes the runs of the claim's arms unfit to be compared. A claim about every seed asks nothing of them."""
+    ill = {} if claim.exact else results.health
+    return [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
 
 
 def _lost(results: Results, claim: Claim, entered: int) -> list[str]:

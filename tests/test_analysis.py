@@ -544,9 +544,9 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"title": None}, "title: expected a str"),
-        ({"seeds": 6}, "seeds: expected a list"),
-        ({"arms": []}, "arms: expected a dict"),
+        ({"title": None}, "title: is damaged, found None"),
+        ({"seeds": 6}, "seeds: is damaged, found 6"),
+        ({"arms": []}, "arms: is damaged, found \\[\\]"),
         ({"baseline": "gone"}, "no arm 'gone'"),
         ({"seeds": [0, 99]}, "arms.base.cells: expected a cell for each"),
     ],

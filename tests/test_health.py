@@ -12,6 +12,8 @@ import pytest
 
 from lm import health
 from lm.analysis import compare, load
+from lm.answers import answer
+from lm.claims import Claim
 from lm.health import faults, last_tenth, unhealthy
 from lm.report.tables import summary
 
@@ -182,6 +184,14 @@ def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
     assert bold == [False, not ill]
     expected = {name: "most steps are clipped" if name == ill else "healthy" for name in ("base", "arm")}
     assert {name: row[columns.index("health")] for name, row in by_arm.items()} == expected
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_to_a_claim_says_that_an_arm_was_unhealthy(experiment: MakeExperiment, exact: bool) -> None:
+    results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("base")))
+    found = answer(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
+    assert found.verdict == "reproduced"
+    assert found.note == ("" if exact else "base unhealthy: most steps are clipped")
 
 
 def test_the_curve_of_a_run_is_looked_at(experiment: MakeExperiment) -> None:
