@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,6 +238,20 @@ def test_an_array_that_is_stored_in_part_is_a_full_disk() -> None:
     with pytest.raises(OSError, match="/dev/full") as caught:
         write_array(Path("/dev/full"), np.zeros(100_000))
     assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("lost", [1, 20_000])
+def test_an_array_whose_last_bytes_find_no_room_is_no_array(tmp_path: Path, lost: int) -> None:
+    ids = np.arange(8000)
+    write_array(tmp_path / "whole.npy", ids)
+    assert np.array_equal(np.load(tmp_path / "whole.npy"), ids)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "whole.npy").stat().st_size - lost, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cut\.npy"):
+            write_array(tmp_path / "cut.npy", ids)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_command_says_so_in_a_line(
