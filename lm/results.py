@@ -257,6 +257,8 @@ class Store:
         work, directory = self.work(cell), self.directory(cell)
         if not (work / "record.json").is_file():
             return
+        if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
+            os.replace(work / "final.ckpt", work / "last.ckpt")
         for name in WORK_FILES:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(work / name)

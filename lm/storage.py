@@ -28,9 +28,8 @@ def trouble(error: BaseException | None) -> OSError | None:
 
 
 def named(error: OSError, path: object) -> OSError:
-    """The error with the file that it is about; numpy leaves out the number where a disk takes no more."""
-    number = errno.ENOSPC if error.errno is None else error.errno
-    return OSError(number, error.strerror or str(error) or os.strerror(number), str(path))
+    """The error with the file that it is about, which the system leaves out where writing fails."""
+    return OSError(error.errno, error.strerror or str(error), str(path))
 
 
 def explain(error: OSError) -> str:

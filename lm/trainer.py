@@ -1,6 +1,5 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
-import os
 import shutil
 import sys
 import time
@@ -168,9 +167,6 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
 
 def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> Record:
     """Makes the work folder a finished cell with a record of `outcome`."""
-    final = store.work(cell.id) / "final.ckpt"
-    if final.is_file():
-        os.replace(final, final.with_name("last.ckpt"))
     record = {
         "format": FORMAT,
         "id": cell.id,

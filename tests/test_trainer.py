@@ -1,6 +1,7 @@
 """One cell from configuration to record: trained as a bare loop would train it, resumed as if never stopped."""
 
 import csv
+import errno
 import json
 import math
 from pathlib import Path
@@ -17,7 +18,7 @@ from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store, sealed
-from lm.trainer import Execution, train
+from lm.trainer import Execution, fail, train
 
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)
@@ -238,6 +239,64 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
     monkeypatch.setattr("lm.trainer.fit", killed)  # nothing is left to train
     train(cell, store, silent, QUIET)
     assert comparable(store.record(cell.id)) == comparable(whole)
+
+
+@pytest.mark.parametrize(
+    "place", ["lm.recorder.save", "lm.recorder.write_atomic", "lm.trainer.write_atomic", "lm.results.write_atomic"]
+)
+def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(place, full)
+        with pytest.raises(OSError, match="No space left on device"):
+            train(cell, store, silent, ALWAYS)
+    assert not store.finished(cell.id)
+    train(cell, store, silent, ALWAYS)
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
+
+
+def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "cut")
+
+    def kill(step: int, steps: int, loss: float) -> None:
+        if step > 6:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(cell, store, kill, ALWAYS)
+    checkpoint = store.work(cell.id) / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    capsys.readouterr()
+    train(cell, store, silent, ALWAYS)
+    assert capsys.readouterr().err == f"{checkpoint}: damaged; the cell begins anew\n"
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert not store.record(cell.id)["provenance"]["resumed"]
+
+
+def test_who_does_not_hold_a_cell_writes_nothing_of_it(tmp_path: Path) -> None:
+    cell, store = check(RUN), Store(tmp_path)
+    with store.lock(cell.id):
+        assert fail(cell, store, "process killed by SIGKILL", 1.0) is None
+        assert not store.work(cell.id).exists()
+    assert not store.finished(cell.id)
+    record = fail(cell, store, "process killed by SIGKILL", 1.0)
+    assert record is not None
+    assert record["status"] == "failed"
+    assert store.record(cell.id) == record
+    assert fail(cell, store, "another", 1.0) == record, "a finished cell stays what it is"
+    again = fail(cell, store, "another", 1.0, again=True)
+    assert again is not None
+    assert again["error"] == "another"
 
 
 def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

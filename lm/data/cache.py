@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,9 +171,10 @@ def check_ids(ids: np.ndarray, name: str, vocabulary: int) -> None:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Stores an array; numpy gives no reason where a disk takes only the beginning."""
+    """Stores an array by Python's own writing, which tells of every byte that a disk does not take."""
     try:
-        np.save(path, array, allow_pickle=False)
+        with path.open("wb") as file:
+            np.lib.format.write_array(SimpleNamespace(write=file.write), array, allow_pickle=False)
     except OSError as error:
         raise named(error, path) from error
 
