@@ -15,6 +15,7 @@ ORDER = (
     "components",
     "catalogue",
     "locks",
+    "signals",
     "storage",
     "results",
     "statistics",
