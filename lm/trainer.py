@@ -22,6 +22,7 @@ from lm.module import LanguageModel
 from lm.provenance import provenance
 from lm.recorder import Judge, Recorder, Report, go_on
 from lm.results import FORMAT, Record, Store, finite, read_json, to_json, write_atomic
+from lm.signals import by_signal
 from lm.storage import intact, trouble
 
 
@@ -89,7 +90,9 @@ def train(
                 shutil.rmtree(work)
                 return
             outcome = evaluated(cell, work, read_json(work / "outcome.json"))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and by_signal(error):
+                raise
             if (broken := trouble(error)) is not None:
                 raise broken from error
             outcome = failure(f"{type(error).__name__}: {error}", traceback.format_exc())

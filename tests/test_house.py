@@ -17,6 +17,7 @@ ORDER = (
     "components",
     "catalogue",
     "locks",
+    "signals",
     "storage",
     "results",
     "health",

@@ -318,6 +318,26 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> N
     json.dumps(record, allow_nan=False)
 
 
+EXITS = """
+import sys
+from lm.model.mlp import ReLU
+
+class Exits(ReLU):
+    \"\"\"Leaves once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            sys.exit(0)
+        return super().forward(x_btd)
+"""
+
+
+def test_a_component_that_exits_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_exits.py").write_text(EXITS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _, record = run(tmp_path, {"model.mlp": "user_exits.Exits"})
+    assert (record["status"], record["error"]) == ("failed", "SystemExit: 0")
+
+
 BROKEN = """
 import torch
 from lm.model.mlp import ReLU

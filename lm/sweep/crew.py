@@ -112,14 +112,16 @@ class Crew:
         ready = wait([*sources, *(r.process.sentinel for r in self.running if not r.orphan)], timeout=1.0)
         for pipe in ready:
             if isinstance(pipe, Connection):
-                try:
-                    kind, *message = pipe.recv()
-                    sources[pipe].vigil.word()
-                    self._answer(sources[pipe], kind, message)
-                except (EOFError, OSError):
-                    pipe.close()
+                self._hear(sources[pipe])
 
-    def _answer(self, one: Running, kind: str, message: list[Any]) -> None:
+    def _hear(self, one: Running) -> None:
+        """Takes in one message, or that there will be no more."""
+        try:
+            kind, *message = one.pipe.recv()
+        except (EOFError, OSError):
+            one.pipe.close()
+            return
+        one.vigil.word()
         if kind == "progress":
             one.heard(*message)
         elif kind == "waiting":
@@ -130,28 +132,23 @@ class Crew:
             one.step = max(one.step, message[0])
             goes_on = self.source.judge(one.planned, *message)
             one.stopped = not goes_on
-            one.pipe.send(goes_on)
+            with contextlib.suppress(OSError):  # it has ended since
+                one.pipe.send(goes_on)
 
     def _end(self, one: Running) -> None:
         """Deals with a process that has ended: starts it again, or tells what became of the cell."""
-        self._hear_out(one)
+        while not one.pipe.closed and one.pipe.poll():
+            self._hear(one)
         one.process.join()
         one.pipe.close()
+        self.broken = self.broken or one.broken
         again, record = self._outcome(one)
         if again:
             self.again.append(one.planned)
             return
         self.interrupted += record is None
-        self.broken = self.broken or one.broken
         self.watcher.finished(one.planned, record, time.monotonic() - one.started)
         self.source.ended(one.planned, record)
-
-    def _hear_out(self, one: Running) -> None:
-        """Takes in what a process said last."""
-        with contextlib.suppress(EOFError, OSError):
-            while not one.pipe.closed and one.pipe.poll():
-                kind, *message = one.pipe.recv()
-                self._answer(one, kind, message)
 
     def _outcome(self, one: Running) -> tuple[bool, dict[str, Any] | None]:
         """Whether the cell is to be started again, and otherwise its record, None where it was interrupted."""
@@ -161,7 +158,7 @@ class Crew:
             return False, found
         if one.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
             return False, {"status": "pruned", "error": f"stopped after step {one.step}"}
-        if code in (0, -signal.SIGINT, -signal.SIGTERM):
+        if one.broken is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
             return False, None
         if code == UNKNOWN:
             self.attempts[cell.id] -= 1
