@@ -14,6 +14,7 @@ ORDER = (
     "config",
     "components",
     "catalogue",
+    "damage",
     "results",
     "health",
     "statistics",
