@@ -559,13 +559,3 @@ def test_a_manifest_that_was_changed_by_hand_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(InputError, match=words):
         load(folder)
-
-
-def test_a_record_that_lost_a_part_is_named(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": BASE, "arm": BETTER})
-    path = folder.parent / "cells" / "arm-2" / "record.json"
-    record = json.loads(path.read_text())
-    del record["status"]
-    path.write_text(json.dumps(record))
-    with pytest.raises(InputError, match=r"arm-2/record.json: has no status; train the cell again"):
-        load(folder)

@@ -19,6 +19,7 @@ ORDER = (
     "locks",
     "signals",
     "storage",
+    "damage",
     "results",
     "health",
     "manifest",
