@@ -112,7 +112,7 @@ def load(folder: Path) -> Results:
             results.records[arm, int(seed)] = None
             try:
                 if store.finished(cell):
-                    results.records[arm, int(seed)] = store.record(cell)
+                    results.records[arm, int(seed)] = store.record(cell, needed=True)
             except DamagedError as error:
                 results.damaged[arm, int(seed)] = error.wrong
         results.broken.update(_broken(results, arm))

@@ -78,8 +78,8 @@ def of_record(record: Any, needed: bool = True) -> str:
     for path, part in PARTS.items():
         if (found := at(record, path)) is not None and not part.fits(found):
             return f"{path}: expected {part.words}, found {shown(found)}"
-    lost = [path for path in ALWAYS + (IF_OK if record.get("status") == "ok" else ()) if at(record, path) is None]
-    if lost and needed:
+    parts = ALWAYS + (IF_OK if record.get("status") == "ok" else ()) if needed else ("status",)
+    if lost := [path for path in parts if at(record, path) is None]:
         return f"has no {', '.join(lost)}"
     wrong: Iterator[str] = itertools.chain(
         *(_named_numbers(record.get(part) or {}, part) for part in ("metrics", "cost")),

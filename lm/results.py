@@ -198,8 +198,8 @@ class Store:
         """Whether an earlier, unfinished try left a checkpoint."""
         return (self.work(cell) / "last.ckpt").is_file()
 
-    def record(self, cell: str) -> Record:
-        """The record of a finished cell.
+    def record(self, cell: str, needed: bool = False) -> Record:
+        """The record of a finished cell; with `needed` one that holds all that reports need.
 
         Raises:
             InputError: where it comes from another version.
@@ -216,7 +216,7 @@ class Store:
                 f"{path}: record format {found!r}, expected {FORMAT}; "
                 "it was written by another version: use that version, or another --out"
             )
-        wrong = of_record(record) if found == FORMAT else f"format: expected {FORMAT}, found {found!r}"
+        wrong = of_record(record, needed) if found == FORMAT else f"format: expected {FORMAT}, found {found!r}"
         if wrong:
             raise DamagedError(wrong, path)
         return dict(record)

@@ -107,7 +107,7 @@ def test_a_damaged_record_is_named_and_enters_nothing(
     file = Store(folder.parent).directory("arm-1") / "record.json"
     file.write_text(json.dumps({**changed(path, value), "id": value if path == "id" else "arm-1"}))
     with pytest.raises(DamagedError, match=words):
-        Store(folder.parent).record("arm-1")
+        Store(folder.parent).record("arm-1", needed=True)
     assert_left_out(load(folder), str(file), words)
 
 

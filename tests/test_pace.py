@@ -82,13 +82,13 @@ def test_flops_that_nobody_counted_are_left_out(experiment: MakeExperiment) -> N
 def test_seeds_without_a_curve_or_with_other_text_are_left_out(experiment: MakeExperiment) -> None:
     def other(arm: str, seed: int, record: dict[str, Any]) -> None:
         if (arm, seed) == ("arm", 1):
-            record["evaluated"]["tokens"] = 7
+            record["evaluated"]["tokens"], record["reliability"] = 7, None
 
     results = with_curves(experiment, {"base": [BASE] * 3, "arm": [BASE] * 3}, other)
-    write_atomic(store.history("arm-2"), "step,train_loss\n10,1.0\n")
+    write_atomic(results.store.history("arm-2"), "step,train_loss\n10,1.0\n")
     assert pace(results)[0].seeds == 1
     for seed in range(3):
-        write_atomic(store.history(f"base-{seed}"), "step,train_loss\n10,1.0\n")
+        write_atomic(results.store.history(f"base-{seed}"), "step,train_loss\n10,1.0\n")
     assert pace(results) == []
 
 
