@@ -45,9 +45,9 @@ class Comparison:
     """Paired differences of an arm to the baseline, and what was found in them; NaN for what was not asked.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
-    difference that these seeds would have shown four times in five, as the test is corrected. `p_adjusted` and `q` are
-    p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in stages finds a
-    difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
+    difference that these seeds would have shown four times in five, at the level of a confirmatory test. `p_adjusted`
+    and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in stages finds
+    a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
     """
 
     differences: Sequence[float]
@@ -181,7 +181,6 @@ def explore(family: Sequence[Comparison]) -> None:
     adjusted, equivalent = benjamini_hochberg([one.p for one in family]), benjamini_hochberg(_equivalence(family))
     for one, q, p_equivalent in zip(family, adjusted, equivalent, strict=True):
         one.q, one.p_equivalent = q, p_equivalent
-        _could_show(one, ALPHA / _tested(family))
         one.verdict = f"exploratory: {_explored(one)}"
 
 
