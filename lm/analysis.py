@@ -1,5 +1,6 @@
 """From records to paired comparisons. Reads results only and imports no torch."""
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,7 +12,8 @@ import pandas as pd
 
 from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
-from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure
+from lm.health import faults, unhealthy
+from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure, plain
 from lm.manifest import EXPERIMENT, check_shape
 from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
 from lm.statistics import rate_interval
@@ -43,6 +45,11 @@ class Results:
         return str(self.manifest.get("metric", HEADLINE))
 
     @property
+    def judged(self) -> list[str]:
+        """The quantities that may have a verdict: the headline, and those declared beside it."""
+        return list(dict.fromkeys([self.headline, *self.manifest.get("secondary", [])]))
+
+    @property
     def confirmatory(self) -> list[str]:
         """The arms whose comparisons are tested together; all, where the manifest does not say."""
         return [arm for arm in self.arms[1:] if arm in self.manifest.get("confirmatory", self.arms)]
@@ -63,6 +70,16 @@ class Results:
         baseline = self.manifest["baseline"]
         found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
         return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
+
+    @functools.cached_property
+    def health(self) -> dict[str, str]:
+        """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
+        return {
+            arm: unhealthy(
+                [faults(record, _curve(self, record)) for record in self.of(arm) if record["status"] == "ok"]
+            )
+            for arm in self.arms
+        }
 
     def of(self, arm: str) -> list[Record]:
         """The records of an arm, in the order of the seeds."""
@@ -153,15 +170,15 @@ def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> 
 
 
 def quantities(results: Results) -> list[str]:
-    """Every quantity that a run measured, in the order of the tables, those at a length last; the headline always."""
-    measured = {results.headline}
+    """Every quantity that a run measured, in the order of the tables, those at a length last; the judged always."""
+    measured = set(results.judged)
     for record in results.records.values():
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
             measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
     known = [name for name in QUANTITIES if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
-    first = [results.headline] if results.headline not in (*known, *lengths) else []
+    first = [name for name in results.judged if name not in (*known, *lengths)]
     return [*first, *known, *lengths]
 
 
@@ -173,50 +190,84 @@ def _by_length(name: str) -> tuple[str, int]:
 def compare(results: Results) -> pd.DataFrame:
     """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
 
-    Diverged and failed cells are counted, and enter no mean. Confirmatory arms are tested together, and so are the
-    exploratory ones, for each quantity. A verdict is withheld where the arms differ in more than what they compare.
+    Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
+    comparisons of all confirmatory arms in all of them together, and so are the exploratory ones. Other quantities have
+    no verdict. One is withheld where the arms differ in more than what they compare; one over an unhealthy arm says so,
+    and is never bold.
     """
     rows: list[dict[str, Any]] = []
+    judged, ill = _judged(results), results.health
     for quantity in quantities(results):
-        judged = _judged(results, quantity)
         for arm in results.arms:
-            row = _row(results, arm, quantity) | _columns(judged[arm])
+            found = judged.get((arm, quantity)) or _described(results, arm, quantity)
+            row = _row(results, arm, quantity) | _columns(found)
             reason = withheld(results, arm, quantity)
             if reason:
-                row |= {"p_holm": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
-            row["verdict"] = reason or judged[arm].verdict + _survivors(results, row)
+                row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
+            said = found.verdict + (_survivors(results, row) if (arm, quantity) in judged else "")
+            row["verdict"] = (reason or said) + (_illness(results, arm) if (arm, quantity) in judged else "")
+            well = not ill[arm] and not ill[results.arms[0]]
+            row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _judged(results: Results, quantity: str) -> dict[str, Comparison]:
-    """The comparison of each arm, judged within its family; the baseline's is empty."""
-    adaptive = results.manifest.get("adaptive") if quantity == results.headline else None
-    better, margin = describe(quantity).better, results.manifest.get("margin", {}).get(quantity)
-    closely = quantity == results.headline
-    families = {"confirmatory": results.confirmatory, "exploratory": results.exploratory}
+def _curve(results: Results, record: Record) -> pd.DataFrame | None:
+    """The losses of a run by step; None where its curve was not kept."""
+    path = results.store.history(record["id"])
+    if not path.is_file():
+        return None
+    return pd.read_csv(path, index_col="step", usecols=lambda name: name in ("step", "train_loss", "validation_nll"))
 
-    def differences(arm: str, confirmatory: bool) -> list[float]:
-        return _differences(results, arm, quantity, in_stages=bool(adaptive) and confirmatory)
 
-    judged = {
-        name: [measure(differences(arm, name == "confirmatory"), len(arms), closely) for arm in arms]
-        for name, arms in families.items()
-    }
+def _illness(results: Results, arm: str) -> str:
+    """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
+    baseline, ill = results.arms[0], results.health
+    if arm == baseline:
+        return ""
+    sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]
+    return f" ({'; '.join(sides)})" if sides else ""
+
+
+def _judged(results: Results) -> dict[tuple[str, str], Comparison]:
+    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+    adaptive = results.manifest.get("adaptive")
+    confirmatory, exploratory = (
+        {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
+        for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
+    )
     if adaptive:
-        confirm_in_stages(judged["confirmatory"], better, margin, adaptive)
+        confirm_in_stages(list(confirmatory.values()), adaptive)
     else:
-        confirm(judged["confirmatory"], better, margin)
-    explore(judged["exploratory"], margin)
-    found = {results.manifest["baseline"]: Comparison([])}
-    for name, arms in families.items():
-        found |= dict(zip(arms, judged[name], strict=True))
-    return found
+        confirm(list(confirmatory.values()))
+    explore(list(exploratory.values()))
+    return confirmatory | exploratory
+
+
+def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
+    return measure(
+        _differences(results, arm, quantity, in_stages), describe(quantity).better, _margin(results, quantity)
+    )
+
+
+def _described(results: Results, arm: str, quantity: str) -> Comparison:
+    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    if arm == results.manifest["baseline"]:
+        return Comparison([], verdict="baseline")
+    return plain(_differences(results, arm, quantity, in_stages=False))
+
+
+def _margin(results: Results, quantity: str) -> float:
+    return float(results.manifest.get("margin", {}).get(quantity, math.nan))
+
+
+INNER = ("differences", "better", "margin")
+"""What a comparison knows of itself that is no column of its own."""
 
 
 def _columns(found: Comparison) -> dict[str, Any]:
     """A comparison as columns of the table."""
-    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "differences"}
+    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in INNER}
     return {"pairs": len(found.differences), "difference": found.mean, **columns}
 
 
@@ -238,7 +289,7 @@ def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
         "lost_high": high,
         "mean": float(np.mean(values)) if values else math.nan,
         "sd": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-        "margin": results.manifest.get("margin", {}).get(quantity, math.nan),
+        "margin": _margin(results, quantity),
     }
 
 

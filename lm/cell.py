@@ -199,7 +199,7 @@ def check(tree: Tree) -> Cell:
 def _check_model(model: Model, context: int) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS:
-        raise ValueError(f"{parameters:.3g} parameters, expected {MOST_PARAMETERS:.0e} at most")
+        raise ValueError(f"{parameters:z.3g} parameters, expected {MOST_PARAMETERS:z.0e} at most")
     for module in model.modules():
         window = getattr(module, "window", None)
         if window is not None and window > context:

@@ -136,7 +136,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"takes more than {seconds:g} seconds")
+        raise TimeoutError(f"takes more than {seconds:zg} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)

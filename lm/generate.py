@@ -1,6 +1,7 @@
 """`lm generate`: a finished run goes on with a text, which is printed as it comes."""
 
 import codecs
+import contextlib
 import functools
 import os
 import sys
@@ -17,6 +18,7 @@ from tokenizers import decoders, pre_tokenizers
 import lm.model.encoder_decoder  # noqa: F401 - its class is a choice
 from lm.components import blame, build, resolve
 from lm.config import InputError, Tree, load_yaml, path_name
+from lm.data.cache import DamageError, stored_tokenizer, usable
 from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
 from lm.data.tokens import tokens_folder
 from lm.model.cache import Cache, Int8Cache
@@ -120,16 +122,16 @@ def load_tokenizer(folder: Path, config: Tree, record: Record) -> tokenizers.Tok
     """
     text: dict[str, str] = record["data"]
     path = tokens_folder(text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
-    if not path.is_file():
-        data = _data(config)
-        data.prepare_data()
-        if data.facts.identity() != {name: text[name] for name in ("fingerprint", "tokenizer")}:
-            raise InputError(
-                f"{folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
-                "what training a tokenizer on it gives is another now"
-            )
-    with blame(str(path)):
-        return tokenizers.Tokenizer.from_file(str(path))
+    with usable(), contextlib.suppress(DamageError):
+        return stored_tokenizer(path, text["tokenizer"])
+    data = _data(config)
+    data.prepare_data()
+    if data.facts.identity() != {name: text[name] for name in ("fingerprint", "tokenizer")}:
+        raise InputError(
+            f"{folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
+            "what training a tokenizer on it gives is another now"
+        )
+    return stored_tokenizer(path, text["tokenizer"])
 
 
 # text ----------------------------------------------------------------------------------------------------------------
@@ -269,8 +271,8 @@ def write_text(
         _print(stream.add(int(token_b)))
     _print(stream.end() + "\n")
     seconds = time.perf_counter() - start
-    held = "no cache" if caches is None else f"{cache} cache of {sum(c.bytes() for c in caches) / 1024:.0f} KiB"
-    print(f"{made} tokens in {seconds:.2f} s: {made / seconds:.0f} tokens per second, {held}", file=sys.stderr)
+    held = "no cache" if caches is None else f"{cache} cache of {sum(c.bytes() for c in caches) / 1024:z.0f} KiB"
+    print(f"{made} tokens in {seconds:z.2f} s: {made / seconds:z.0f} tokens per second, {held}", file=sys.stderr)
 
 
 def _print(text: str) -> None:

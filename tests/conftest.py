@@ -25,6 +25,12 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """A test draws the same numbers whatever ran before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The reference data beside the repository."""

@@ -95,3 +95,11 @@ def noisy(module: torch.nn.Module) -> Any:
         for index, parameter in enumerate(module.parameters()):
             parameter.copy_(0.5 * example(*parameter.shape, seed=index))
     return module.double().eval()
+
+
+def assert_gradients(model: torch.nn.Module, ignored: str) -> None:
+    """Every parameter in float64 has a gradient beyond what rounding gives, but for those whose name ends so."""
+    found = {name: p.grad for name, p in model.named_parameters() if not name.endswith(ignored)}
+    sizes = {name: 0.0 if grad is None else grad.abs().max().item() for name, grad in found.items()}
+    largest = max(sizes.values())
+    assert not [name for name, size in sizes.items() if size < 1e-9 * largest]

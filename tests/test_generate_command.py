@@ -85,7 +85,7 @@ def refused(capsys: pytest.CaptureFixture[str], arguments: list[object], *words:
 @pytest.mark.slow
 def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: Callable[..., tuple[str, str]]) -> None:
     cell, store = check(override(RUN, {"trainer.max_steps": 30})), Store(tmp_path)
-    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    train(cell, store, lambda *_: None, Execution(threads=1))
     built: Run = build(cell.config, Run)
     model = built.model(cell.facts.vocabulary, built.data(0).context).double().eval()
     checkpoint = torch.load(store.directory(cell.id) / "last.ckpt", weights_only=True)["state_dict"]

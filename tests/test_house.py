@@ -16,9 +16,14 @@ ORDER = (
     "config",
     "components",
     "catalogue",
+    "locks",
+    "signals",
+    "storage",
     "results",
+    "health",
     "manifest",
     "statistics",
+    "power",
     "sequential",
     "data",
     "model",
@@ -40,6 +45,7 @@ ORDER = (
     "pace",
     "effects",
     "claims",
+    "answers",
     "audit",
     "report",
     "generate",
@@ -107,6 +113,25 @@ def test_no_two_files_import_each_other() -> None:
 
 def test_the_first_file_imports_nothing_of_lm() -> None:
     assert imports(ROOT / f"{ORDER[0]}.py") == set()
+
+
+def formats(path: Path) -> set[tuple[int, str]]:
+    """Line and text of every format of a decimal number in a file, such as `.4f` or `g`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            assert isinstance(node.format_spec, ast.JoinedStr)
+            parts = [part.value if isinstance(part, ast.Constant) else "0" for part in node.format_spec.values]
+            text = "".join(map(str, parts))
+            if text[-1:] in ("e", "f", "g", "%", "E", "F", "G"):
+                found.add((node.lineno, text))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_rounds_to_zero_is_printed_without_a_sign(path: Path) -> None:
+    for line, text in formats(path):
+        assert "z" in text, f"{path}:{line}: a small negative number prints as -0; write z: {{x:z.2f}}, {{x:+z.2f}}"
 
 
 def loaded(statement: str) -> set[str]:

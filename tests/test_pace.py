@@ -1,5 +1,6 @@
 """How soon an arm is as good as the baseline, on curves whose crossing is known."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from lm.analysis import Results, load
-from lm.pace import pace
+from lm.pace import pace, steps_to_reach
 from lm.results import write_atomic
 
 MakeExperiment = Callable[..., Path]
@@ -98,3 +99,32 @@ def test_losses_per_token_of_several_tokenizers_have_no_pace(experiment: MakeExp
     assert pace(with_curves(experiment, curves, change)) == []
     (found,) = pace(with_curves(experiment, curves, change, metric="bits_per_byte"))
     assert found.shares["steps"] == [20 / 40]
+
+
+@pytest.mark.parametrize(
+    ("losses", "target", "step"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], 2.5, 25.0),
+        ([4.0, 3.0, 2.0, 1.0], 2.0, 30.0),
+        ([4.0, 3.0, 2.0, 1.0], 4.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 5.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 0.9, math.nan),
+        ([4.0, 2.0, 3.0, 1.0], 1.5, 35.0),
+        ([4.0, math.nan, 2.0, 1.0], 3.0, 20.0),
+        ([math.inf, 3.0, 2.0, 1.0], 2.5, 25.0),
+        ([4.0, 3.0, math.nan, math.nan], 2.0, math.nan),
+        ([math.nan] * 4, 2.0, math.nan),
+    ],
+)
+def test_the_step_at_which_a_curve_reaches_a_loss(losses: list[float], target: float, step: float) -> None:
+    assert steps_to_reach([10, 20, 30, 40], losses, target) == pytest.approx(step, rel=1e-12, nan_ok=True)
+
+
+def test_a_curve_without_points_reaches_nothing() -> None:
+    assert math.isnan(steps_to_reach([], [], 1.0))
+
+
+def test_a_lower_loss_is_never_reached_earlier() -> None:
+    losses = np.cumsum(np.random.default_rng(0).normal(-0.1, 0.5, 60)).tolist()
+    steps = [steps_to_reach(range(60), losses, target) for target in np.linspace(0, min(losses), 50)]
+    assert (np.diff(steps) >= 0).all()

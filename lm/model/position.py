@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.domain import require_not_negative, require_positive
+from lm.model.initial import PositionTable
 from lm.model.shape import Shape
 
 
@@ -77,7 +78,7 @@ class Learned(Position):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.table = nn.Embedding(shape.context, shape.width)
+        self.table = PositionTable(shape.context, shape.width)
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         end, longest = start + x_btd.shape[1], self.table.num_embeddings

@@ -27,9 +27,9 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
     right = ("found", "99 % interval", "expected")
     table = Table("share of simulated experiments", *(Column(name, justify="right") for name in right), "verdict")
     for finding in findings:
-        interval = f"[{finding.low:.3f}, {finding.high:.3f}]"
+        interval = f"[{finding.low:z.3f}, {finding.high:z.3f}]"
         style = {"ok": None, "falls short": "yellow", "NOT OK": "bold red"}[finding.verdict]
-        table.add_row(finding.name, f"{finding.found:.3f}", interval, expected(finding), finding.verdict, style=style)
+        table.add_row(finding.name, f"{finding.found:z.3f}", interval, expected(finding), finding.verdict, style=style)
     console.print(table)
     counts = Counter(finding.verdict for finding in findings)
     said = [f"{counts[verdict]} {verdict}" for verdict in ("ok", "falls short", "NOT OK") if counts[verdict]]
@@ -42,7 +42,7 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
 def expected(finding: Finding) -> str:
     """The promise in words."""
     if finding.at_least == 0:
-        return f"at most {finding.at_most:.3g}"
+        return f"at most {finding.at_most:z.3g}"
     if finding.at_most == 1:
-        return f"at least {finding.at_least:.3g}"
-    return f"{finding.at_least:.3g} to {finding.at_most:.3g}"
+        return f"at least {finding.at_least:z.3g}"
+    return f"{finding.at_least:z.3g} to {finding.at_most:z.3g}"

@@ -75,7 +75,7 @@ def _off(results: Results, arm: str, name: str) -> str:
     found, marked = relative(results, arm, name)
     if math.isnan(found):
         return ""
-    return ("same" if found == 0 else f"{100 * found:+.1f} %") + (MARK if marked else "")
+    return ("same" if found == 0 else f"{100 * found:+z.1f} %") + (MARK if marked else "")
 
 
 def cost_notes(results: Results) -> list[str]:
@@ -89,7 +89,7 @@ def cost_notes(results: Results) -> list[str]:
         return []
     listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in found.items())
     return [
-        f"! marks a cost more than {100 * ALLOWED:g} % off the baseline's that the arm does not declare: {listed}. "
+        f"! marks a cost more than {100 * ALLOWED:zg} % off the baseline's that the arm does not declare: {listed}. "
         "The difference in the headline may come from there. Training seconds are marked only where their paired 95 % "
         "interval leaves out 0."
     ]

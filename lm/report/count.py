@@ -40,7 +40,7 @@ def show_count(found: dict[str, Any], console: Console) -> None:
     table = Table(f"a token, context {context:,}", Column("FLOPs", justify="right"), highlight=False)
     for name, label in LABELS.items():
         table.add_row(label, scaled(flops[name], 1000, ("", "k", "M", "G", "T")))
-    table.add_row("attention's share of forward", f"{flops['attention'] / flops['forward']:.1%}")
+    table.add_row("attention's share of forward", f"{flops['attention'] / flops['forward']:z.1%}")
     console.print(table)
     table = Table(f"memory, context {context:,}, batch {batch:,}", highlight=False)
     for dtype in found["cache_bytes"]:
@@ -56,4 +56,4 @@ def scaled(number: float, step: int, units: tuple[str, ...]) -> str:
     power = 0
     while number >= step and power < len(units) - 1:
         number, power = number / step, power + 1
-    return f"{number:,.4g} {units[power]}".rstrip() if number < step else f"{number:,.0f} {units[power]}"
+    return f"{number:z,.4g} {units[power]}".rstrip() if number < step else f"{number:z,.0f} {units[power]}"

@@ -70,7 +70,7 @@ def gradient_norm_over_depth(results: Results) -> Figure | None:
         mean = [norms_s.mean() for _, norms_s in found]
         spread = [norms_s.std(ddof=1) if len(norms_s) > 1 else 0.0 for _, norms_s in found]
         x = [layers for layers, _ in found]
-        axes.errorbar(x, mean, spread, marker="o", capsize=3, label=f"{name}: slope {slope:+.2f}")
+        axes.errorbar(x, mean, spread, marker="o", capsize=3, label=f"{name}: slope {slope:+z.2f}")
     axes.set(xscale="log", yscale="log", xlabel="layers", title="Last layer at initialisation")
     axes.set_ylabel(f"gradient norm before clipping, {LAST_MATRIX.replace('_', ' ')}")
     axes.set_xticks(depths, [str(layers) for layers in depths])

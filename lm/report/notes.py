@@ -8,6 +8,7 @@ import pandas as pd
 from lm.analysis import Results, circumstances, one_tokenizer, unpaired
 from lm.report.costs import unlike_pairs
 from lm.report.tables import detectable
+from lm.results import describe
 from lm.statistics import ALPHA, seeds_needed, smallest_p
 
 
@@ -20,15 +21,18 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     first = f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."
     if len(results.arms) > 1:
         baseline = results.manifest["baseline"]
-        first += f" Differences are to {baseline}, paired by seed, with Student's 95 % interval."
+        first += f" Differences are to {baseline}, paired by seed."
     yield first
     if results.confirmatory:
         yield from _confirmatory(results)
     if results.exploratory:
         yield (
             f"Exploratory, to be confirmed with other seeds: {', '.join(results.exploratory)}. "
-            "Their q bounds the share of false claims among them (Benjamini and Hochberg)."
+            "Their q bounds the share of false claims among them (Benjamini and Hochberg), and their intervals are "
+            "plain: Student's, each 95 % by itself."
         )
+    if len(results.arms) > 1:
+        yield from _judged(results)
     found = [
         f"{row.arm} {detectable(row)}"
         for row in table[table.metric == results.headline].itertuples()
@@ -38,33 +42,48 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
 
 
+def _judged(results: Results) -> Iterator[str]:
+    """Which quantities have verdicts, and what equivalence is."""
+    others = [describe(name).label for name in results.judged[1:]]
+    named = f"{describe(results.headline).label}" + (f", and beside it {', '.join(others)}" if others else "")
+    yield (f"Judged: {named}. Every other quantity has its plain interval (Student's, 95 % by itself) and no verdict.")
+    if results.manifest.get("margin"):
+        yield (
+            "Equivalent: the median difference over seeds (the typical seed's) lies within the margin by two one-sided "
+            "sign tests, which ask for no shape of the noise, Holm-adjusted."
+        )
+
+
 def _confirmatory(results: Results) -> Iterator[str]:
-    arms = len(results.confirmatory)
-    comparisons = f"{arms} comparison{'s' if arms > 1 else ''}"
+    number = len(results.confirmatory) * len(results.judged)
+    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
     if adaptive := results.manifest.get("adaptive"):
-        yield _stages(adaptive, comparisons, arms)
+        yield _stages(adaptive, comparisons, number)
         return
     seeds = len(results.manifest["seeds"])
     least = smallest_p(seeds)
-    if least > ALPHA / arms:
+    if least > ALPHA / number:
         yield (
             f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
-            f"{least:.3g}, and with {comparisons} Holm's correction asks for {ALPHA / arms:.3g}. "
-            f"{seeds_needed(arms)} seeds could."
+            f"{least:z.3g}, and {comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each. "
+            f"{seeds_needed(number)} seeds could."
         )
         return
     some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
-    tests = f"exact sign-flip tests at {ALPHA}, Holm-adjusted over {comparisons} for each metric."
-    yield f"Verdicts{some} come from {tests}"
+    each = f", each at {ALPHA / number:z.3g} (Bonferroni: {comparisons})" if number > 1 else f" at {ALPHA}"
+    together = "; together they hold at 95 %" if number > 1 else ""
+    yield (
+        f"Verdicts{some} come from exact sign-flip tests of the mean{each}. The joint intervals are what these tests "
+        f"do not reject{together}, and one leaves out zero exactly where there is a verdict."
+    )
 
 
-def _stages(adaptive: Mapping[str, Any], comparisons: str, arms: int) -> str:
+def _stages(adaptive: Mapping[str, Any], comparisons: str, number: int) -> str:
     looks = ", ".join(map(str, adaptive["looks"]))
     return (
-        f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: the headline is judged "
-        f"by a sequential sign-flip test at {ALPHA / arms:.3g} for each of {comparisons}, and its 95 % interval is "
-        "widened to hold at every look. Other metrics are tested as if the number of seeds had been fixed before: read "
-        "them as exploratory."
+        f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: verdicts come from a "
+        f"sequential sign-flip test at {ALPHA / number:z.3g} for each of {comparisons}. The repeated interval is "
+        "Student's at that level, widened to hold at every look."
     )
 
 
@@ -88,8 +107,8 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         if lost := row.diverged + row.failed:
             runs = len(results.of(str(row.arm)))
             yield (
-                f"{row.arm}: {lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:.2f} "
-                f"[{row.lost_low:.2f}, {row.lost_high:.2f}] (Clopper and Pearson's 95 % interval)."
+                f"{row.arm}: {lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:z.2f} "
+                f"[{row.lost_low:z.2f}, {row.lost_high:z.2f}] (Clopper and Pearson's 95 % interval)."
             )
         if row.verdict != "baseline" and row.pairs < total:
             yield (

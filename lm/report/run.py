@@ -40,7 +40,7 @@ def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -
 
 def shown(meaning: Quantity, value: float) -> str:
     """A value with its digits and unit."""
-    return f"{value:,.{meaning.digits}f} {meaning.unit}".rstrip()
+    return f"{value:z,.{meaning.digits}f} {meaning.unit}".rstrip()
 
 
 def _line(console: Console, text: str) -> None:
@@ -62,7 +62,7 @@ def _of_split(name: str, found: dict[str, Any]) -> Table:
         table.add_row(QUANTITIES["temperature"].label, "1", shown(QUANTITIES["temperature"], scaled["temperature"]))
         table.add_row(QUANTITIES["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}")
     if "text" in found:
-        table.add_row("unknown tokens", f"{found['text']['unknown_share']:.2%}")
+        table.add_row("unknown tokens", f"{found['text']['unknown_share']:z.2%}")
     return table
 
 

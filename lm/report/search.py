@@ -7,13 +7,14 @@ from rich.console import Console
 from lm.report.importance import FEWEST, Importance, importances
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
+from lm.report.tables import as_csv
 from lm.results import write_atomic
 
 
 def write_study(folder: Path, console: Console) -> Study:
     """Prints the table, and writes trials.csv, the figures and table.md into `folder`."""
     study = load_study(folder)
-    write_atomic(folder / "trials.csv", study.trials.to_csv(index=False, lineterminator="\n"))
+    write_atomic(folder / "trials.csv", as_csv(study.trials))
     if len(study.complete) < FEWEST:
         found: dict[str, list[Importance]] | str = (
             f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."

@@ -29,7 +29,7 @@ def pace_rows(paces: Sequence[Pace]) -> list[list[str]]:
         reached = f"{one.seeds - len(one.missed)} of {of_seeds(one.seeds)}"
         partly = f" (on {reached})" if one.missed else ""
         means = [_share(one.shares.get(unit, []), partly) for unit in _units(paces)]
-        by_seed = ", ".join(f"{share:.2f}" for share in one.shares.get("steps", [])) or "-"
+        by_seed = ", ".join(f"{share:z.2f}" for share in one.shares.get("steps", [])) or "-"
         missed = f"on {len(one.missed)} of {of_seeds(one.seeds)}" if one.missed else "-"
         rows.append([one.arm, *means, by_seed, missed])
     return rows
@@ -39,7 +39,7 @@ def _share(shares: Sequence[float], partly: str) -> str:
     if not shares:
         return "-"
     low, high = t_interval(shares)
-    return f"{mean_share(shares):.3f}" + (f" [{low:.3f}, {high:.3f}]" if len(shares) > 1 else "") + partly
+    return f"{mean_share(shares):z.3f}" + (f" [{low:z.3f}, {high:z.3f}]" if len(shares) > 1 else "") + partly
 
 
 def pace_notes(paces: Sequence[Pace]) -> list[str]:
@@ -62,8 +62,8 @@ def effect_rows(results: Results, found: Effects) -> list[list[str]]:
             one.name,
             _contrast(one, digits),
             signed(one.estimate, one.low, one.high, digits),
-            f"{one.f:.2f} ({one.freedom[0]}, {one.freedom[1]})",
-            f"{one.q:.2g}",
+            f"{one.f:z.2f} ({one.freedom[0]}, {one.freedom[1]})",
+            f"{one.q:z.2g}",
             ", ".join(one.aliases) or "-",
         ]
         for one in found.found

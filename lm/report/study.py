@@ -201,7 +201,7 @@ def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
 def _text(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
 def importance_lines(found: dict[str, list[Importance]] | str) -> list[str]:
@@ -214,7 +214,7 @@ def importance_lines(found: dict[str, list[Importance]] | str) -> list[str]:
         "even sample of the space; options drawn in some trials only are left out; wide intervals mean: not known."
     ]
     for quantity, rows in found.items():
-        shares = "; ".join(f"{row.name} {row.share:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in rows)
+        shares = "; ".join(f"{row.name} {row.share:z.2f} [{row.low:z.2f}, {row.high:z.2f}]" for row in rows)
         lines.append(f"{QUANTITIES[quantity].label}: {shares}")
     return lines
 

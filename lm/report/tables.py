@@ -29,8 +29,14 @@ DETAILS = (
 
 
 def number(value: float, digits: int) -> str:
-    """A value with a fixed number of decimals; a dash where there is none."""
-    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+    """A value with a fixed number of decimals, zero without a sign; a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:z,.{digits}f}"
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """A table as a CSV file, negative zero as zero."""
+    numbers = table.select_dtypes("float") + 0.0
+    return table.assign(**numbers).to_csv(index=False, lineterminator="\n")
 
 
 def mean_and_sd(row: Any) -> str:
@@ -44,13 +50,25 @@ def signed(value: float, low: float, high: float, digits: int) -> str:
     """A difference with its interval."""
     if math.isnan(value):
         return "-"
-    interval = "" if math.isnan(low) else f" [{low:+,.{digits}f}, {high:+,.{digits}f}]"
-    return f"{value:+,.{digits}f}{interval}"
+    interval = "" if math.isnan(low) else f" [{_end(low, digits)}, {_end(high, digits)}]"
+    return f"{value:+z,.{digits}f}{interval}"
 
 
-def difference(row: Any) -> str:
-    """The paired difference with its 95 % interval."""
-    return signed(row.difference, row.low, row.high, describe(row.metric).digits)
+def _end(value: float, digits: int) -> str:
+    return f"{value:+z,.{digits}f}".replace("inf", "∞")
+
+
+def difference(row: Any, labelled: bool = True) -> str:
+    """The paired difference with the interval to show, and what kind of one that is."""
+    text = signed(row.difference, row.low, row.high, describe(row.metric).digits)
+    return f"{text} {row.interval}" if labelled and text.endswith("]") else text
+
+
+def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:
+    """The heading of differences, and whether each has to say what kind of interval it has, as they are of several."""
+    kinds = list(dict.fromkeys(table[table.pairs > 0].interval))
+    one = f"{kinds[0]} " if len(kinds) == 1 else ""
+    return f"difference [{one}95 % interval]", len(kinds) > 1
 
 
 def detectable(row: Any) -> str:
@@ -62,13 +80,13 @@ def adjusted_p(row: Any) -> str:
     """The p that decides, as its family adjusts it, and that of equivalence where there is a margin."""
     parts = []
     if not math.isnan(row.level):
-        parts.append(f"p {row.p:.3g}, needs {row.level:.3g}")
-    elif not math.isnan(row.p_holm):
-        parts.append(f"{row.p_holm:.3g}")
+        parts.append(f"p {row.p:z.3g}, needs {row.level:z.3g}")
+    elif not math.isnan(row.p_adjusted):
+        parts.append(f"{row.p_adjusted:z.3g}")
     elif not math.isnan(row.q):
-        parts.append(f"q {row.q:.3g}")
+        parts.append(f"q {row.q:z.3g}")
     if not math.isnan(row.p_equivalent):
-        parts.append(f"equivalence {row.p_equivalent:.3g}")
+        parts.append(f"equivalence {row.p_equivalent:z.3g}")
     return "; ".join(parts) or "-"
 
 
@@ -95,7 +113,7 @@ def share(one: Pace | None) -> str:
     if one is None:
         return "-"
     reached = one.shares.get("steps", [])
-    mean = f"{mean_share(reached):.2f}" if reached else ""
+    mean = f"{mean_share(reached):z.2f}" if reached else ""
     if not one.missed:
         return mean
     missed = f"not reached on {len(one.missed)} of {of_seeds(one.seeds)}"
@@ -105,22 +123,24 @@ def share(one: Pace | None) -> str:
 def summary(
     results: Results, table: pd.DataFrame, paces: Sequence[Pace] = ()
 ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Column headings, rows of text, and for each row whether an adjusted test found a difference: the reason for bold.
+    """Column headings, rows of text, and for each row whether it is bold: a test found a difference of healthy arms.
 
     Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
     """
+    heads, labelled = interval_heading(table[table.metric == results.headline])
     measured, by_arm = set(table[table.n > 0].metric), {one.arm: one for one in paces}
     others = [name for name in (HEADLINE, *SHOWN) if name != results.headline and name in measured]
-    columns = ["arm", "n", heading(results.headline), "difference [95 % interval]", "verdict"]
+    columns = ["arm", "n", heading(results.headline), heads, "verdict", "health"]
     columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
     rows, bold = [], []
     for row in table[table.metric == results.headline].itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row), str(row.verdict)]
+        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row, labelled), str(row.verdict)]
+        text.append(str(row.health))
         if paces:
             text.append("1" if row.verdict == "baseline" else share(by_arm.get(str(row.arm))))
         rows.append(text + [_mean(of_arm, name) for name in others])
-        bold.append(bool(row.significant))
+        bold.append(bool(row.bold))
     return columns, rows, bold
 
 

@@ -63,7 +63,7 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:z.3g}" if isinstance(value, float) else str(value)
 
 
 def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:

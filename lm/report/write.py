@@ -8,6 +8,7 @@ from lm.analysis import Results, compare, load
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import draw
 from lm.report.page import markdown, terminal
+from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
 from lm.results import write_atomic
 
@@ -16,7 +17,7 @@ def write_report(folder: Path, console: Console) -> Results:
     """Prints the table, and writes table.csv, the figures and table.md into `folder`."""
     results = load(folder)
     table = compare(results)
-    write_atomic(folder / "table.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_atomic(folder / "table.csv", as_csv(table))
     claims = [(results.manifest["name"], one) for one in answers(results)]
     page = markdown(results, table, draw(results, folder))
     if claims:

@@ -15,11 +15,12 @@ from lm.evaluate import missing as lacks_lengths
 from lm.remeasure import measure_lengths
 from lm.report.write import write_report
 from lm.results import Store, read_json
+from lm.sweep.crew import train_cells
 from lm.sweep.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import Experiment, check_power
 from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
-from lm.sweep.run import default_workers, threads_each, train_cells
+from lm.sweep.run import default_workers, threads_each
 from lm.sweep.stages import settled
 from lm.sweep.tune import FOLDER, check_tuning, tune, tuned
 from lm.trainer import Execution
@@ -223,10 +224,10 @@ def _costs(plan: Plan, arm: str) -> dict[str, float | None]:
 def _against(name: str, cost: float | None, base: float | None, declared: bool) -> str:
     """A cost, how far it is from the baseline's, and a mark where that was not declared."""
     if cost is None or not base:
-        return "-" if cost is None else f"{cost:,.0f}"
+        return "-" if cost is None else f"{cost:z,.0f}"
     share = cost / base - 1
     marked = " !" if abs(share) > TOLERANCE and not declared else ""
-    return f"{cost:,.0f}" + (f" ({share:+.2%}){marked}" if share else "")
+    return f"{cost:z,.0f}" + (f" ({share:+z.2%}){marked}" if share else "")
 
 
 def _states(plan: Plan, arm: str, store: Store, missing: set[str]) -> str:

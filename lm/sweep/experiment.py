@@ -27,6 +27,7 @@ KEYS = (
     "seeds",
     "common",
     "metric",
+    "secondary",
     "margin",
     "confirmatory",
     "declared",
@@ -53,8 +54,9 @@ class Inference:
 
     Args:
         metric: the quantity that the table leads with and that arms are judged by.
+        secondary: other quantities that they are judged by; alpha is shared with these.
         margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
-        confirmatory: the arms whose comparisons are tested together, by Holm; the others are explored.
+        confirmatory: the arms whose comparisons are tested together; the others are explored.
         declared: for some arms, the costs in which they are meant to differ from the baseline.
         axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
         looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
@@ -62,12 +64,18 @@ class Inference:
     """
 
     metric: str = HEADLINE
+    secondary: list[str] = field(default_factory=list)
     margin: dict[str, float] = field(default_factory=dict)
     confirmatory: list[str] = field(default_factory=list)
     declared: dict[str, list[str]] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
     looks: tuple[int, ...] = ()
     equal: str = "steps"
+
+    @property
+    def comparisons(self) -> int:
+        """How many tests share alpha: of every confirmatory arm in every judged quantity."""
+        return len(self.confirmatory) * (1 + len(self.secondary))
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,12 @@ def load_experiment(
     base = read_base(tree, path)
     inference, given = _inference(tree, design, path), tree["seeds"] if seeds is None else list(seeds)
     if isinstance(given, Mapping):
-        inference = replace(inference, looks=read_stages(given, len(inference.confirmatory), f"{path}: seeds"))
+        if tree.get("claims"):
+            raise InputError(
+                f"{path}: seeds: stages end where differences are found, so that no claim's test would hold its level; "
+                "give a number of seeds, or leave the claims to another experiment"
+            )
+        inference = replace(inference, looks=read_stages(given, inference.comparisons, f"{path}: seeds"))
         given = list(range(inference.looks[-1]))
     chosen = read_seeds(given, f"{path}: seeds" if seeds is None else "--seeds")
     return Experiment(
@@ -221,17 +234,12 @@ def _list(value: Any, path: str) -> list[Any]:
 def _inference(tree: Tree, design: Design, path: Path) -> Inference:
     metric = str(tree.get("metric", HEADLINE))
     _quantity(metric, f"{path}: metric")
+    secondary = _secondary(tree.get("secondary") or [], metric, f"{path}: secondary")
     others = [arm for arm in design.arms if arm != design.baseline]
     chosen = tree.get("confirmatory", True)
     if not isinstance(chosen, (bool, list)):
         raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(chosen)}")
     listed = chosen if isinstance(chosen, list) else others if chosen else []
-    margins = tree.get("margin") or {}
-    margins = margins if isinstance(margins, Mapping) else {metric: margins}
-    for quantity, margin in margins.items():
-        _quantity(str(quantity), f"{path}: margin")
-        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
-            raise InputError(f"{path}: margin.{quantity}: expected a number above 0, found {shown(margin)}")
     declared = {
         _one_of(arm, others, f"{path}: declared", "arm"): [
             _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in _list(costs, f"{path}: declared.{arm}")
@@ -245,14 +253,38 @@ def _inference(tree: Tree, design: Design, path: Path) -> Inference:
     confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
     if len(set(confirmatory)) < len(confirmatory):
         raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
-    margin = {str(quantity): float(m) for quantity, m in margins.items()}
+    margin = _margins(tree.get("margin") or {}, [metric, *secondary], f"{path}: margin")
     equal = _one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
-    return Inference(metric, margin, confirmatory, declared, axes, equal=equal)
+    return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal)
+
+
+def _secondary(given: Any, metric: str, path: str) -> list[str]:
+    """The quantities that are judged beside the headline."""
+    names = [str(name) for name in _list(given, path)]
+    for name in names:
+        _quantity(name, path)
+    if len({metric, *names}) <= len(names):
+        raise InputError(f"{path}: a quantity is given twice in {', '.join([metric, *names])}")
+    return names
+
+
+def _margins(given: Any, judged: Sequence[str], path: str) -> dict[str, float]:
+    """The margin of each judged quantity that has one; a number alone is the headline's."""
+    margins = given if isinstance(given, Mapping) else {judged[0]: given}
+    for quantity, margin in margins.items():
+        _quantity(str(quantity), path)
+        if quantity not in judged:
+            raise InputError(
+                f"{path}.{quantity}: is not judged, {', '.join(judged)} is; name it in metric or secondary"
+            )
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
+            raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
+    return {str(quantity): float(margin) for quantity, margin in margins.items()}
 
 
 def check_power(experiment: Experiment) -> None:
     """Raises InputError where the confirmatory comparisons cannot reach significance with the seeds there are."""
-    comparisons, seeds = len(experiment.inference.confirmatory), len(experiment.seeds)
+    comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)
     if comparisons and smallest_p(seeds) > ALPHA / comparisons:
         few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "
         raise InputError(

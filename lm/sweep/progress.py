@@ -19,7 +19,7 @@ def outcome_line(record: dict[str, Any] | None) -> str:
     if record is None:
         return "interrupted; the same command takes it up again"
     if record["status"] == "ok":
-        return f"validation NLL {record['metrics']['nll']:.4f}"
+        return f"validation NLL {record['metrics']['nll']:z.4f}"
     return f"{record['status']}: {record['error']}"
 
 
@@ -79,7 +79,7 @@ class Display(Watcher):
             if one.slot not in self.tasks:
                 self.tasks[one.slot] = self.bars.add_task("", note="")
             name = f"{one.planned.arm} seed {one.planned.seed}"
-            loss = f"loss {one.loss:.3f}" if one.step else "starting"
+            loss = f"loss {one.loss:z.3f}" if one.step else "starting"
             self.bars.update(
                 self.tasks[one.slot], description=name, completed=one.step, total=one.steps or None, note=loss
             )
@@ -101,6 +101,9 @@ class Display(Watcher):
             soft_wrap=True,
         )
 
+    def waiting(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def settled(self, name: str, outcome: str, cells: int) -> None:
         self.done += cells
         line = f"[{self.done}/{self.total}] {name}: {outcome}"
@@ -121,7 +124,7 @@ def step_lines() -> Callable[[int, int, float], None]:
         spoken[0] = now
         done, since = first[0]
         left = f", about {duration((now - since) / (step - done) * (steps - step))} left" if step > done else ""
-        text = f"step {step}/{steps}: training loss {loss:.4f}{left}"
+        text = f"step {step}/{steps}: training loss {loss:z.4f}{left}"
         console.print(text, highlight=False, soft_wrap=True)
 
     return report

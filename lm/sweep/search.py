@@ -18,11 +18,12 @@ from lm.components import resolve
 from lm.config import InputError, override
 from lm.report.search import write_study
 from lm.results import FORMAT, Store, finite, to_json, write_atomic
+from lm.sweep.crew import train_from
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.fitting import check_space
 from lm.sweep.plan import check_strategy
 from lm.sweep.progress import Display
-from lm.sweep.run import Watcher, default_workers, threads_each, train_from
+from lm.sweep.run import Watcher, default_workers, threads_each
 from lm.sweep.spec import SweepSpec
 from lm.sweep.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
 from lm.sweep.trials import Search, Searches
@@ -179,8 +180,10 @@ def _drawn_from(described: dict[str, Any]) -> str:
     if "choices" in described:
         return ", ".join(described["choices"])
     kind = "whole numbers " if described["int"] else ""
-    step = f" in steps of {described['step']:g}" if described["step"] else ""
-    return f"{kind}{described['low']:g} to {described['high']:g}{step}" + (", logarithmic" if described["log"] else "")
+    step = f" in steps of {described['step']:zg}" if described["step"] else ""
+    return f"{kind}{described['low']:zg} to {described['high']:zg}{step}" + (
+        ", logarithmic" if described["log"] else ""
+    )
 
 
 def _estimate(spec: SweepSpec, workers: int) -> str:

@@ -270,11 +270,11 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
 
 def _check_range(found: Range, where: str) -> None:
     if not found.low < found.high:
-        raise InputError(f"{where}: low={found.low:g} must be below high={found.high:g}")
+        raise InputError(f"{where}: low={found.low:zg} must be below high={found.high:zg}")
     if not math.isfinite(found.high - found.low):
-        raise InputError(f"{where}: high={found.high:g} less low={found.low:g} is no finite number")
+        raise InputError(f"{where}: high={found.high:zg} less low={found.low:zg} is no finite number")
     if found.log and found.low <= 0:
-        raise InputError(f"{where}: log needs low above 0, found {found.low:g}")
+        raise InputError(f"{where}: log needs low above 0, found {found.low:zg}")
     if found.whole and not all(float(v).is_integer() for v in (found.low, found.high, found.step or 1)):
         raise InputError(f"{where}: int needs whole numbers for low, high and step")
     if found.whole and max(abs(found.low), abs(found.high)) > LARGEST_WHOLE:
@@ -285,9 +285,9 @@ def _check_range(found: Range, where: str) -> None:
         raise InputError(f"{where}: log and step exclude each other; list the values as choices")
     steps = (found.high - found.low) / found.step if found.step > 0 else 0.5
     if not math.isfinite(steps):
-        raise InputError(f"{where}: step={found.step:g} is too small for a range from {found.low:g} to {found.high:g}")
+        raise InputError(f"{where}: step={found.step:zg} is too small for {found.low:zg} to {found.high:zg}")
     if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
-        raise InputError(f"{where}: high must be low plus a whole number of steps, found step={found.step:g}")
+        raise InputError(f"{where}: high must be low plus a whole number of steps, found step={found.step:zg}")
 
 
 def _number(value: Any, where: str) -> float:

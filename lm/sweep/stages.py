@@ -41,6 +41,6 @@ def settled(results: Results, planned: tuple[int, ...], confirmatory: list[str])
     for arm in confirmatory:
         differences = [x - y for x, y in paired(results, arm, results.headline)]
         differences = [difference for difference in differences if math.isfinite(difference)]
-        look = sequential(differences, planned, planned[-1], ALPHA / len(confirmatory))
+        look = sequential(differences, planned, planned[-1], ALPHA / (len(confirmatory) * len(results.judged)))
         found[arm] = look is not None and look.rejected
     return found

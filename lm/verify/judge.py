@@ -81,10 +81,10 @@ def _figures(row: Row, ours: Ours) -> Iterator[str]:
 def _bounds(row: Row, ours: Ours) -> Iterator[str]:
     for name, bound in row.at_most.items():
         if not ours[name] <= float(bound):
-            yield f"{name}: {ours[name]:.3g} is more than {bound}"
+            yield f"{name}: {ours[name]:z.3g} is more than {bound}"
     for name, bound in row.at_least.items():
         if not ours[name] >= float(bound):
-            yield f"{name}: {ours[name]:.3g} is less than {bound}"
+            yield f"{name}: {ours[name]:z.3g} is less than {bound}"
 
 
 def _source(row: Row, ours: Ours) -> Iterator[str]:
@@ -100,4 +100,4 @@ def as_text(value: Any) -> str:
     """Numbers as text: a printed one with its digits, ours with nine."""
     if isinstance(value, list):
         return f"[{', '.join(map(as_text, value))}]"
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
+    return f"{value:z.9g}" if isinstance(value, float) else str(value)

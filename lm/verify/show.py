@@ -98,7 +98,7 @@ def _ours(finding: Finding) -> str:
         return "-"
     lines = [_figures({name: ours[name] for name in row.computed}, row)] if row.computed else []
     for names, sign in ((row.at_most, "<="), (row.at_least, ">=")):
-        lines += [f"{name} {ours[name]:.1e} {sign} {float(names[name]):g}" for name in names]
+        lines += [f"{name} {ours[name]:z.1e} {sign} {float(names[name]):zg}" for name in names]
     return "\n".join(lines)
 
 

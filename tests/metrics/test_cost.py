@@ -1,6 +1,6 @@
 """Quantiles of durations, the matrix product's speed, energy counters."""
 
-import time
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +29,15 @@ def test_counts_carry_over_and_extremes_have_a_bin() -> None:
     assert Durations().quantile(0.5) is None
 
 
-def test_the_peak_is_at_least_what_a_product_reaches() -> None:
-    peak = matmul_peak(torch.device("cpu"), torch.float32)
-    a = torch.randn(512, 512)
-    a @ a
-    begun = time.perf_counter()
-    a @ a
-    assert peak > 0.3 * 2 * 512**3 / (time.perf_counter() - begun)
+def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = [0.5, 0.25, 0.125, 0.25, 1.0, 0.5]
+    clock = itertools.accumulate(moment for duration in durations for moment in (1.0, duration))
+    monkeypatch.setattr("lm.metrics.cost.time.perf_counter", lambda: next(clock))
+    products: list[tuple[int, ...]] = []
+    product = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: products.append((*a.shape, *b.shape)) or product(a, b))
+    assert matmul_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.125
+    assert products == [(512, 512, 512, 512)] * len(durations)
 
 
 def test_utilisation_is_a_share_of_all_peaks() -> None:

@@ -233,22 +233,30 @@ def test_int8_attention_is_within_the_bound_that_the_class_states() -> None:
             exact, found = (layer.plain(q, *kv, Mask())[0] for kv in ((k, v), (k8, v8)))
             e = layer.scale * q.abs().sum(-1).amax() * k.abs().amax() / 254
             bound = torch.expm1(2 * e) * v.abs().amax() + v.abs().amax() / 254
-            assert 0 < (found - exact).abs().amax() <= bound * (1 + 1e-6)
+            assert 1e-4 < (found - exact).abs().amax() <= bound * (1 + 1e-6)
 
 
-MEAN_OFF, MOST_OFF = 0.02, 0.2
+LEAST_OFF, MEAN_OFF, MOST_OFF = 1e-4, 0.02, 0.2
 """Bounds on what an int8 cache does to the logits of these small models, root mean square and largest, in standard
 deviations of the logits. The worst of 6 seeds and weights of 0.02 to 0.3 was 0.014 and 0.14, the median 0.0016."""
+
+
+def open_branches(model: Decoder) -> Decoder:
+    """The model with half of every branch that starts closed: while ReZero's are at 0, no cache can change a logit."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(".share"):
+            parameter.fill_(0.5)
+    return model
 
 
 @pytest.mark.parametrize("change", CACHEABLE.values(), ids=CACHEABLE)
 @torch.no_grad()
 def test_logits_of_an_int8_cache_are_near_the_exact_ones_however_tokens_are_cut(change: dict[str, Any]) -> None:
-    model = decoder({"initializer.std": 0.3, **change}).double().eval()
+    model = open_branches(decoder({"initializer.std": 0.3, **change}).double().eval())
     exact = model(tokens())
     found = [piecewise(model, tokens(), sizes, Int8Cache) for sizes in PIECES.values()]
     off = (found[0] - exact) / exact.std()
-    assert 0 < off.square().mean().sqrt() < MEAN_OFF
+    assert LEAST_OFF < off.square().mean().sqrt() < MEAN_OFF
     assert off.abs().max() < MOST_OFF
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=1e-10)
