@@ -211,7 +211,7 @@ def _check_settings(settings: Tree) -> None:
     for name, (low, high) in SETTINGS.items():
         value = settings[name]
         if isinstance(value, int | float) and not low <= value <= high:
-            raise InputError(f"trainer.{name}: expected a number from {low:,} to {high:,}, found {value}")
+            raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
     every = settings["val_check_interval"]
     if (isinstance(every, float) and not 0 < every <= 1) or (isinstance(every, int) and every < 1):
         raise InputError(

@@ -142,7 +142,7 @@ def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _check_folder(options.folder)
     from rich.console import Console
 
-    if (options.folder / "study.json").is_file():
+    if os.path.isfile(options.folder / "study.json"):
         from lm.report.search import write_study
 
         write_study(options.folder, Console())

@@ -219,7 +219,9 @@ def _check_plain(cls: type, supplied: int, given: Tree, path: str) -> Tree:
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
     for name, value in found.items():
-        if unusable(value) or (type(value) is int and isinstance(given.get(name), str)):  # "3" is text
+        if (problem := unusable(value)) and not isinstance(given.get(name), str):
+            raise InputError(f"{join(path, name)}: {problem}")
+        if problem or (type(value) is int and isinstance(given.get(name), str)):  # "3" is text
             raise InputError(f"{join(path, name)}: {_expected(cls, name, given.get(name, value))}")
     return found
 

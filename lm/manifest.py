@@ -21,6 +21,10 @@ class Each:
     shape: Any
 
 
+class Pair(list[Any]):
+    """A list of two values of any shape."""
+
+
 NUMBER = (int, float)
 CLAIM = {
     "claim": str,
@@ -35,7 +39,7 @@ CLAIM = {
     "source?": str,
     "tier?": str,
 }
-ARM = {"changes?": Each(list), "levels?": Each(str), "cells": Each(str)}
+ARM = {"changes?": Each(Pair), "levels?": Each(str), "cells": Each(str)}
 EXPERIMENT = {
     "name?": str,
     "title": str,
@@ -114,6 +118,8 @@ def _misshapen(value: Any, shape: Any, where: str) -> tuple[str, str] | None:
 def _is(value: Any, kind: type | None) -> bool:
     if kind is None:
         return value is None
+    if kind is Pair:
+        return isinstance(value, list) and len(value) == 2
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

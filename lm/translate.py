@@ -15,7 +15,7 @@ import torch
 
 from lm.cell import Run
 from lm.components import blame, build, resolve
-from lm.config import InputError, load_yaml
+from lm.config import InputError, load_yaml, path_name
 from lm.data.aligned import read_lines
 from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder
 from lm.data.tokens import Facts, sound
@@ -151,7 +151,11 @@ def translate(
     if source is None:
         lines, references = data.corpus.lines(split)
     else:
-        lines, references, split = read_lines(str(source), "--input"), [], source.name.split(".")[0]
+        lines, references, split = (
+            read_lines(str(source), "--input"),
+            [],
+            path_name(source.name.split(".")[0], "--input"),
+        )
     if not lines:
         raise InputError(f"{split}: no lines to translate; give --input, or a run with data.corpus.{split}_source")
     path = folder / f"translation_{split}.txt"

@@ -23,8 +23,8 @@ from helpers import RUN
 from lm.cli import main
 from lm.config import override
 
-SECONDS = 10
-"""That a case may take."""
+SECONDS, PATIENCE = 10, 120
+"""Of the processor that a case may take, and on the clock, where it waits for something or the machine is busy."""
 
 BASE = override(
     RUN,
@@ -180,6 +180,9 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
 }
 """For each kind of case a valid command line and the files it reads, of which some are damaged."""
+
+TRAINING = ("fit", "count", "ablate", "tier", "tune", "design", "sweep", "report", "search")
+"""Kinds of which there are more cases: what they read reaches furthest."""
 
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, "", " ", [], {}, [[]], [None], {"": None}, {"a": {"b": {}}}),
@@ -388,11 +391,11 @@ def valid_files() -> dict[str, Any]:
 def make(number: int) -> Case:
     """The case of this number."""
     draw = random.Random(number)
-    kind = draw.choice(list(COMMANDS))
+    kind = draw.choice([*COMMANDS, *TRAINING, *TRAINING])
     arguments, read = copy.deepcopy(COMMANDS[kind])
     trees, done = copy.deepcopy(valid_files()), []
-    for _ in range(draw.choice((1, 1, 1, 2, 2, 3, 4))):
-        if read and draw.random() < 0.8:
+    for _ in range(draw.choice((1, 1, 1, 1, 2, 3))):
+        if read and draw.random() < 0.85:
             name = draw.choice(read)
             done.append(f"{name}: {draw.choice(DAMAGES)(trees, name, draw)}")
         else:
@@ -495,8 +498,8 @@ def other_text(trees: dict[str, Any], name: str, draw: random.Random) -> str:
 
 
 DAMAGES: tuple[Callable[[dict[str, Any], str, random.Random], str], ...] = (
-    *[replaced] * 6,
-    *[dotted] * 5,
+    *[replaced] * 7,
+    *[dotted] * 7,
     *(lost, renamed, swapped, nested, many, other_text),
 )
 PATHS = (
@@ -551,7 +554,7 @@ def spoil(arguments: list[str], draw: random.Random) -> str:
     """A command line with an argument lost, doubled, replaced or added."""
     value = draw.choice([value for value in HOSTILE if not isinstance(value, (dict, list))])
     text = str(value) if draw.random() < 0.7 else json.dumps(draw.choice(HOSTILE))
-    what, place = draw.randrange(5), draw.randrange(len(arguments))
+    what, place = draw.choice((0, 1, 2, 3, 3, 4, 4, 4, 4)), draw.randrange(len(arguments))
     if what == 0:
         arguments[place] = text
     elif what == 1:
@@ -579,13 +582,16 @@ def alarm(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TooSlow
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    kinds = ((signal.SIGALRM, signal.ITIMER_REAL, PATIENCE), (signal.SIGPROF, signal.ITIMER_PROF, seconds))
+    before = [signal.signal(number, stop) for number, _, _ in kinds]
+    for _, timer, limit in kinds:
+        signal.setitimer(timer, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), handler in zip(kinds, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
 
 
 def outcome(case: Case) -> str:

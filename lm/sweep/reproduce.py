@@ -1,5 +1,6 @@
 """`lm reproduce`: every experiment that carries claims, and one table of the answers."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from lm.analysis import load
 from lm.answers import Answer, corrected
-from lm.config import InputError, load_yaml, nearest
+from lm.config import InputError, load_yaml, nearest, path_name
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.tables import as_csv
 from lm.report.write import write_report
@@ -23,11 +24,11 @@ from lm.sweep.run import default_workers, threads_each
 
 def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
     """The experiment files under `folder` that carry claims, or those named. Raises InputError for a name without."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
     found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if load_yaml(path).get("claims")}
     for name in names:
-        if name not in found:
+        if path_name(name, "NAME") not in found:
             raise InputError(
                 f"{name}: no experiment with claims in {folder}.{nearest(name, list(found))} "
                 f"Choose from {', '.join(found)}"

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import optuna
@@ -41,7 +40,7 @@ def journal(spec: SweepSpec, folder: Path) -> Path | None:
     if "://" not in spec.storage:
         return Path(spec.storage)
     known = ("sqlite", "postgresql", "mysql")
-    scheme = urlsplit(spec.storage).scheme.split("+")[0]
+    scheme = spec.storage.partition("://")[0].partition("+")[0]
     if scheme not in known:
         raise InputError(
             f"storage: no kind {scheme!r}.{nearest(scheme, known)} "
