@@ -36,6 +36,7 @@ ORDER = (
     "provenance",
     "observer",
     "recorder",
+    "rehearsal",
     "cell",
     "evaluate",
     "trainer",

@@ -125,7 +125,10 @@ def _missing(plan: Plan, store: Store, manner: Manner) -> list[Planned]:
     for planned in plan.cells:
         store.recover(planned.cell.id)
     missing = plan.missing(store)
-    return [p for p in plan.cells if p in missing or p in _failed(plan, store)] if manner.retry_failed else missing
+    if not manner.retry_failed:
+        return missing
+    wanted = {(p.arm, p.seed) for p in (*missing, *_failed(plan, store))}
+    return [p for p in plan.cells if (p.arm, p.seed) in wanted]
 
 
 def _failed(plan: Plan, store: Store) -> list[Planned]:
