@@ -93,7 +93,7 @@ def record(cell: str, seed: int, draw: np.random.Generator) -> Record:
         "residual_norm": draw.random(LAYERS).tolist(),
     }
     shares = (draw.random(BINS) / BINS).tolist()
-    packages = {name: "1.0" for name in ("torch", "lightning", "numpy", "tokenizers", "datasets")}
+    packages = dict.fromkeys(("torch", "lightning", "numpy", "tokenizers", "datasets"), "1.0")
     return {
         "format": FORMAT, "id": cell, "status": "ok", "error": None, "steps": 1000, "metrics": metrics,
         "evaluated": {"split": "validation", "tokens": 2000, "blocks": 125},

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch
-import torch
 
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id, text_id
