@@ -59,8 +59,23 @@ EXPERIMENT: dict[str, Any] = {
     "tiers": {"G": {"common": {"model.layers": 2}, "seeds": 3}},
     "notes": "None.",
     "claims": [
-        {"claim": "It is so.", "metric": "nll", "arm": "alibi", "relation": "less", "margin": 0.1, "source": "us"},
-        {"claim": "It grows.", "metric": "log nll", "over": {"rope": 1, "few": 2}, "relation": "slope", "low": 0},
+        {
+            "claim": "It is so.",
+            "metric": "nll",
+            "arm": "alibi",
+            "relation": "less",
+            "margin": 0.1,
+            "source": "us",
+            "kind": "ours",
+        },
+        {
+            "claim": "It grows.",
+            "metric": "log nll",
+            "over": {"rope": 1, "few": 2},
+            "relation": "slope",
+            "low": 0,
+            "kind": "ours",
+        },
     ],
 }
 TUNED: dict[str, Any] = {
