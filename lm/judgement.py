@@ -3,10 +3,10 @@
 A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
 beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
 rare, and its interval is what the test does not reject at that share. So the intervals of a family cover the truth
-together, and one leaves out zero exactly where there is a verdict. Holm's test finds a little more, but has no such
-intervals: with an end cut off at zero wherever it finds a difference they cover together in no more than 92 of 100
-experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini and Hochberg, so
-that few of their claims are false.
+together, and one leaves out zero exactly where there is a verdict. Holm's test finds more where several arms differ,
+but has no such intervals: with an end cut off at zero wherever it alone finds a difference they cover together in only
+92 to 94 of 100 experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini
+and Hochberg, so that few of their claims are false.
 """
 
 import math
