@@ -70,7 +70,7 @@ def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -
     machine.doing = "Z"
     found = heard(one, machine, 10)
     assert list(found) == [39]
-    assert found[39] == "no word for 39 s: process 4711 has ended, but the fork server is silent"
+    assert found[39] == "no word for 39 s: process 4711 has ended; the fork server is silent"
 
 
 @pytest.mark.parametrize("state", [None, "R"])
