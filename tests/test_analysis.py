@@ -132,6 +132,12 @@ def test_only_the_headline_and_what_was_declared_beside_it_have_a_verdict(experi
     assert row(two, "better", "ece").verdict == "-"
 
 
+def test_what_is_not_judged_stays_a_dash_where_seeds_were_lost(experiment: MakeExperiment) -> None:
+    table = compare(load(experiment({"base": BASE, "better": [*BETTER[:5], "diverged"]})))
+    assert row(table, "better").verdict.endswith("(on 5 of 6 seeds; 1 diverged)")
+    assert row(table, "better", "accuracy").verdict == "-"
+
+
 def test_a_declared_quantity_shares_alpha_with_the_headline(experiment: MakeExperiment) -> None:
     found = row(compare(load(experiment({"base": BASE, "better": BETTER}, secondary=["accuracy"]))), "better")
     assert found.verdict == "6 seeds cannot reach significance (7 could)"
