@@ -20,6 +20,7 @@ from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
 from lm.model.count import flops_per_token
 from lm.model.transformer import Model
 from lm.optim import Optim
+from lm.plain import shown
 from lm.recorder import Recorder
 from lm.rehearsal import tried
 from lm.results import FORMAT
@@ -35,6 +36,9 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: optimiser steps.
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
+
+    Raises:
+        ValueError: for a setting of UNSOUND.
     """
 
     def __init__(
@@ -45,6 +49,9 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: int = 50,
         **settings: Any,
     ) -> None:
+        for name, reason in UNSOUND.items():
+            if settings.get(name) is not None:
+                raise ValueError(f"{name}={settings[name]} {reason}")
         super().__init__(
             callbacks=[recorder],
             max_steps=max_steps,
@@ -72,6 +79,29 @@ class Trainer(lightning.pytorch.Trainer):
             model_registry=None,
             **settings,
         )
+
+
+UNSOUND = {
+    "max_time": "would end a cell by the speed of the machine; give max_steps",
+    "limit_test_batches": "has no effect: the test split is evaluated whole",
+    "limit_predict_batches": "has no effect: nothing is predicted",
+}
+"""Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
+
+COMPUTED = frozenset(
+    (
+        "max_steps",
+        "precision",
+        "limit_val_batches",
+        "val_check_interval",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "deterministic",
+        "sync_batchnorm",
+    )
+)
+"""Settings of the trainer that say what a cell computes."""
 
 
 class Evaluation:
@@ -234,6 +264,11 @@ def _check_settings(settings: Tree) -> None:
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
     every = settings["val_check_interval"]
+    if every is not None and not isinstance(every, int | float):
+        raise InputError(
+            f"trainer.val_check_interval: expected a number of batches, found {shown(every)}; by the clock, "
+            "two machines would validate at other steps"
+        )
     if (isinstance(every, float) and not 0 < every <= 1) or (isinstance(every, int) and every < 1):
         raise InputError(
             f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {every}"
