@@ -9,27 +9,22 @@ Names and keys are checked here, so that a misspelling is answered with the near
 and filled in by jsonargparse, one parser a class.
 """
 
-import contextlib
 import copy
 import functools
-import importlib
 import inspect
 import re
-import signal
-import threading
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lm.config import InputError, Tree, is_component, join, nearest
+from lm.imported import imported
 from lm.plain import shown, unusable
 
 REQUIRED = object()
-IMPORT_SECONDS = 60.0
-"""That importing the module of a user's own component may take."""
 
 # components ----------------------------------------------------------------------------------------------------------
 
@@ -107,7 +102,7 @@ def find(name: Any, base: type, path: str) -> type:
     if isinstance(name, str) and name in known:
         return known[name]
     if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
-        cls = _imported(name, path)
+        cls = imported(name, path)
         if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
@@ -116,36 +111,6 @@ def find(name: Any, base: type, path: str) -> type:
         f"{path}: no {base.__name__} called {shown(name)}.{nearest(name, list(known))} "
         f"Choose from {listed}, or give the dotted path of your own class"
     )
-
-
-def _imported(name: str, path: str) -> Any:
-    """What a dotted path names. Raises InputError where its module cannot be imported, however it fails."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        with time_limit(IMPORT_SECONDS):
-            return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:
-        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        raise InputError(f"{path}: cannot import {shown(name)}: {kind}{' '.join(str(error).split())}") from None
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in what takes longer; without effect outside the main thread, which alone gets signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"takes more than {seconds:zg} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, left)
 
 
 def name_of(cls: type, base: type) -> str:

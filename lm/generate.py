@@ -45,7 +45,7 @@ def find(run: str, out: Path) -> Path:
         return Path(run)
     run = path_name(run.rstrip("/"), "RUN: no such folder, and as the beginning of an id")
     cells = Store(out).cells
-    ids = sorted(path.name for path in cells.iterdir() if path.name[0] != ".") if cells.is_dir() else []
+    ids = sorted(path.name for path in cells.iterdir() if path.name[0] != ".") if os.path.isdir(cells) else []
     found = [name for name in ids if name.startswith(run)]
     if len(found) == 1:
         return cells / found[0]

@@ -66,7 +66,7 @@ def test_a_run_that_could_not_be_trained_is_refused(
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(f"{code}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("lm.components.IMPORT_SECONDS", 0.2)
+    monkeypatch.setattr("lm.imported.IMPORT_SECONDS", 0.2)
     with pytest.raises(InputError) as caught:
         check(override(RUN, changes))
     for word in words:

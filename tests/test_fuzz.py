@@ -1,5 +1,6 @@
 """No input ends in a traceback, a hang or more than one line; nothing but what was asked for is written."""
 
+import itertools
 import os
 import shutil
 import sys
@@ -67,7 +68,10 @@ def test_damaged_input_is_one_line(folder: Path, portion: int) -> None:
         prepare(folder, case)
         before, inside = tree(folder.parent, "place"), tree(folder, "out")
         found = fuzz.outcome(case)
-        if after := tree(folder.parent, "place") - before | tree(folder, "out") - inside - {"results"}:
+        outs = [given for flag, given in itertools.pairwise(case.arguments) if flag == "--out"]
+        told = case.kind == "fit" and outs[-1:] != ["out"]  # it may write to where it is told
+        after = tree(folder.parent, "place") - before | tree(folder, "out") - inside - {"results"}
+        if after and not told:
             found += f"\nwritten: {sorted(after)[:5]}"
         if found:
             wrong.append(f"case {number} ({case.kind}): {'; '.join(case.done)}\n{found}")

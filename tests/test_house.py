@@ -14,6 +14,7 @@ ORDER = (
     "plain",
     "domain",
     "config",
+    "imported",
     "components",
     "catalogue",
     "locks",

@@ -144,8 +144,7 @@ class Space:
         return points
 
     def examples(self) -> list[dict[str, Any]]:
-        """Changes that together hold every choice, both ends of every range, and a number between these where there is
-        no step; one dimension at a time."""
+        """Changes that hold every choice and both ends of every range, one dimension at a time."""
         found: list[dict[str, Any]] = []
         for dimension in self.dimensions:
             if isinstance(dimension.values, Range):
