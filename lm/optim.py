@@ -193,7 +193,7 @@ class Optim:
         Raises:
             ValueError: or what else the optimiser raises for options that it cannot be used with.
         """
-        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((2, 2), (2,))]
+        parameters = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((2, 2), (2,))]
         optimizer, _ = self.build(parameters, total, parameters[:0])
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)

@@ -277,7 +277,11 @@ class Killed(BaseException):
     "changes",
     [
         {"optim.beta2_warmup": True, "optim.schedule": {"class_path": "WarmupStableDecay", "init_args": {"warmup": 3}}},
-        {"optim.beta2_warmup": True, "optim.optimizer": "MuonAdamW", "optim.schedule": "WarmupLinear"},
+        {
+            "optim.beta2_warmup": True,
+            "optim.optimizer": "MuonAdamW",
+            "optim.schedule": {"class_path": "WarmupLinear", "init_args": {"warmup": 3}},
+        },
         {
             "optim.optimizer": {"class_path": "SGD", "init_args": USABLE["SGD"]},
             "optim.schedule": {"class_path": "InverseSquareRoot", "init_args": {"warmup": 4}},

@@ -17,7 +17,7 @@ from lm.sweep.run import UNKNOWN, Listed, Running, Source, Watcher
 from lm.sweep.vigil import Late
 from lm.trainer import Execution, fail
 
-PRELOAD = ["lm.trainer"]
+PRELOAD = ["lm.sweep.preloaded"]
 """What the fork server imports, once for all."""
 
 ATTEMPTS = 2

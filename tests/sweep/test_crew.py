@@ -101,9 +101,9 @@ def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_ag
     told = Told(kill_all)
     assert crew.ATTEMPTS < 3 < SERVERS
     assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
-    assert kills == [2, 2, 2]
+    assert len(kills) == 3
     assert whole(store, FIRST, SECOND)
-    assert [record["tries"] for record in told.records.values()] == [4, 4]
+    assert sum(record["tries"] for record in told.records.values()) == 2 + sum(kills)
 
 
 def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Store) -> None:
