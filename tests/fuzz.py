@@ -400,6 +400,8 @@ def make(number: int) -> Case:
             done.append(f"{name}: {draw.choice(DAMAGES)(trees, name, draw)}")
         else:
             done.append(spoil(arguments, draw))
+    if "--plan" in COMMANDS[kind][0] and "--plan" not in arguments:
+        arguments.append("--plan")  # nothing is trained here
     files = {name: tree if isinstance(tree, bytes) else written(name, tree) for name, tree in trees.items()}
     if read and draw.random() < 0.15:
         name = draw.choice(read)
