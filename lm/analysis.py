@@ -2,8 +2,8 @@
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,18 @@ import pandas as pd
 
 from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
+from lm.damage import is_number, of_curve
 from lm.health import faults, unhealthy
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure, plain
 from lm.manifest import EXPERIMENT, check_shape
-from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
+from lm.results import FORMAT, QUANTITIES, DamagedError, Record, Store, describe, read_json
 from lm.statistics import rate_interval
 
 HEADLINE = "nll"
 """The quantity by which arms are judged where an experiment names no other."""
+
+LOST = ("diverged", "failed", "damaged")
+"""What may have become of a cell that was trained and enters no mean."""
 
 NOT_COMPARABLE = "not comparable"
 """How a verdict begins that is withheld."""
@@ -27,11 +31,16 @@ NOT_COMPARABLE = "not comparable"
 
 @dataclass(frozen=True)
 class Results:
-    """An experiment's manifest and the records of its cells, None for a cell not trained yet."""
+    """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
+
+    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id.
+    """
 
     manifest: dict[str, Any]
     records: dict[tuple[str, int], Record | None]
     store: Store
+    damaged: dict[tuple[str, int], str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def arms(self) -> list[str]:
@@ -97,21 +106,27 @@ def load(folder: Path) -> Results:
     manifest = read_json(path)
     _check_manifest(manifest, path)
     store = Store(folder.resolve().parent)
-    records = {
-        (arm, int(seed)): _record(store, cell) if store.finished(cell) else None
-        for arm, described in manifest["arms"].items()
-        for seed, cell in described["cells"].items()
-    }
-    return Results(manifest, records, store)
+    results = Results(manifest, {}, store)
+    for arm, described in manifest["arms"].items():
+        for seed, cell in described["cells"].items():
+            results.records[arm, int(seed)] = None
+            try:
+                if store.finished(cell):
+                    results.records[arm, int(seed)] = store.record(cell, needed=True)
+            except DamagedError as error:
+                results.damaged[arm, int(seed)] = error.wrong
+        results.broken.update(_broken(results, arm))
+    return results
 
 
-def _record(store: Store, cell: str) -> Record:
-    """A cell's record. Raises InputError where it has lost what every table needs."""
-    record = store.record(cell)
-    lost = [key for key in ("id", "status", "metrics", "cost", "provenance") if key not in record]
-    if lost:
-        raise InputError(f"{store.directory(cell) / 'record.json'}: has no {', '.join(lost)}; train the cell again")
-    return record
+def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with learning curves of an arm; one is missing only where others of the arm were kept."""
+    finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
+    kept = [cell for cell in finished if results.store.history(cell).is_file()]
+    for cell, record in finished.items() if kept else ():
+        wrong = of_curve(results.store.history(cell), record) if cell in kept else "is missing"
+        if wrong:
+            yield cell, wrong
 
 
 def _check_manifest(manifest: Any, path: Path) -> None:
@@ -130,14 +145,21 @@ def _check_manifest(manifest: Any, path: Path) -> None:
 def value(record: Record, quantity: str) -> float:
     """A measured quantity of a record, or a path into it, `initial/entropy/0`; NaN where it was not measured.
 
-    Where a path ends in a list, of lists perhaps, it is their mean.
+    Where a path ends in a list, of lists perhaps, it is their mean. Text and mappings are no measurement.
     """
     if record.get("status", "ok") != "ok":
         return math.nan
     found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
     if found is None and "/" in quantity:
         found = _at(record, quantity.split("/"))
-    return math.nan if found is None else float(np.mean(found))
+    return _mean(found)
+
+
+def _mean(found: Any) -> float:
+    """A number, or the mean of lists of numbers; NaN for anything else."""
+    if isinstance(found, list) and found:
+        return float(np.mean([_mean(one) for one in found]))
+    return float(found) if is_number(found) else math.nan
 
 
 def _at(node: Any, path: list[str]) -> Any:
@@ -215,7 +237,7 @@ def compare(results: Results) -> pd.DataFrame:
 def _curve(results: Results, record: Record) -> pd.DataFrame | None:
     """The losses of a run by step; None where its curve was not kept."""
     path = results.store.history(record["id"])
-    if not path.is_file():
+    if not path.is_file() or record["id"] in results.broken:
         return None
     return pd.read_csv(path, index_col="step", usecols=lambda name: name in ("step", "train_loss", "validation_nll"))
 
@@ -283,7 +305,8 @@ def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
         "family": results.family(arm),
         "n": len(values),
         **lost,
-        "missing": len(results.manifest["seeds"]) - len(records),
+        "damaged": (damaged := sum(of == arm for of, _ in results.damaged)),
+        "missing": len(results.manifest["seeds"]) - len(records) - damaged,
         "lost_rate": sum(lost.values()) / len(records) if records else math.nan,
         "lost_low": low,
         "lost_high": high,
@@ -314,7 +337,8 @@ def _survivors(results: Results, row: Mapping[str, Any]) -> str:
     lost = []
     for side, name in ((arm, ""), (baseline, "baseline: ")):
         statuses = [record["status"] for record in results.of(side)]
-        counted = [f"{statuses.count(kind)} {kind}" for kind in ("diverged", "failed") if kind in statuses]
+        statuses += ["damaged" for of, _ in results.damaged if of == side]
+        counted = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
         lost += [name + ", ".join(counted)] if counted else []
     parts = [f"on {row['pairs']} of {seeds} seeds", *lost] if row["pairs"] else lost
     return f" ({'; '.join(parts)})" if parts else ""
@@ -347,9 +371,12 @@ def circumstances(results: Results) -> dict[str, list[str]]:
 def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
     """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed.
 
-    A cell whose curve was not kept, as in a copy of the records alone, has no column.
+    A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
+    a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
     found: dict[int, pd.Series] = {}
+    if any(record["id"] in results.broken for record in results.of(arm)):
+        return pd.DataFrame(found)
     for seed in results.manifest["seeds"]:
         record = results.records[arm, seed]
         path = None if record is None else results.store.history(record["id"])

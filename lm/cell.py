@@ -1,18 +1,18 @@
 """One cell: a configuration, checked and identified."""
 
 import contextlib
+import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch
-import torch
 
 from lm.components import blame, build, plain_options, resolve
-from lm.config import InputError, Tree, canonical, run_id
+from lm.config import InputError, Tree, canonical, run_id, text_id
 from lm.data import IGNORED, pairs, rows, text  # noqa: F401 - their classes are choices
 from lm.data.batch import Data
 from lm.data.tokens import Facts
@@ -20,7 +20,9 @@ from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
 from lm.model.count import flops_per_token
 from lm.model.transformer import Model
 from lm.optim import Optim
+from lm.plain import shown
 from lm.recorder import Recorder
+from lm.rehearsal import tried
 from lm.results import FORMAT
 
 
@@ -34,6 +36,9 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: optimiser steps.
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
+
+    Raises:
+        ValueError: for a setting of UNSOUND.
     """
 
     def __init__(
@@ -44,6 +49,9 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: int = 50,
         **settings: Any,
     ) -> None:
+        for name, reason in UNSOUND.items():
+            if settings.get(name) is not None:
+                raise ValueError(f"{name}={settings[name]} {reason}")
         super().__init__(
             callbacks=[recorder],
             max_steps=max_steps,
@@ -71,6 +79,29 @@ class Trainer(lightning.pytorch.Trainer):
             model_registry=None,
             **settings,
         )
+
+
+UNSOUND = {
+    "max_time": "would end a cell by the speed of the machine; give max_steps",
+    "limit_test_batches": "has no effect: the test split is evaluated whole",
+    "limit_predict_batches": "has no effect: nothing is predicted",
+}
+"""Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
+
+COMPUTED = frozenset(
+    (
+        "max_steps",
+        "precision",
+        "limit_val_batches",
+        "val_check_interval",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "deterministic",
+        "sync_batchnorm",
+    )
+)
+"""Settings of the trainer that say what a cell computes."""
 
 
 class Evaluation:
@@ -157,6 +188,11 @@ class Cell:
 
 def identity(config: Tree, facts: Facts) -> str:
     """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out."""
+    return run_id(_identified(config, facts))
+
+
+def _identified(config: Tree, facts: Facts) -> Tree:
+    """What is hashed."""
     defaults = plain_options(Trainer, 1)
     trainer = {
         key: value for key, value in config["trainer"].items() if key not in EXECUTION and value != defaults.get(key)
@@ -165,11 +201,28 @@ def identity(config: Tree, facts: Facts) -> str:
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
     what.pop("evaluate", None)
-    return run_id({"format": FORMAT, "config": what, "text": facts.identity()})
+    return {"format": FORMAT, "config": what, "text": facts.identity()}
+
+
+SEED = "\0seed\0"
+"""Stands where a seed is to be put."""
+
+
+def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
+    """The same cell with each of these seeds, which share all of the configuration but the seed.
+
+    What is hashed differs in the seed alone, so that it is written out once.
+    """
+    configs = [{**cell.config, "seed": seed} for seed in seeds]
+    parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
+    if len(parts) != 2:  # a configuration that holds that very text
+        return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
+    written = (canonical(seed).join(parts) for seed in seeds)
+    return [Cell(config, cell.facts, text_id(one)) for config, one in zip(configs, written, strict=True)]
 
 
 def check(tree: Tree) -> Cell:
-    """Resolves a configuration, prepares its text and builds its model without memory: a cell that can be trained.
+    """Resolves a configuration, prepares its text and tries its model on one row: a cell that can be trained.
 
     Raises:
         InputError: for anything that would keep the cell from being trained.
@@ -188,17 +241,14 @@ def check(tree: Tree) -> Cell:
             f"evaluate.lengths: {longest} tokens of context need as many and one more, and the validation split has "
             f"{facts.tokens['validation']}; give more text or shorter lengths"
         )
-    batch = next(iter(data.training_batches(0, 1)))
-    with blame("model"), torch.device("meta"):
-        model = run.model(facts.vocabulary, data.context)
-        _check_model(model, data.context)
-        model(*(x[:1].to("meta") for x in batch.inputs))
+    _model_sizes(config, facts, run, data)
     with blame("optim"):
         run.optim.try_out(config["trainer"]["max_steps"])
     return Cell(config, facts, identity(config, facts))
 
 
-def _check_model(model: Model, context: int) -> None:
+def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
+    model = run.model(vocabulary, context)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS:
         raise ValueError(f"{parameters:z.3g} parameters, expected {MOST_PARAMETERS:z.0e} at most")
@@ -206,6 +256,7 @@ def _check_model(model: Model, context: int) -> None:
         window = getattr(module, "window", None)
         if window is not None and window > context:
             raise ValueError(f"window={window} must be at most the context, {context} tokens")
+    return model
 
 
 def _check_settings(settings: Tree) -> None:
@@ -215,6 +266,11 @@ def _check_settings(settings: Tree) -> None:
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
     every = settings["val_check_interval"]
+    if every is not None and not isinstance(every, int | float):
+        raise InputError(
+            f"trainer.val_check_interval: expected a number of batches, found {shown(every)}; by the clock, "
+            "two machines would validate at other steps"
+        )
     if (isinstance(every, float) and not 0 < every <= 1) or (isinstance(every, int) and every < 1):
         raise InputError(
             f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {every}"
@@ -223,9 +279,15 @@ def _check_settings(settings: Tree) -> None:
 
 def _check_execution(run: Run, data: Data, settings: Tree) -> None:
     _check_settings(settings)
-    with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
-        trainer = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0))
-    data.check_devices(trainer.world_size)
+    key = canonical(settings)
+    if key not in _worlds:
+        with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
+            _worlds[key] = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)).world_size
+    data.check_devices(_worlds[key])
+
+
+_worlds: dict[str, int] = {}
+"""How many processes a trainer with these settings has; settings that arms have in common are checked once."""
 
 
 _prepared: dict[str, Facts] = {}
@@ -252,21 +314,39 @@ class Sizes:
     tokens_per_step: int
 
 
+_model_sizes_of: dict[str, tuple[int, float | None]] = {}
+
+
+def _model_sizes(config: Tree, facts: Facts, run: Run, data: Data) -> tuple[int, float | None]:
+    """Trainable parameters and FLOPs a token of a model through which one row has gone; once for each model and data.
+
+    Raises:
+        InputError: where the model cannot be built, or cannot read the row.
+    """
+    key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
+    if key not in _model_sizes_of:
+        make = functools.partial(_checked_model, run, facts.vocabulary, data.context)
+        batch = next(iter(data.training_batches(0, 1)))
+        with blame("model"):
+            model = tried(make, [x[:1] for x in batch.inputs])
+        try:
+            flops = flops_per_token(model, data.context).total
+        except InputError:
+            flops = None
+        _model_sizes_of[key] = sum(p.numel() for p in model.parameters() if p.requires_grad), flops
+    return _model_sizes_of[key]
+
+
 def sizes(cell: Cell) -> Sizes:
     """Counts a cell without memory for its model."""
     run: Run = build(cell.config, Run)
     data = run.data(run.seed)
     data.facts = cell.facts
     data.setup("fit")
-    with torch.device("meta"):
-        model = run.model(cell.facts.vocabulary, data.context)
-    try:
-        flops = flops_per_token(model, data.context).total
-    except InputError:
-        flops = None
+    parameters, flops = _model_sizes(cell.config, cell.facts, run, data)
     accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
-    return Sizes(sum(p.numel() for p in model.parameters() if p.requires_grad), flops, tokens)
+    return Sizes(parameters, flops, tokens)
 
 
 @contextlib.contextmanager

@@ -149,8 +149,8 @@ def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         return 0
     from lm.report.write import write_report
 
-    write_report(options.folder, Console())
-    return 0
+    results = write_report(options.folder, Console())
+    return 1 if results.damaged or results.broken else 0
 
 
 def _evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ Names and keys are checked here, so that a misspelling is answered with the near
 and filled in by jsonargparse, one parser a class.
 """
 
+import copy
 import functools
 import inspect
 import re
@@ -173,7 +174,23 @@ def _hint(cls: type, name: str) -> Any:
 
 
 def _check_plain(cls: type, supplied: int, given: Tree, path: str) -> Tree:
-    """`given` checked against the plain parameters of `cls`, with defaults filled in."""
+    """`given` checked against the plain parameters of `cls`, with defaults filled in.
+
+    Arms of an experiment have most nodes in common, so that what was found right once is not parsed again.
+    """
+    try:
+        key = (cls, supplied, repr(given))
+    except ValueError:  # a whole number of thousands of digits
+        return _parsed(cls, supplied, given, path)
+    if key not in _checked:
+        _checked[key] = _parsed(cls, supplied, given, path)
+    return copy.deepcopy(_checked[key])
+
+
+_checked: dict[tuple[type, int, str], Tree] = {}
+
+
+def _parsed(cls: type, supplied: int, given: Tree, path: str) -> Tree:
     parser = _parser(cls, supplied)
     try:
         found = {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}

@@ -204,7 +204,12 @@ def canonical(value: Any) -> str:
 
 def run_id(value: Any) -> str:
     """The SHA-256 of the canonical form, in hexadecimal."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return text_id(canonical(value))
+
+
+def text_id(text: str) -> str:
+    """The SHA-256 of a text that is canonical already."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,10 +3,10 @@
 A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
 beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
 rare, and its interval is what the test does not reject at that share. So the intervals of a family cover the truth
-together, and one leaves out zero exactly where there is a verdict. Holm's test finds a little more, but has no such
-intervals: with an end cut off at zero wherever it finds a difference they cover together in no more than 92 of 100
-experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini and Hochberg, so
-that few of their claims are false.
+together, and one leaves out zero exactly where there is a verdict. Holm's test finds more where several arms differ,
+but has no such intervals: with an end cut off at zero wherever it alone finds a difference they cover together in only
+92 to 94 of 100 experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini
+and Hochberg, so that few of their claims are false.
 """
 
 import math
@@ -45,9 +45,9 @@ class Comparison:
     """Paired differences of an arm to the baseline, and what was found in them; NaN for what was not asked.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
-    difference that these seeds would have shown four times in five, as the test is corrected. `p_adjusted` and `q` are
-    p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in stages finds a
-    difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
+    difference that these seeds would have shown four times in five, at the level of a confirmatory test. `p_adjusted`
+    and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in stages finds
+    a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
     """
 
     differences: Sequence[float]
@@ -181,7 +181,6 @@ def explore(family: Sequence[Comparison]) -> None:
     adjusted, equivalent = benjamini_hochberg([one.p for one in family]), benjamini_hochberg(_equivalence(family))
     for one, q, p_equivalent in zip(family, adjusted, equivalent, strict=True):
         one.q, one.p_equivalent = q, p_equivalent
-        _could_show(one, ALPHA / _tested(family))
         one.verdict = f"exploratory: {_explored(one)}"
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
+from lm.damage import sealed
 from lm.data.batch import Data
 from lm.data.order import chain
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel, gathered, numbers
 from lm.observer import Meter, Observer
-from lm.results import QUANTITIES, curve, finite, sealed, to_json, write_atomic
+from lm.results import QUANTITIES, curve, finite, to_json, write_atomic
 from lm.storage import save
 
 Report = Callable[[int, int, float], None]

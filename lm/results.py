@@ -10,7 +10,6 @@ A cell is finished or it is not: the rename is the only step that makes it so.
 
 import contextlib
 import csv
-import hashlib
 import io
 import json
 import math
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lm.config import InputError, path_name, require_regular
+from lm.damage import of_record
 from lm.locks import Say, holder, if_free, locked, to_stderr
 from lm.storage import SAVING, named
 
@@ -156,11 +156,6 @@ def curve(rows: Mapping[int, Mapping[str, float]]) -> str:
     return text.getvalue()
 
 
-def sealed(content: str) -> dict[str, Any]:
-    """What a record keeps of its curve, by which a curve that was damaged later is known: its rows and its hash."""
-    return {"rows": content.count("\n") - 1, "sha256": hashlib.sha256(content.encode()).hexdigest()}
-
-
 def read_json(path: Path) -> Any:
     """The JSON in `path`. Raises InputError naming the file."""
     try:
@@ -170,6 +165,14 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
+
+
+class DamagedError(InputError):
+    """A record that is no longer what training wrote."""
+
+    def __init__(self, wrong: str, path: Path) -> None:
+        super().__init__(f"{path}: damaged: {wrong}; delete its folder, and lm ablate trains the cell again")
+        self.wrong = wrong
 
 
 class Store:
@@ -195,16 +198,27 @@ class Store:
         """Whether an earlier, unfinished try left a checkpoint."""
         return (self.work(cell) / "last.ckpt").is_file()
 
-    def record(self, cell: str) -> Record:
-        """The record of a finished cell. Raises InputError where it comes from another version."""
+    def record(self, cell: str, needed: bool = False) -> Record:
+        """The record of a finished cell; with `needed` one that holds all that reports need.
+
+        Raises:
+            InputError: where it comes from another version.
+            DamagedError: where it is no longer what training wrote.
+        """
         path = self.directory(cell) / "record.json"
-        record = read_json(path)
+        try:
+            record = read_json(path)
+        except InputError as error:
+            raise DamagedError(str(error).removeprefix(f"{path}: "), path) from None
         found = record.get("format") if isinstance(record, dict) else None
-        if found != FORMAT:
+        if isinstance(found, int) and found != FORMAT:
             raise InputError(
                 f"{path}: record format {found!r}, expected {FORMAT}; "
                 "it was written by another version: use that version, or another --out"
             )
+        wrong = of_record(record, needed) if found == FORMAT else f"format: expected {FORMAT}, found {found!r}"
+        if wrong:
+            raise DamagedError(wrong, path)
         return dict(record)
 
     def history(self, cell: str) -> Path:

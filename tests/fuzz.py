@@ -59,8 +59,23 @@ EXPERIMENT: dict[str, Any] = {
     "tiers": {"G": {"common": {"model.layers": 2}, "seeds": 3}},
     "notes": "None.",
     "claims": [
-        {"claim": "It is so.", "metric": "nll", "arm": "alibi", "relation": "less", "margin": 0.1, "source": "us"},
-        {"claim": "It grows.", "metric": "log nll", "over": {"rope": 1, "few": 2}, "relation": "slope", "low": 0},
+        {
+            "claim": "It is so.",
+            "metric": "nll",
+            "arm": "alibi",
+            "relation": "less",
+            "margin": 0.1,
+            "source": "us",
+            "kind": "ours",
+        },
+        {
+            "claim": "It grows.",
+            "metric": "log nll",
+            "over": {"rope": 1, "few": 2},
+            "relation": "slope",
+            "low": 0,
+            "kind": "ours",
+        },
     ],
 }
 TUNED: dict[str, Any] = {
@@ -122,7 +137,9 @@ MANIFEST: dict[str, Any] = {
     "axes": {"model.block": "scientific"},
     "equal": "steps",
     "design": {"kind": "arms", "aliases": []},
-    "claims": [{"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}}],
+    "claims": [
+        {"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}, "kind": "ours"}
+    ],
     "seeds": [0, 1, 2],
     "arms": {
         arm: {

@@ -138,8 +138,8 @@ def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch)
         )
 
     monkeypatch.setattr(module, "equivalence_p", students)
-    found = list(audit_equivalence(np.random.default_rng(1), 300))
-    assert audits_row("false equivalence, skewed downwards noise, 6", found).verdict != "ok"
+    found = list(audit_equivalence(np.random.default_rng(1), 600))
+    assert audits_row("false equivalence, skewed downwards noise, 10", found).verdict == "NOT OK"
 
 
 def test_intervals_that_are_not_widened_for_the_other_arms_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,14 @@ Curves = dict[str, list[tuple[float, ...]]]
 
 def with_curves(experiment: MakeExperiment, curves: Curves, change: Any = lambda *_: None, **manifest: Any) -> Results:
     """An experiment whose cells left these validation losses at STEPS."""
-    results = load(experiment({arm: [2.0] * len(of_arm) for arm, of_arm in curves.items()}, change, **manifest))
+    folder = experiment({arm: [2.0] * len(of_arm) for arm, of_arm in curves.items()}, change, **manifest)
+    store = load(folder).store
     for arm, of_arm in curves.items():
         for seed, losses in enumerate(of_arm):
             rows = [f"{step},{loss},{loss / 2}\n" for step, loss in zip(STEPS, losses, strict=True)]
             head = "step,validation_nll,validation_bits_per_byte\n"
-            write_atomic(results.store.history(f"{arm}-{seed}"), head + "".join(rows))
-    return results
+            write_atomic(store.history(f"{arm}-{seed}"), head + "".join(rows))
+    return load(folder)
 
 
 def costs(arm: str, seed: int, record: dict[str, Any]) -> None:
@@ -81,7 +82,7 @@ def test_flops_that_nobody_counted_are_left_out(experiment: MakeExperiment) -> N
 def test_seeds_without_a_curve_or_with_other_text_are_left_out(experiment: MakeExperiment) -> None:
     def other(arm: str, seed: int, record: dict[str, Any]) -> None:
         if (arm, seed) == ("arm", 1):
-            record["evaluated"]["tokens"] = 7
+            record["evaluated"]["tokens"], record["reliability"] = 7, None
 
     results = with_curves(experiment, {"base": [BASE] * 3, "arm": [BASE] * 3}, other)
     write_atomic(results.store.history("arm-2"), "step,train_loss\n10,1.0\n")

@@ -14,6 +14,7 @@ from lm.results import (
     FORMAT,
     QUANTITIES,
     WORK_FILES,
+    DamagedError,
     Quantity,
     Store,
     describe,
@@ -123,7 +124,7 @@ def test_recovering_does_nothing_to_work_without_a_record(store: Store) -> None:
     work = begun(store)
     before = sorted(os.listdir(work))
     store.recover(CELL)
-    store.recover("no such cell")
+    store.recover("no_such_cell")
     assert sorted(os.listdir(work)) == before
     assert not store.finished(CELL)
 
@@ -185,10 +186,16 @@ def test_a_cell_is_started_once_it_has_a_checkpoint(store: Store) -> None:
     assert not store.started(CELL)
 
 
-@pytest.mark.parametrize("found", [{"format": FORMAT + 1}, {"status": "ok"}, [1]])
-def test_a_record_of_another_version_is_refused(store: Store, found: object) -> None:
-    write_atomic(store.directory(CELL) / "record.json", json.dumps(found))
+def test_a_record_of_another_version_is_refused(store: Store) -> None:
+    write_atomic(store.directory(CELL) / "record.json", json.dumps({"format": FORMAT + 1}))
     with pytest.raises(InputError, match=f"expected {FORMAT}; it was written by another version"):
+        store.record(CELL)
+
+
+@pytest.mark.parametrize("found", [{"status": "ok"}, [1], {"format": FORMAT}, {"format": FORMAT, "status": "good"}])
+def test_a_record_that_is_none_is_damaged(store: Store, found: object) -> None:
+    write_atomic(store.directory(CELL) / "record.json", json.dumps(found))
+    with pytest.raises(DamagedError):
         store.record(CELL)
 
 

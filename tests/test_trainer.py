@@ -14,10 +14,11 @@ from helpers import RUN
 from lm.cell import Cell, Run, check
 from lm.components import build
 from lm.config import InputError, override
+from lm.damage import of_rows, sealed
 from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.model.transformer import Decoder, initialized
-from lm.results import Store, sealed
+from lm.results import Store
 from lm.trainer import Execution, fail, train
 
 pytestmark = pytest.mark.slow
@@ -217,6 +218,9 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
     assert kills >= 1
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert history(tmp_path / "killed", cell) == history(tmp_path / "whole", cell)
+    assert of_rows(store.history(cell.id).read_text(), {"steps": 12}) == "", (
+        "no curve without a seal is taken for damaged"
+    )
     assert store.record(cell.id)["provenance"]["resumed"] is (changes.get("trainer.log_every_n_steps") != 1)
     expected = weights(tmp_path / "whole", cell)
     for name, value in weights(tmp_path / "killed", cell).items():

@@ -89,9 +89,12 @@ def _stages(adaptive: Mapping[str, Any], comparisons: str, number: int) -> str:
 
 def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
     """What became of cells that did not go well, and what they flagged."""
+    yield from _damaged(results)
     missing: dict[str, list[int]] = {}
     flagged: dict[tuple[str, str], list[int]] = {}
     for (arm, seed), record in sorted(results.records.items()):
+        if (arm, seed) in results.damaged:
+            continue
         if record is None:
             missing.setdefault(arm, []).append(seed)
         elif record["status"] != "ok":
@@ -113,6 +116,20 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         if row.verdict != "baseline" and row.pairs < total:
             yield (
                 f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline both finished."
+            )
+
+
+def _damaged(results: Results) -> Iterator[str]:
+    """Cells whose record or curve is no longer what training wrote, and what is left out for that."""
+    cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
+    for (arm, seed), wrong in sorted(results.damaged.items()):
+        path = results.store.directory(cell_of[arm, seed]) / "record.json"
+        yield f"Warning: {arm} seed {seed} is damaged and enters no mean: {path}: {wrong}."
+    for (arm, seed), cell in sorted(cell_of.items()):
+        if cell in results.broken:
+            yield (
+                f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
+                f"none of its steps are counted: {results.store.history(cell)}: {results.broken[cell]}."
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis import HEADLINE, Results
+from lm.analysis import HEADLINE, LOST, Results
 from lm.pace import Pace, mean_share
 from lm.results import describe
 
@@ -92,7 +92,7 @@ def adjusted_p(row: Any) -> str:
 
 def cells(row: Any) -> str:
     """How many cells went well, and what became of the others."""
-    others = [f"{getattr(row, kind)} {kind}" for kind in ("diverged", "failed", "missing") if getattr(row, kind)]
+    others = [f"{getattr(row, kind)} {kind}" for kind in (*LOST, "missing") if getattr(row, kind)]
     return ", ".join([str(row.n), *others])
 
 

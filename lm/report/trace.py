@@ -69,6 +69,7 @@ def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int]
             cell = results.manifest["arms"][name]["cells"][str(seed)]
             number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
             status = "missing" if record is None else record["status"]
+            status = "damaged" if (name, seed) in results.damaged else status
             table.add_row(*map(Text, [str(seed), name, status, number, _commit(record), cell[:12]]))
     return table
 

@@ -72,9 +72,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         print("the experiment over again, each arm with its winner", file=sys.stderr)
         other, interrupted = carry_out(make_plan(twin, watch), store, manner)
         write_report(other, Console())
-    write_report(folder, Console())
+    results = write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
-    return 1 if interrupted else 0
+    return 1 if interrupted or results.damaged or results.broken else 0
 
 
 def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
@@ -125,7 +125,10 @@ def _missing(plan: Plan, store: Store, manner: Manner) -> list[Planned]:
     for planned in plan.cells:
         store.recover(planned.cell.id)
     missing = plan.missing(store)
-    return [p for p in plan.cells if p in missing or p in _failed(plan, store)] if manner.retry_failed else missing
+    if not manner.retry_failed:
+        return missing
+    wanted = {(p.arm, p.seed) for p in (*missing, *_failed(plan, store))}
+    return [p for p in plan.cells if (p.arm, p.seed) in wanted]
 
 
 def _failed(plan: Plan, store: Store) -> list[Planned]:

@@ -1,11 +1,13 @@
 """How long missing cells will take, from cells like them or from a few steps."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from lm.cell import Cell, Run
+from lm.cell import Cell, Run, sizes
 from lm.components import build
 from lm.model.transformer import initialized
 from lm.optim import tables
@@ -13,6 +15,9 @@ from lm.results import Store, read_json, to_json, write_atomic
 from lm.sweep.plan import Plan, Planned
 
 SECONDS_TO_MEASURE = 2.0
+
+TIMED = 8
+"""Arms that a plan times at most; the others are judged by these."""
 
 
 def steps_evaluated(cell: Cell, training: int, full: int) -> int:
@@ -84,16 +89,31 @@ class Stopwatch:
 def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: int) -> dict[str, float]:
     """Seconds of one cell of each arm with cells missing: from the arm's finished cells if there are any."""
     found: dict[str, float] = {}
-    for planned in missing:
-        if planned.arm in found:
-            continue
-        done = [p.cell.id for p in plan.cells if p.arm == planned.arm and store.finished(p.cell.id)]
+    unknown: dict[str, Cell] = {}
+    for arm, cell in {p.arm: p.cell for p in reversed(missing)}.items():
+        done = [p.cell.id for p in plan.by_arm[arm] if store.finished(p.cell.id)]
         costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
         if costs:
-            found[planned.arm] = sum(c["train_seconds"] + c["evaluation_seconds"] for c in costs) / len(costs)
+            found[arm] = sum(c["train_seconds"] + c["evaluation_seconds"] for c in costs) / len(costs)
         else:
-            found[planned.arm] = measured_seconds(planned.cell, threads)
-    return found
+            unknown[arm] = cell
+    return found | judged_seconds(unknown, threads)
+
+
+def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
+    """Seconds of each arm's cell, of which some are timed, from the cheapest to the dearest; others lie between."""
+    work = {arm: _operations(cell) for arm, cell in cells.items()}
+    ordered = sorted(cells, key=work.__getitem__)
+    places = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
+    timed = {ordered[place]: measured_seconds(cells[ordered[place]], threads) for place in places}
+    between = np.interp([work[arm] for arm in ordered], [work[arm] for arm in timed], list(timed.values())).tolist()
+    return dict(zip(ordered, between, strict=True)) | timed
+
+
+def _operations(cell: Cell) -> float:
+    """What a cell computes in training, roughly: six operations a parameter and token where FLOPs are not counted."""
+    of = sizes(cell)
+    return (of.flops_per_token or 6 * of.parameters) * of.tokens_per_step * int(cell.config["trainer"]["max_steps"])
 
 
 def wall_seconds(seconds: list[float], workers: int) -> float:

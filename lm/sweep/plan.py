@@ -1,13 +1,14 @@
 """The cells that an experiment asks for."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.cell import Cell, check, identity, sizes
+from lm.cell import Cell, check, identity, seeded, sizes
 from lm.claims import Claim
 from lm.config import InputError, differences, override
 from lm.results import FORMAT, Store, to_json, write_atomic
@@ -34,13 +35,26 @@ class Plan:
     experiment: Experiment
     cells: list[Planned]
 
+    @functools.cached_property
+    def by_arm(self) -> dict[str, list[Planned]]:
+        """The cells of each arm, in the order of the seeds."""
+        found: dict[str, list[Planned]] = {}
+        for planned in self.cells:
+            found.setdefault(planned.arm, []).append(planned)
+        return found
+
+    @functools.cached_property
+    def _changes(self) -> dict[str, dict[str, tuple[Any, Any]]]:
+        base = self.first(self.experiment.baseline).config
+        return {arm: differences(base, self.first(arm).config) for arm in self.by_arm}
+
     def first(self, arm: str) -> Cell:
         """The arm's cell of the first seed; its other cells differ in the seed alone."""
-        return next(planned.cell for planned in self.cells if planned.arm == arm)
+        return self.by_arm[arm][0].cell
 
     def changes(self, arm: str) -> dict[str, tuple[Any, Any]]:
         """Where the arm's resolved configuration differs from the baseline's."""
-        return differences(self.first(self.experiment.baseline).config, self.first(arm).config)
+        return self._changes[arm]
 
     def upto(self, seeds: int) -> "Plan":
         """The plan of the first seeds alone."""
@@ -74,7 +88,9 @@ def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed
     for name, cell in arms.items():
         if steps[name] != cell.config["trainer"]["max_steps"]:
             arms[name] = _checked(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
-    cells = [Planned(name, seed, with_seed(cell, seed)) for seed in experiment.seeds for name, cell in arms.items()]
+    seeds = experiment.seeds
+    of_arms = {name: seeded(cell, seeds) for name, cell in arms.items()}
+    cells = [Planned(name, seed, of_arms[name][index]) for index, seed in enumerate(seeds) for name in arms]
     return Plan(experiment, cells)
 
 
@@ -158,7 +174,7 @@ def write_manifest(plan: Plan, store: Store) -> Path:
                 "changes": {path: list(values) for path, values in plan.changes(arm).items()},
                 "levels": experiment.design.levels.get(arm, {}),
                 **asdict(sizes(plan.first(arm))),
-                "cells": {str(p.seed): p.cell.id for p in plan.cells if p.arm == arm},
+                "cells": {str(p.seed): p.cell.id for p in plan.by_arm[arm]},
             }
             for arm in experiment.arms
         },

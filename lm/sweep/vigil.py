@@ -33,6 +33,7 @@ class Vigil:
         self.busy = busy
         self.stopped, self.quiet = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
         self.used = busy(pid)
+        self.over = False
 
     def word(self) -> None:
         """The process was heard."""
@@ -45,6 +46,9 @@ class Vigil:
         if self.stopped.left > 0:
             return None
         found = self.state(self.pid)
+        if found in ENDED and not self.over:  # of which the fork server is to be heard any moment
+            self.over = True
+            self.stopped.restart()
         if found in STOPPED or found in ENDED:
             if not self.stopped.spent():
                 return None

@@ -8,11 +8,17 @@ import pytest
 import yaml
 from helpers import RUN
 
-from lm.config import InputError
-from lm.results import Store
+from lm import cell as cells
+from lm.cell import Cell, Run, identity, seeded
+from lm.components import resolve
+from lm.config import InputError, override
+from lm.data.tokens import Facts
+from lm.results import FORMAT, Store
+from lm.sweep import estimate
+from lm.sweep.ablate import Manner, _missing
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
 from lm.sweep.experiment import load_experiment
-from lm.sweep.plan import make_plan, write_manifest
+from lm.sweep.plan import make_plan, with_seed, write_manifest
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -86,6 +92,101 @@ def test_a_wrong_experiment_is_answered_before_anything_is_trained(
     for part in words.split(" ... "):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# what arms and seeds have in common ----------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
+
+
+def bare(tree: Any) -> Cell:
+    """A cell that was neither checked nor given its text."""
+    config = resolve(tree, Run)
+    facts = Facts(**dict.fromkeys(Facts.__dataclass_fields__, 0))
+    return Cell(config, facts, identity(config, facts))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_cells_made_from_one_another_are_those_made_one_by_one(path: Path) -> None:
+    experiment = load_experiment(path, {})
+    for changes in experiment.arms.values():
+        trees = [override(experiment.tree, {**changes, "seed": seed}) for seed in experiment.seeds]
+        assert seeded(bare(trees[-1]), experiment.seeds) == [bare(tree) for tree in trees]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data.corpus": {"class_path": "MarkovText", "init_args": {"seed": 1}}},
+        {"data.corpus": {"class_path": "LocalText", "init_args": {"path": cells.SEED, "document": "line"}}},
+        {"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 300}}, "optim.lr": 1e-320},
+    ],
+    ids=["plain", "a seed of its own", "the very text that stands for a seed", "small numbers"],
+)
+def test_a_seed_is_put_where_it_belongs_and_nowhere_else(changes: dict[str, Any]) -> None:
+    cell = bare(override(RUN, changes))
+    seeds = [0, 7, 10**6, 2**63 - 1]
+    assert seeded(cell, seeds) == [with_seed(cell, seed) for seed in seeds]
+    assert len({one.id for one in seeded(cell, seeds)}) == len(seeds)
+    assert cell.config["seed"] == 0
+
+
+def test_the_cells_of_an_arm_are_checked_once_and_arms_share_what_they_do_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: dict[str, int] = {}
+
+    def counted(name: str, real: Any) -> Any:
+        return lambda *arguments: calls.update({name: calls.get(name, 0) + 1}) or real(*arguments)
+
+    for name in ("build", "tried", "Recorder"):  # a recorder is made for each trainer
+        monkeypatch.setattr(cells, name, counted(name, getattr(cells, name)))
+    for name in ("_model_sizes_of", "_worlds"):
+        monkeypatch.setattr(cells, name, {})
+    arms = {**ARMS, "slow": {"optim.lr": 0.5}, "slower": {"optim.lr": 0.25}}
+    plan = make_plan(load_experiment(write(tmp_path, arms=arms, seeds=30), {}))
+    assert len(plan.cells) == 150
+    assert calls == {"build": 5, "tried": 3, "Recorder": 1}
+    write_manifest(plan, Store(tmp_path / "out"))
+    assert calls == {"build": 10, "tried": 3, "Recorder": 1}
+
+
+def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {f"layers_{n}": {"model.layers": n} for n in range(1, 12)}
+    plan = make_plan(load_experiment(write(tmp_path, arms=arms, baseline="layers_1"), {}))
+    timed = []
+
+    def seconds(cell: Cell, threads: int) -> float:
+        timed.append(cell.config["model"]["init_args"]["layers"])
+        return 3.0 + 2.0 * timed[-1]
+
+    monkeypatch.setattr(estimate, "measured_seconds", seconds)
+    store = Store(tmp_path / "out")
+    found = estimate.seconds_per_cell(plan, plan.missing(store), store, threads=1)
+    assert found == pytest.approx({f"layers_{n}": 3.0 + 2.0 * n for n in range(1, 12)})
+    assert (len(timed), min(timed), max(timed)) == (estimate.TIMED, 1, 11)
+    timed.clear()
+    few = [planned for planned in plan.missing(store) if planned.arm in ("layers_4", "layers_9")]
+    assert estimate.seconds_per_cell(plan, few, store, threads=1) == {"layers_4": 11.0, "layers_9": 21.0}
+    assert timed == [4, 9]
+
+
+def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(tmp_path: Path) -> None:
+    plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
+    for planned, status in zip(plan.cells, ("ok", "failed", "diverged"), strict=False):
+        store.work(planned.cell.id).mkdir(parents=True)
+        store.finish(planned.cell.id, {"format": FORMAT, "status": status})
+    missing = [(p.arm, p.seed) for p in plan.cells[3:]]
+    assert [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path))] == missing
+    again = [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path, retry_failed=True))]
+    assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
+
+
+# the file ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_seed_count_means_the_first_seeds(tmp_path: Path) -> None:

@@ -63,9 +63,14 @@ def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
     assert list(heard(one, machine, 2)) == [101]
 
 
-def test_an_end_that_nobody_reports_is_told_of() -> None:
-    machine = Machine("Z")
-    assert "has ended; the fork server is silent" in heard(machine.vigil(), machine, 9)[8]
+def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -> None:
+    machine = Machine("R")
+    one = machine.vigil()
+    assert heard(one, machine, 30) == {}
+    machine.doing = "Z"
+    found = heard(one, machine, 10)
+    assert list(found) == [39]
+    assert found[39] == "no word for 39 s: process 4711 has ended; the fork server is silent"
 
 
 @pytest.mark.parametrize("state", [None, "R"])

@@ -1,0 +1,168 @@
+"""How long a plan of 300 arms with 30 seeds takes, and a report of 1,000 records, by the clock and by this process.
+
+Both are made up in a temporary folder: arms that differ in their parts and rates over a tiny base, of which nothing is
+trained, and records as training leaves them, with curves of 100 steps and what was seen inside each model.
+
+    python benchmarks/scale.py [ARMS [SEEDS [RECORDS]]]
+"""
+
+import contextlib
+import io
+import itertools
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+
+from lm.cli import main
+from lm.config import Tree
+from lm.report.write import write_report
+from lm.results import FORMAT, Record, Store, curve, to_json, write_atomic
+
+ARMS, SEEDS, RECORDS = 300, 30, 1000
+SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15
+
+BASE: Tree = {
+    "data": {
+        "class_path": "TextData",
+        "init_args": {
+            "corpus": {"class_path": "MarkovText", "init_args": {"size": 20000}},
+            "tokenizer": "Characters",
+            "context": 16,
+            "batch_size": 8,
+            "split": [0.8, 0.1, 0.1],
+        },
+    },
+    "model": {
+        "class_path": "Decoder",
+        "init_args": {
+            "width": 16, "heads": 2, "layers": 2, "embedding": {}, "position": "Rope", "block": "PreNorm",
+            "norm": "LayerNorm", "attention": "MultiHead", "mlp": "GELU", "initializer": "Normal",
+        },
+    },
+    "optim": {
+        "lr": 0.01,
+        "optimizer": "AdamW",
+        "schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 100}},
+        "objective": "CrossEntropy",
+    },
+    "trainer": {"accelerator": "cpu", "max_steps": 1000, "val_check_interval": 100, "limit_val_batches": 2},
+    "seed": 0,
+}  # fmt: skip
+
+PARTS = {
+    "model.block": ["PreNorm", "PostNorm", "Sandwich", "ReZero"],
+    "model.norm": ["LayerNorm", "RMSNorm"],
+    "model.position": ["Rope", "Alibi", "Sinusoidal", "Learned", "NoPosition"],
+    "model.mlp": ["GELU", "ReLU", "SwiGLU"],
+    "optim.lr": [0.01, 0.003, 0.001],
+}
+
+
+def experiment(folder: Path, arms: int, seeds: int) -> Path:
+    """An experiment file whose arms are the first combinations of PARTS."""
+    combinations = itertools.islice(itertools.product(*PARTS.values()), arms)
+    changes = {f"arm{n}": dict(zip(PARTS, one, strict=True)) for n, one in enumerate(combinations)}
+    tree = {"base": "base.yaml", "baseline": "arm0", "arms": changes, "seeds": seeds, "confirmatory": False}
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
+    path = folder / "many.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def record(cell: str, seed: int, draw: np.random.Generator) -> Record:
+    """A record as training leaves it."""
+    nll = 2 + 0.1 * draw.normal()
+    metrics = {"nll": nll, "perplexity": math.exp(nll), "bits_per_byte": nll / math.log(2), "accuracy": 0.5 / nll}
+    metrics |= {name: float(draw.random()) for name in ("ece", "brier", "train_loss", "gradient_norm", "test_nll")}
+    metrics |= {f"{name}@{n}": nll + 1 / n for name in ("nll", "sliding_nll") for n in (16, 64)}
+    length = {"tokens": 512, "nll": nll, "sliding_nll": nll}
+    inside = {
+        "gradient_norm": {
+            kind: draw.random(LAYERS).tolist() for kind in ("query", "key", "value", "mlp_in", "mlp_out")
+        },
+        "entropy": draw.random((LAYERS, HEADS)).tolist(),
+        "residual_norm": draw.random(LAYERS).tolist(),
+    }
+    shares = (draw.random(BINS) / BINS).tolist()
+    packages = dict.fromkeys(("torch", "lightning", "numpy", "tokenizers", "datasets"), "1.0")
+    return {
+        "format": FORMAT, "id": cell, "status": "ok", "error": None, "steps": 1000, "metrics": metrics,
+        "evaluated": {"split": "validation", "tokens": 2000, "blocks": 125},
+        "reliability": {"count": [100] * BINS, "confidence": shares, "accuracy": shares},
+        "initial": inside, "final": inside, "flags": [],
+        "evaluations": {"lengths": {str(n): {**length, "by_position": [nll] * n} for n in (16, 64)}},
+        "data": {"fingerprint": "f", "tokenizer": "t"}, "pairing": {"order": f"of seed {seed}", "batches": 1000},
+        "cost": {
+            "parameters": 10_000, "flops_per_token": 60_000, "tokens": 128_000, "train_seconds": 9 + draw.random(),
+            "evaluation_seconds": 1.0, "tokens_per_second": 14_000.0, "peak_memory": 100.0,
+        },
+        "provenance": {
+            "git": {"commit": "c", "dirty": False}, "device": "cpu", "precision": "32-true", "threads": 1,
+            "packages": packages,
+        },
+    }  # fmt: skip
+
+
+def history(nll: float) -> str:
+    """A learning curve, with a gradient norm for each of many parts."""
+    parts = [f"gradient_norm/part{n}" for n in range(20)]
+    steps = range(10, 10 * STEPS + 1, 10)
+    rows = {
+        step: {"train_loss": nll + 9 / step, "validation_nll": nll + 10 / step, "gradient_norm": 1 + 1 / step}
+        | {"validation_bits_per_byte": (nll + 10 / step) / math.log(2)}
+        | dict.fromkeys(parts, 1 / step)
+        for step in steps
+    }
+    return curve(rows)
+
+
+def results(out: Path, records: int) -> Path:
+    """The folder of an experiment with so many finished cells."""
+    store, draw = Store(out), np.random.default_rng(0)
+    arms, seeds = [f"arm{n}" for n in range(records // SEEDS_OF_REPORT)], list(range(SEEDS_OF_REPORT))
+    for arm, seed in itertools.product(arms, seeds):
+        cell = f"{arm}-{seed}"
+        found = record(cell, seed, draw)
+        write_atomic(store.work(cell) / "history.csv", history(found["metrics"]["nll"]))
+        store.finish(cell, found)
+    described: dict[str, Any] = {
+        arm: {
+            "changes": {} if arm == arms[0] else {"model.mlp": ["GELU", f"kind {arm}"]},
+            "parameters": 10_000,
+            "cells": {str(seed): f"{arm}-{seed}" for seed in seeds},
+        }
+        for arm in arms
+    }
+    manifest = {"format": FORMAT, "name": "many", "title": "Many records", "notes": "", "baseline": arms[0]}
+    folder = out / "many"
+    write_atomic(folder / "experiment.json", to_json({**manifest, "seeds": seeds, "arms": described}))
+    return folder
+
+
+def timed(what: str, work: Callable[[], object]) -> None:
+    """Prints how long something took whose own output is of no interest."""
+    start, own = time.perf_counter(), time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        work()
+    print(f"{what}: {time.perf_counter() - start:.1f} s, {time.process_time() - own:.1f} s of this process")
+
+
+if __name__ == "__main__":
+    given = [int(argument) for argument in sys.argv[1:]]
+    arms, seeds, records = [*given, *(ARMS, SEEDS, RECORDS)[len(given) :]]
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        os.environ["LM_CACHE"] = str(place / "cache")
+        command = ["ablate", str(experiment(place, arms, seeds)), "--plan", "--out", str(place / "out")]
+        timed(f"a plan of {arms} arms with {seeds} seeds", lambda: main(command))
+        folder = results(place / "results", records)
+        timed(f"a report of {records} records", lambda: write_report(folder, Console(file=io.StringIO(), width=200)))
