@@ -79,11 +79,7 @@ def test_a_value_that_goes_with_others_than_the_base_has_may_be_searched() -> No
         ({"space": {"optim.lr": {"low": 0, "high": 1, "step": 1e-320}}}, ["too small"]),
         ({"base": ["a"]}, ["base", "['a']"]),
         ({"title": {"a": 1}}, ["title", "expected text"]),
-<<<<<<< HEAD
-        ({"storage": "postgresql://["}, ["storage", "'postgresql://['"]),
-=======
         ({"storage": "sqlite://host:port/study"}, ["storage", "no URL"]),
->>>>>>> main
         ({"storage": "sqlite+nothing:///x.db"}, ["storage"]),
         ({"storage": "sqlite:////no/such/folder\0/x.db"}, ["storage"]),
         ({"storage": "x" * 300}, ["storage", "too long"]),

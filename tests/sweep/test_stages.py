@@ -187,11 +187,7 @@ def test_a_step_is_timed_once(tmp_path: Path) -> None:
         ({"declared": {"slow": 3}}, "declared.slow: expected a list"),
         ({"metric": "nll@x"}, "no quantity 'nll@x'"),
         ({"margin": {"nl": 0.1}}, "margin: no quantity 'nl'"),
-<<<<<<< HEAD
-        ({"margin": {"nll": float("inf")}}, "margin.nll: expected a finite number"),
-=======
         ({"margin": {"nll": float("inf")}}, "margin.nll: expected a finite number, found inf"),
->>>>>>> main
         ({"tiers": {"G": {"common": [1]}}}, "tiers.G.common: expected a mapping"),
     ],
 )
