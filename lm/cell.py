@@ -134,8 +134,10 @@ class Run:
     evaluate: Evaluation | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed={self.seed} must be 0 or more, and below 2**64")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must be 0 or more")
+        if self.seed >= 2**64:
+            raise ValueError(f"seed={self.seed} must be below 2**64")
 
 
 EXECUTION = frozenset(

@@ -25,20 +25,27 @@ class Pair(list[Any]):
     """A list of two values of any shape."""
 
 
+class Exactly(dict[str, Any]):
+    """A mapping of names to shapes, and no other names."""
+
+
 NUMBER = (int, float)
-CLAIM = {
-    "claim": str,
-    "metric": str,
-    "relation": str,
-    "contrast?": Each(NUMBER),
-    "over?": Each(NUMBER),
-    "margin?": NUMBER,
-    "low?": NUMBER,
-    "high?": NUMBER,
-    "exact?": bool,
-    "source?": str,
-    "tier?": str,
-}
+CLAIM = Exactly(
+    {
+        "claim": str,
+        "metric": str,
+        "relation": str,
+        "contrast?": Each(NUMBER),
+        "over?": Each(NUMBER),
+        "margin?": NUMBER,
+        "low?": NUMBER,
+        "high?": NUMBER,
+        "exact?": bool,
+        "source?": str,
+        "tier?": str,
+        "kind?": str,
+    }
+)
 ARM = {"changes?": Each(Pair), "levels?": Each(str), "cells": Each(str)}
 EXPERIMENT = {
     "name?": str,
@@ -47,6 +54,7 @@ EXPERIMENT = {
     "notes": str,
     "baseline": str,
     "metric?": str,
+    "secondary?": [str],
     "margin?": Each(NUMBER),
     "confirmatory?": [str],
     "declared?": Each([str]),
@@ -106,6 +114,10 @@ def _misshapen(value: Any, shape: Any, where: str) -> tuple[str, str] | None:
         lost = [name for name, _, optional in names if not optional and name not in value]
         if lost:
             return f"{where}.{lost[0]}".lstrip("."), "nothing"
+        known = {name for name, _, _ in names}
+        strange = [name for name in value if name not in known] if fits and isinstance(shape, Exactly) else []
+        if strange:
+            return where, f"the name {shown(strange[0])}"
         inner = [(value[name], inside, f".{name}") for name, inside, _ in names if name in value]
     else:
         fits = _is(value, shape)

@@ -137,7 +137,9 @@ MANIFEST: dict[str, Any] = {
     "axes": {"model.block": "scientific"},
     "equal": "steps",
     "design": {"kind": "arms", "aliases": []},
-    "claims": [{"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}}],
+    "claims": [
+        {"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}, "kind": "ours"}
+    ],
     "seeds": [0, 1, 2],
     "arms": {
         arm: {
@@ -415,6 +417,8 @@ def make(number: int) -> Case:
             done.append(f"{name}: {draw.choice(DAMAGES)(trees, name, draw)}")
         else:
             done.append(spoil(arguments, draw))
+    if "--plan" in COMMANDS[kind][0] and "--plan" not in arguments:
+        arguments.append("--plan")  # nothing is trained here
     files = {name: tree if isinstance(tree, bytes) else written(name, tree) for name, tree in trees.items()}
     if read and draw.random() < 0.15:
         name = draw.choice(read)

@@ -15,7 +15,7 @@ import lm.trainer
 from lm.cli import main
 from lm.results import Store
 
-FIRST, CASES = (int(os.environ.get(name, default)) for name, default in (("FUZZ_FIRST", "0"), ("FUZZ_CASES", "300")))
+FIRST, CASES = (int(os.environ.get(name, default)) for name, default in (("FUZZ_FIRST", "0"), ("FUZZ_CASES", "250")))
 """`FUZZ_CASES=4000 pytest tests/test_fuzz.py` tries more, and FUZZ_FIRST others."""
 
 PORTIONS = 10
