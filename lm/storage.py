@@ -49,7 +49,10 @@ SAVING = "saving.ckpt"
 def save(trainer: Any, path: Path) -> None:
     """Leaves a Lightning checkpoint at `path`, whole or not at all: Lightning may copy it there from another disk."""
     saving = path.with_name(SAVING)
-    trainer.save_checkpoint(saving)
+    try:
+        trainer.save_checkpoint(saving)
+    except OSError as error:  # of a copy, the second file is the one being written
+        raise named(error, error.filename2 or path) from error
     if trainer.is_global_zero:
         if path.is_dir():  # of a sharding strategy
             shutil.rmtree(path)

@@ -85,8 +85,9 @@ def test_a_checkpoint_is_there_whole_or_as_it_was_before(tmp_path: Path) -> None
     path = tmp_path / "last.ckpt"
     save(trainer(), path)
     assert os.listdir(tmp_path) == ["last.ckpt"]
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         save(trainer(fails=True), path)
+    assert caught.value.filename == str(path), "not the temporary file it was copied from"
     assert intact(path)
     assert sorted(os.listdir(tmp_path)) == ["last.ckpt", SAVING]
     save(trainer(), path)

@@ -74,7 +74,7 @@ def kill_server(running: list[Running]) -> None:
 
 def whole(store: Store, *cells: str) -> bool:
     """Whether every cell went through each of its steps once."""
-    return all(store.record(cell)["steps"] == "." * STEPS for cell in cells)
+    return all(store.record(cell)["walked"] == "." * STEPS for cell in cells)
 
 
 def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(store: Store) -> None:

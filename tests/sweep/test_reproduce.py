@@ -21,7 +21,7 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 def write(folder: Path, name: str, **keys: Any) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "run.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 3}}))
+    (folder / "run.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 6}}))
     arms = {"layer": {"model.norm": "LayerNorm"}, "rms": {"model.norm": "RMSNorm"}}
     tree = {"base": "run.yaml", "baseline": "layer", "seeds": [0, 1], "arms": arms, "confirmatory": False, **keys}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(tree))
