@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from lm.analysis import Results
+from lm.analysis import LOST, Results
 from lm.claims import Claim, by_seed
 from lm.statistics import (
     ALPHA,
@@ -146,9 +146,6 @@ def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:
         statuses = [r["status"] for seed in results.manifest["seeds"] if (r := results.records[arm, seed]) is not None]
-        parts += [
-            f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds"
-            for kind in ("diverged", "failed")
-            if kind in statuses
-        ]
+        statuses += ["damaged" for of, _ in results.damaged if of == arm]
+        parts += [f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds" for kind in LOST if kind in statuses]
     return [*parts, f"{entered} of {seeds} seeds enter"] if entered < seeds else parts

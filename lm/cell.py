@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id, text_id
@@ -38,7 +40,7 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: optimiser steps between rows of the learning curve.
 
     Raises:
-        ValueError: for a setting of UNSOUND.
+        ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Trainer(lightning.pytorch.Trainer):
         **settings: Any,
     ) -> None:
         for name, reason in UNSOUND.items():
-            if settings.get(name) is not None:
+            if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
         super().__init__(
             callbacks=[recorder],
@@ -75,16 +77,21 @@ class Trainer(lightning.pytorch.Trainer):
             enable_autolog_hparams=False,
             use_distributed_sampler=False,
             reload_dataloaders_every_n_epochs=0,
-            default_root_dir=None,
+            default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
             model_registry=None,
             **settings,
         )
+        callbacks: list[Any] = self.callbacks  # type: ignore[attr-defined]
+        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in callbacks if one is not recorder]
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
 
 
 UNSOUND = {
     "max_time": "would end a cell by the speed of the machine; give max_steps",
     "limit_test_batches": "has no effect: the test split is evaluated whole",
     "limit_predict_batches": "has no effect: nothing is predicted",
+    "benchmark": "would choose kernels by how fast this machine is at the moment",
 }
 """Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
 
@@ -147,7 +154,6 @@ EXECUTION = frozenset(
         "num_nodes",
         "strategy",
         "log_every_n_steps",
-        "benchmark",
         "detect_anomaly",
         "inference_mode",
     )
@@ -195,7 +201,9 @@ def _identified(config: Tree, facts: Facts) -> Tree:
     """What is hashed."""
     defaults = plain_options(Trainer, 1)
     trainer = {
-        key: value for key, value in config["trainer"].items() if key not in EXECUTION and value != defaults.get(key)
+        key: value
+        for key, value in config["trainer"].items()
+        if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
     }
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
@@ -234,7 +242,9 @@ def check(tree: Tree) -> Cell:
         data = run.data(config["seed"])
     data.facts = facts
     data.setup("fit")
-    _check_execution(run, data, config["trainer"])
+    world = _check_execution(run, data, config["trainer"])
+    if world > 1 and not config["trainer"]["sync_batchnorm"]:
+        _check_apart(run, facts, data.context, world)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         raise InputError(
@@ -265,6 +275,11 @@ def _check_settings(settings: Tree) -> None:
         value = settings[name]
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
+    if str(settings["strategy"]).startswith("deepspeed"):
+        raise InputError(
+            f"trainer.strategy: {settings['strategy']!r} has settings of its own elsewhere and keeps gradients to "
+            "itself, which a run measures; expected another, such as ddp or fsdp"
+        )
     every = settings["val_check_interval"]
     if every is not None and not isinstance(every, int | float):
         raise InputError(
@@ -277,13 +292,26 @@ def _check_settings(settings: Tree) -> None:
         )
 
 
-def _check_execution(run: Run, data: Data, settings: Tree) -> None:
+def _check_execution(run: Run, data: Data, settings: Tree) -> int:
+    """How many processes share the run. Raises InputError where they cannot."""
     _check_settings(settings)
     key = canonical(settings)
     if key not in _worlds:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
             _worlds[key] = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)).world_size
     data.check_devices(_worlds[key])
+    return _worlds[key]
+
+
+def _check_apart(run: Run, facts: Facts, context: int, world: int) -> None:
+    """Refuses parts that compute something else in several processes than in one. Raises InputError."""
+    with blame("model"), torch.device("meta"):
+        model = run.model(facts.vocabulary, context)
+    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        raise InputError(
+            f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
+            "else than in one; expected one device, or sync_batchnorm"
+        )
 
 
 _worlds: dict[str, int] = {}

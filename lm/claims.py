@@ -10,6 +10,7 @@ import numpy as np
 
 from lm.analysis import Results, value
 from lm.config import InputError, nearest
+from lm.paths import SECTIONS, dead_end
 from lm.results import AT_LENGTH, QUANTITIES
 
 KEYS = (
@@ -35,9 +36,6 @@ UNKNOWN = "unknown kind"
 """What claims are counted as whose manifest is older than the kinds."""
 
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
-
-SECTIONS = ("initial", "final", "evaluations", "reliability", "metrics", "cost", "data")
-"""Parts of a record into which a path may lead."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +155,8 @@ def _metric(text: Any, path: str) -> str:
         at_length = bool(at) and base in AT_LENGTH and length.isdigit()
         if not (name in QUANTITIES or at_length or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest(name, [*QUANTITIES, *SECTIONS])}")
+        if name not in QUANTITIES and not at_length and (reason := dead_end(name)):
+            raise InputError(f"{path}: {reason}")
     return text
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lm.plain import shown
+
 STATUSES = ("ok", "diverged", "failed")
 
 
@@ -97,12 +99,6 @@ def at(record: Mapping[str, Any], path: str) -> Any:
     for key in path.split("/"):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
-
-
-def shown(found: Any) -> str:
-    """A value in few characters."""
-    text = repr(found)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _named_numbers(found: Mapping[str, Any], path: str) -> Iterator[str]:

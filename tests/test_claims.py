@@ -294,3 +294,17 @@ def test_expectations_read_as_they_were_claimed() -> None:
     assert Claim("x", "nll", "range", low=1.0).expected() == "≥ 1"
     assert Claim("x", "nll", "slope", low=-1, high=1).expected() == "≥ -1, ≤ 1"
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
+
+
+def test_a_claim_on_what_no_cell_holds_as_a_number_is_not_measured(experiment: MakeExperiment) -> None:
+    found = answer(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
+    assert (found.verdict, found.seeds) == ("not enough seeds", 0)
+    assert found.note == "no seed on which all arms were measured"
+
+
+def test_a_damaged_cell_enters_no_claim_and_is_named_beside_it(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    (folder.parent / "cells" / "better-2" / "record.json").write_text("{")
+    found = answer(load(folder), against_base("better", "less"))
+    assert found.seeds == 5
+    assert "better damaged on 1 of 6 seeds; 5 of 6 seeds enter" in found.note

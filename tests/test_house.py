@@ -22,6 +22,7 @@ ORDER = (
     "storage",
     "damage",
     "results",
+    "paths",
     "health",
     "manifest",
     "statistics",
