@@ -18,7 +18,7 @@ from lm.components import build
 from lm.config import load_yaml, override
 from lm.model.transformer import initialized
 from lm.results import Store
-from lm.trainer import Execution, train, write_work
+from lm.trainer import Execution, train
 
 BASE = Path(__file__).parents[1] / "experiments/bases/char_tiny.yaml"
 SIZES = {
@@ -56,7 +56,7 @@ def ours(cell: Cell) -> float:
     """Seconds the same steps take in a run, as its record has them."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+        train(cell, store, lambda *_: None, Execution(threads=1))
         return float(store.record(cell.id)["cost"]["train_seconds"])
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from lm.cli import main
 from lm.config import Tree
+from lm.damage import sealed
 from lm.report.write import write_report
 from lm.results import FORMAT, Record, Store, curve, to_json, write_atomic
 
@@ -96,7 +97,7 @@ def record(cell: str, seed: int, draw: np.random.Generator) -> Record:
     packages = dict.fromkeys(("torch", "lightning", "numpy", "tokenizers", "datasets"), "1.0")
     return {
         "format": FORMAT, "id": cell, "status": "ok", "error": None, "steps": 1000, "metrics": metrics,
-        "evaluated": {"split": "validation", "tokens": 2000, "blocks": 125},
+        "evaluated": {"split": "validation", "tokens": 100 * BINS, "blocks": 94},
         "reliability": {"count": [100] * BINS, "confidence": shares, "accuracy": shares},
         "initial": inside, "final": inside, "flags": [],
         "evaluations": {"lengths": {str(n): {**length, "by_position": [nll] * n} for n in (16, 64)}},
@@ -132,8 +133,9 @@ def results(out: Path, records: int) -> Path:
     for arm, seed in itertools.product(arms, seeds):
         cell = f"{arm}-{seed}"
         found = record(cell, seed, draw)
-        write_atomic(store.work(cell) / "history.csv", history(found["metrics"]["nll"]))
-        store.finish(cell, found)
+        losses = history(found["metrics"]["nll"])
+        write_atomic(store.work(cell) / "history.csv", losses)
+        store.finish(cell, {**found, "curve": sealed(losses)})
     described: dict[str, Any] = {
         arm: {
             "changes": {} if arm == arms[0] else {"model.mlp": ["GELU", f"kind {arm}"]},

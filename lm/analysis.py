@@ -1,8 +1,9 @@
 """From records to paired comparisons. Reads results only and imports no torch."""
 
+import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,18 @@ import pandas as pd
 from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
 from lm.config import InputError
 from lm.curve import curve_table
-from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure
-from lm.results import FORMAT, QUANTITIES, Record, Store, describe, read_json
+from lm.damage import is_number, of_curve
+from lm.health import faults, unhealthy
+from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure, plain
+from lm.manifest import EXPERIMENT, check_shape
+from lm.results import FORMAT, QUANTITIES, DamagedError, Record, Store, describe, read_json
 from lm.statistics import rate_interval
 
 HEADLINE = "nll"
 """The quantity by which arms are judged where an experiment names no other."""
+
+LOST = ("diverged", "failed", "damaged")
+"""What may have become of a cell that was trained and enters no mean."""
 
 NOT_COMPARABLE = "not comparable"
 """How a verdict begins that is withheld."""
@@ -25,11 +32,16 @@ NOT_COMPARABLE = "not comparable"
 
 @dataclass(frozen=True)
 class Results:
-    """An experiment's manifest and the records of its cells, None for a cell not trained yet."""
+    """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
+
+    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id.
+    """
 
     manifest: dict[str, Any]
     records: dict[tuple[str, int], Record | None]
     store: Store
+    damaged: dict[tuple[str, int], str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def arms(self) -> list[str]:
@@ -41,6 +53,11 @@ class Results:
     def headline(self) -> str:
         """The quantity by which the arms are judged."""
         return str(self.manifest.get("metric", HEADLINE))
+
+    @property
+    def judged(self) -> list[str]:
+        """The quantities that may have a verdict: the headline, and those declared beside it."""
+        return list(dict.fromkeys([self.headline, *self.manifest.get("secondary", [])]))
 
     @property
     def confirmatory(self) -> list[str]:
@@ -64,6 +81,16 @@ class Results:
         found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
         return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
 
+    @functools.cached_property
+    def health(self) -> dict[str, str]:
+        """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
+        return {
+            arm: unhealthy(
+                [faults(record, _curve(self, record)) for record in self.of(arm) if record["status"] == "ok"]
+            )
+            for arm in self.arms
+        }
+
     def of(self, arm: str) -> list[Record]:
         """The records of an arm, in the order of the seeds."""
         found = [self.records[arm, seed] for seed in self.manifest["seeds"]]
@@ -80,21 +107,27 @@ def load(folder: Path) -> Results:
     manifest = read_json(path)
     _check_manifest(manifest, path)
     store = Store(folder.resolve().parent)
-    records = {
-        (arm, int(seed)): _record(store, cell) if store.finished(cell) else None
-        for arm, described in manifest["arms"].items()
-        for seed, cell in described["cells"].items()
-    }
-    return Results(manifest, records, store)
+    results = Results(manifest, {}, store)
+    for arm, described in manifest["arms"].items():
+        for seed, cell in described["cells"].items():
+            results.records[arm, int(seed)] = None
+            try:
+                if store.finished(cell):
+                    results.records[arm, int(seed)] = store.record(cell, needed=True)
+            except DamagedError as error:
+                results.damaged[arm, int(seed)] = error.wrong
+        results.broken.update(_broken(results, arm))
+    return results
 
 
-def _record(store: Store, cell: str) -> Record:
-    """A cell's record. Raises InputError where it has lost what every table needs."""
-    record = store.record(cell)
-    lost = [key for key in ("id", "status", "metrics", "cost", "provenance") if key not in record]
-    if lost:
-        raise InputError(f"{store.directory(cell) / 'record.json'}: has no {', '.join(lost)}; train the cell again")
-    return record
+def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with learning curves of an arm; one is missing only where others of the arm were kept."""
+    finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
+    kept = [cell for cell in finished if results.store.history(cell).is_file()]
+    for cell, record in finished.items() if kept else ():
+        wrong = of_curve(results.store.history(cell), record) if cell in kept else "is missing"
+        if wrong:
+            yield cell, wrong
 
 
 def _check_manifest(manifest: Any, path: Path) -> None:
@@ -102,9 +135,7 @@ def _check_manifest(manifest: Any, path: Path) -> None:
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"{path}: format {found!r}, expected {FORMAT}; it was written by another version")
-    for key, kind in {"title": str, "notes": str, "baseline": str, "seeds": list, "arms": dict}.items():
-        if not isinstance(manifest.get(key), kind):
-            raise InputError(f"{path}: {key}: expected a {kind.__name__}, found {manifest.get(key)!r}; run `lm ablate`")
+    check_shape(manifest, EXPERIMENT, path, "run `lm ablate` again")
     if manifest["baseline"] not in manifest["arms"]:
         raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
     for arm, described in manifest["arms"].items():
@@ -115,14 +146,21 @@ def _check_manifest(manifest: Any, path: Path) -> None:
 def value(record: Record, quantity: str) -> float:
     """A measured quantity of a record, or a path into it, `initial/entropy/0`; NaN where it was not measured.
 
-    Where a path ends in a list, of lists perhaps, it is their mean.
+    Where a path ends in a list, of lists perhaps, it is their mean. Text and mappings are no measurement.
     """
     if record.get("status", "ok") != "ok":
         return math.nan
     found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
     if found is None and "/" in quantity:
         found = _at(record, quantity.split("/"))
-    return math.nan if found is None else float(np.mean(found))
+    return _mean(found)
+
+
+def _mean(found: Any) -> float:
+    """A number, or the mean of lists of numbers; NaN for anything else."""
+    if isinstance(found, list) and found:
+        return float(np.mean([_mean(one) for one in found]))
+    return float(found) if is_number(found) else math.nan
 
 
 def _at(node: Any, path: list[str]) -> Any:
@@ -155,15 +193,15 @@ def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> 
 
 
 def quantities(results: Results) -> list[str]:
-    """Every quantity that a run measured, in the order of the tables, those at a length last; the headline always."""
-    measured = {results.headline}
+    """Every quantity that a run measured, in the order of the tables, those at a length last; the judged always."""
+    measured = set(results.judged)
     for record in results.records.values():
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
             measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
     known = [name for name in QUANTITIES if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
-    first = [results.headline] if results.headline not in (*known, *lengths) else []
+    first = [name for name in results.judged if name not in (*known, *lengths)]
     return [*first, *known, *lengths]
 
 
@@ -175,50 +213,84 @@ def _by_length(name: str) -> tuple[str, int]:
 def compare(results: Results) -> pd.DataFrame:
     """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
 
-    Diverged and failed cells are counted, and enter no mean. Confirmatory arms are tested together, and so are the
-    exploratory ones, for each quantity. A verdict is withheld where the arms differ in more than what they compare.
+    Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
+    comparisons of all confirmatory arms in all of them together, and so are the exploratory ones. Other quantities have
+    no verdict. One is withheld where the arms differ in more than what they compare; one over an unhealthy arm says so,
+    and is never bold.
     """
     rows: list[dict[str, Any]] = []
+    judged, ill = _judged(results), results.health
     for quantity in quantities(results):
-        judged = _judged(results, quantity)
         for arm in results.arms:
-            row = _row(results, arm, quantity) | _columns(judged[arm])
+            found = judged.get((arm, quantity)) or _described(results, arm, quantity)
+            row = _row(results, arm, quantity) | _columns(found)
             reason = withheld(results, arm, quantity)
             if reason:
-                row |= {"p_holm": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
-            row["verdict"] = reason or judged[arm].verdict + _survivors(results, row)
+                row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
+            said = found.verdict + (_survivors(results, row) if (arm, quantity) in judged else "")
+            row["verdict"] = (reason or said) + (_illness(results, arm) if (arm, quantity) in judged else "")
+            well = not ill[arm] and not ill[results.arms[0]]
+            row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _judged(results: Results, quantity: str) -> dict[str, Comparison]:
-    """The comparison of each arm, judged within its family; the baseline's is empty."""
-    adaptive = results.manifest.get("adaptive") if quantity == results.headline else None
-    better, margin = describe(quantity).better, results.manifest.get("margin", {}).get(quantity)
-    closely = quantity == results.headline
-    families = {"confirmatory": results.confirmatory, "exploratory": results.exploratory}
+def _curve(results: Results, record: Record) -> pd.DataFrame | None:
+    """The losses of a run by step; None where its curve was not kept."""
+    path = results.store.history(record["id"])
+    if not path.is_file() or record["id"] in results.broken:
+        return None
+    return pd.read_csv(path, index_col="step", usecols=lambda name: name in ("step", "train_loss", "validation_nll"))
 
-    def differences(arm: str, confirmatory: bool) -> list[float]:
-        return _differences(results, arm, quantity, in_stages=bool(adaptive) and confirmatory)
 
-    judged = {
-        name: [measure(differences(arm, name == "confirmatory"), len(arms), closely) for arm in arms]
-        for name, arms in families.items()
-    }
+def _illness(results: Results, arm: str) -> str:
+    """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
+    baseline, ill = results.arms[0], results.health
+    if arm == baseline:
+        return ""
+    sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]
+    return f" ({'; '.join(sides)})" if sides else ""
+
+
+def _judged(results: Results) -> dict[tuple[str, str], Comparison]:
+    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+    adaptive = results.manifest.get("adaptive")
+    confirmatory, exploratory = (
+        {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
+        for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
+    )
     if adaptive:
-        confirm_in_stages(judged["confirmatory"], better, margin, adaptive)
+        confirm_in_stages(list(confirmatory.values()), adaptive)
     else:
-        confirm(judged["confirmatory"], better, margin)
-    explore(judged["exploratory"], margin)
-    found = {results.manifest["baseline"]: Comparison([])}
-    for name, arms in families.items():
-        found |= dict(zip(arms, judged[name], strict=True))
-    return found
+        confirm(list(confirmatory.values()))
+    explore(list(exploratory.values()))
+    return confirmatory | exploratory
+
+
+def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
+    return measure(
+        _differences(results, arm, quantity, in_stages), describe(quantity).better, _margin(results, quantity)
+    )
+
+
+def _described(results: Results, arm: str, quantity: str) -> Comparison:
+    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    if arm == results.manifest["baseline"]:
+        return Comparison([], verdict="baseline")
+    return plain(_differences(results, arm, quantity, in_stages=False))
+
+
+def _margin(results: Results, quantity: str) -> float:
+    return float(results.manifest.get("margin", {}).get(quantity, math.nan))
+
+
+INNER = ("differences", "better", "margin")
+"""What a comparison knows of itself that is no column of its own."""
 
 
 def _columns(found: Comparison) -> dict[str, Any]:
     """A comparison as columns of the table."""
-    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "differences"}
+    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in INNER}
     return {"pairs": len(found.differences), "difference": found.mean, **columns}
 
 
@@ -234,13 +306,14 @@ def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
         "family": results.family(arm),
         "n": len(values),
         **lost,
-        "missing": len(results.manifest["seeds"]) - len(records),
+        "damaged": (damaged := sum(of == arm for of, _ in results.damaged)),
+        "missing": len(results.manifest["seeds"]) - len(records) - damaged,
         "lost_rate": sum(lost.values()) / len(records) if records else math.nan,
         "lost_low": low,
         "lost_high": high,
         "mean": float(np.mean(values)) if values else math.nan,
         "sd": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-        "margin": results.manifest.get("margin", {}).get(quantity, math.nan),
+        "margin": _margin(results, quantity),
     }
 
 
@@ -265,7 +338,8 @@ def _survivors(results: Results, row: Mapping[str, Any]) -> str:
     lost = []
     for side, name in ((arm, ""), (baseline, "baseline: ")):
         statuses = [record["status"] for record in results.of(side)]
-        counted = [f"{statuses.count(kind)} {kind}" for kind in ("diverged", "failed") if kind in statuses]
+        statuses += ["damaged" for of, _ in results.damaged if of == side]
+        counted = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
         lost += [name + ", ".join(counted)] if counted else []
     parts = [f"on {row['pairs']} of {seeds} seeds", *lost] if row["pairs"] else lost
     return f" ({'; '.join(parts)})" if parts else ""
@@ -298,9 +372,12 @@ def circumstances(results: Results) -> dict[str, list[str]]:
 def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
     """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed.
 
-    A cell whose curve was not kept, as in a copy of the records alone, has no column.
+    A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
+    a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
     found: dict[int, pd.Series] = {}
+    if any(record["id"] in results.broken for record in results.of(arm)):
+        return pd.DataFrame(found)
     for seed in results.manifest["seeds"]:
         record = results.records[arm, seed]
         path = None if record is None else results.store.history(record["id"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id, text_id
@@ -21,6 +22,7 @@ from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
 from lm.model.count import flops_per_token
 from lm.model.transformer import Model
 from lm.optim import Optim
+from lm.plain import shown
 from lm.recorder import Recorder
 from lm.rehearsal import tried
 from lm.results import FORMAT
@@ -36,6 +38,9 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: optimiser steps.
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
+
+    Raises:
+        ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
     """
 
     def __init__(
@@ -46,6 +51,9 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: int = 50,
         **settings: Any,
     ) -> None:
+        for name, reason in UNSOUND.items():
+            if settings.get(name) not in (None, False):
+                raise ValueError(f"{name}={settings[name]} {reason}")
         super().__init__(
             callbacks=[recorder],
             max_steps=max_steps,
@@ -69,10 +77,38 @@ class Trainer(lightning.pytorch.Trainer):
             enable_autolog_hparams=False,
             use_distributed_sampler=False,
             reload_dataloaders_every_n_epochs=0,
-            default_root_dir=None,
+            default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
             model_registry=None,
             **settings,
         )
+        callbacks: list[Any] = self.callbacks  # type: ignore[attr-defined]
+        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in callbacks if one is not recorder]
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
+
+
+UNSOUND = {
+    "max_time": "would end a cell by the speed of the machine; give max_steps",
+    "limit_test_batches": "has no effect: the test split is evaluated whole",
+    "limit_predict_batches": "has no effect: nothing is predicted",
+    "benchmark": "would choose kernels by how fast this machine is at the moment",
+}
+"""Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
+
+COMPUTED = frozenset(
+    (
+        "max_steps",
+        "precision",
+        "limit_val_batches",
+        "val_check_interval",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "deterministic",
+        "sync_batchnorm",
+    )
+)
+"""Settings of the trainer that say what a cell computes."""
 
 
 class Evaluation:
@@ -107,6 +143,8 @@ class Run:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must be 0 or more")
+        if self.seed >= 2**64:
+            raise ValueError(f"seed={self.seed} must be below 2**64")
 
 
 EXECUTION = frozenset(
@@ -116,12 +154,24 @@ EXECUTION = frozenset(
         "num_nodes",
         "strategy",
         "log_every_n_steps",
-        "benchmark",
         "detect_anomaly",
         "inference_mode",
     )
 )
 """Trainer settings that say how a cell is run, not what it computes."""
+
+SETTINGS = {
+    "max_steps": (1, 10**12),
+    "accumulate_grad_batches": (1, 10_000),
+    "gradient_clip_val": (0, 10**12),
+    "log_every_n_steps": (1, 10**12),
+    "devices": (-1, 1024),
+    "num_nodes": (1, 1024),
+    "limit_val_batches": (0, 10**12),
+}
+"""Numbers that settings of the trainer may be."""
+
+MOST_PARAMETERS = 10**12
 
 TEXT = frozenset(("corpus", "tokenizer", "split"))
 """Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
@@ -151,7 +201,9 @@ def _identified(config: Tree, facts: Facts) -> Tree:
     """What is hashed."""
     defaults = plain_options(Trainer, 1)
     trainer = {
-        key: value for key, value in config["trainer"].items() if key not in EXECUTION and value != defaults.get(key)
+        key: value
+        for key, value in config["trainer"].items()
+        if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
     }
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
@@ -190,7 +242,9 @@ def check(tree: Tree) -> Cell:
         data = run.data(config["seed"])
     data.facts = facts
     data.setup("fit")
-    _check_execution(run, data, config["trainer"])
+    world = _check_execution(run, data, config["trainer"])
+    if world > 1 and not config["trainer"]["sync_batchnorm"]:
+        _check_apart(run, facts, data.context, world)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         raise InputError(
@@ -199,18 +253,65 @@ def check(tree: Tree) -> Cell:
         )
     _model_sizes(config, facts, run, data)
     with blame("optim"):
-        run.optim.build([torch.nn.Parameter(torch.zeros(2, 2))], config["trainer"]["max_steps"])
+        run.optim.try_out(config["trainer"]["max_steps"])
     return Cell(config, facts, identity(config, facts))
 
 
-def _check_execution(run: Run, data: Data, settings: Tree) -> None:
-    if settings["max_steps"] < 1:
-        raise InputError(f"trainer.max_steps: expected 1 or more optimiser steps, found {settings['max_steps']}")
+def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
+    model = run.model(vocabulary, context)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if parameters > MOST_PARAMETERS:
+        raise ValueError(f"{parameters:z.3g} parameters, expected {MOST_PARAMETERS:z.0e} at most")
+    for module in model.modules():
+        window = getattr(module, "window", None)
+        if window is not None and window > context:
+            raise ValueError(f"window={window} must be at most the context, {context} tokens")
+    return model
+
+
+def _check_settings(settings: Tree) -> None:
+    """Refuses what Lightning takes and cannot train with. Raises InputError."""
+    for name, (low, high) in SETTINGS.items():
+        value = settings[name]
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
+    if str(settings["strategy"]).startswith("deepspeed"):
+        raise InputError(
+            f"trainer.strategy: {settings['strategy']!r} has settings of its own elsewhere and keeps gradients to "
+            "itself, which a run measures; expected another, such as ddp or fsdp"
+        )
+    every = settings["val_check_interval"]
+    if every is not None and not isinstance(every, int | float):
+        raise InputError(
+            f"trainer.val_check_interval: expected a number of batches, found {shown(every)}; by the clock, "
+            "two machines would validate at other steps"
+        )
+    if (isinstance(every, float) and not 0 < every <= 1) or (isinstance(every, int) and every < 1):
+        raise InputError(
+            f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {every}"
+        )
+
+
+def _check_execution(run: Run, data: Data, settings: Tree) -> int:
+    """How many processes share the run. Raises InputError where they cannot."""
+    _check_settings(settings)
     key = canonical(settings)
     if key not in _worlds:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
             _worlds[key] = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)).world_size
     data.check_devices(_worlds[key])
+    return _worlds[key]
+
+
+def _check_apart(run: Run, facts: Facts, context: int, world: int) -> None:
+    """Refuses parts that compute something else in several processes than in one. Raises InputError."""
+    with blame("model"), torch.device("meta"):
+        model = run.model(facts.vocabulary, context)
+    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        raise InputError(
+            f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
+            "else than in one; expected one device, or sync_batchnorm"
+        )
 
 
 _worlds: dict[str, int] = {}
@@ -252,7 +353,7 @@ def _model_sizes(config: Tree, facts: Facts, run: Run, data: Data) -> tuple[int,
     """
     key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
     if key not in _model_sizes_of:
-        make = functools.partial(run.model, facts.vocabulary, data.context)
+        make = functools.partial(_checked_model, run, facts.vocabulary, data.context)
         batch = next(iter(data.training_batches(0, 1)))
         with blame("model"):
             model = tried(make, [x[:1] for x in batch.inputs])

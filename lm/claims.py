@@ -1,20 +1,21 @@
-"""Claims that an experiment carries, and whether its results bear them out."""
+"""Claims that an experiment carries, and the numbers that its results have for them."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from lm.analysis import Results, value
 from lm.config import InputError, nearest
+from lm.paths import SECTIONS, dead_end
 from lm.results import AT_LENGTH, QUANTITIES
-from lm.statistics import ALPHA, equivalence_p, seeds_needed, sign_flip_p, smallest_p, t_interval
 
 KEYS = (
     "claim",
+    "kind",
     "source",
     "tier",
     "metric",
@@ -30,12 +31,11 @@ KEYS = (
 )
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
+KINDS = ("published", "ours", "identity")
+UNKNOWN = "unknown kind"
+"""What claims are counted as whose manifest is older than the kinds."""
+
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
-
-SECTIONS = ("initial", "final", "evaluations", "reliability", "metrics", "cost", "data")
-"""Parts of a record into which a path may lead."""
-
-Verdict = Literal["reproduced", "not reproduced", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Claim:
         contrast: a weight for each arm; one arm against another is +1 and -1, one arm alone +1.
         over: for a slope, a number for each arm.
         exact: whether the number has no noise, so that it must hold on every seed and needs no test.
+        kind: `published` by others, `ours` where it is measured or derived by ourselves, or an `identity` that holds by
+            construction where the code is right.
         source: where the statement is from.
         tier: the size at which it is claimed, C for a laptop's CPU, G for a GPU; both where it is empty.
     """
@@ -69,6 +71,7 @@ class Claim:
     exact: bool = False
     source: str = ""
     tier: str = ""
+    kind: str = UNKNOWN
 
     @property
     def arms(self) -> list[str]:
@@ -83,19 +86,6 @@ class Claim:
             return f"within ±{self.margin:zg}"
         ends = [f"{sign} {end:zg}" for sign, end in (("≥", self.low), ("≤", self.high)) if math.isfinite(end)]
         return ", ".join(ends)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the results say of a claim: the mean over seeds, its interval, and what else there is to know."""
-
-    claim: Claim
-    verdict: Verdict
-    estimate: float
-    low: float
-    high: float
-    seeds: int
-    note: str = ""
 
 
 # reading -------------------------------------------------------------------------------------------------------------
@@ -115,13 +105,10 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
-    relation, tier = str(tree.get("relation")), str(tree.get("tier", ""))
-    if relation not in RELATIONS:
-        raise InputError(
-            f"{path}.relation: no {relation!r}.{nearest(relation, RELATIONS)} Choose from {', '.join(RELATIONS)}"
-        )
-    if tier and tier not in TIERS:
-        raise InputError(f"{path}.tier: no {tier!r}; choose from {', '.join(TIERS)}")
+    relation = _choice(tree, "relation", RELATIONS, path)
+    if "kind" not in tree:
+        raise InputError(f"{path}: kind is missing; a claim is one of {', '.join(KINDS)}")
+    kind, tier = _choice(tree, "kind", KINDS, path), _choice(tree, "tier", TIERS, path) if tree.get("tier") else ""
     for key in ("claim", "metric", *NEEDS.get(relation, ())):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
@@ -146,8 +133,16 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
         exact=tree.get("exact", False),
         source=str(tree.get("source", "")),
         tier=tier,
+        kind=kind,
         **numbers,
     )
+
+
+def _choice(tree: Mapping[str, Any], key: str, choices: Sequence[str], path: str) -> str:
+    given = str(tree.get(key))
+    if given not in choices:
+        raise InputError(f"{path}.{key}: no {given!r}.{nearest(given, choices)} Choose from {', '.join(choices)}")
+    return given
 
 
 def _metric(text: Any, path: str) -> str:
@@ -160,6 +155,8 @@ def _metric(text: Any, path: str) -> str:
         at_length = bool(at) and base in AT_LENGTH and length.isdigit()
         if not (name in QUANTITIES or at_length or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest(name, [*QUANTITIES, *SECTIONS])}")
+        if name not in QUANTITIES and not at_length and (reason := dead_end(name)):
+            raise InputError(f"{path}: {reason}")
     return text
 
 
@@ -193,7 +190,7 @@ def _contrast(
     return {arm: 1.0} if alone else {arm: 1.0, _arm(tree.get("against", baseline), arms, f"{path}.against"): -1.0}
 
 
-# answering -----------------------------------------------------------------------------------------------------------
+# measuring -----------------------------------------------------------------------------------------------------------
 
 
 def measured(record: Mapping[str, Any], metric: str) -> float:
@@ -224,69 +221,3 @@ def by_seed(results: Results, claim: Claim) -> dict[int, float]:
         if math.isfinite(number):
             found[seed] = number
     return found
-
-
-def answer(results: Results, claim: Claim) -> Answer:
-    """Whether the results bear the claim out, at 5 %, each claim by itself."""
-    numbers = list(by_seed(results, claim).values())
-    if not numbers:
-        return Answer(claim, "inconclusive", math.nan, math.nan, math.nan, 0, "no seed on which all arms were measured")
-    estimate = float(np.mean(numbers))
-    low, high = t_interval(numbers)
-    if claim.exact:
-        verdict: Verdict = "reproduced" if all(_holds(claim, number) for number in numbers) else "not reproduced"
-        low, high = min(numbers), max(numbers)
-    elif claim.relation in ("less", "greater"):
-        verdict = _sided(claim, numbers, estimate)
-    elif claim.relation == "equivalent":
-        verdict = _equivalent(claim, numbers, low, high)
-    else:
-        verdict = _within(claim, low, high)
-    return Answer(claim, verdict, estimate, low, high, len(numbers), _note(results, claim, numbers, verdict))
-
-
-def _holds(claim: Claim, number: float) -> bool:
-    if claim.relation == "less":
-        return number < claim.margin
-    if claim.relation == "greater":
-        return number > claim.margin
-    if claim.relation == "equivalent":
-        return abs(number) <= claim.margin
-    return claim.low <= number <= claim.high
-
-
-def _sided(claim: Claim, numbers: list[float], estimate: float) -> Verdict:
-    """Exact sign-flip test of the distance from the margin."""
-    if sign_flip_p([number - claim.margin for number in numbers]) > ALPHA:
-        return "inconclusive"
-    return "reproduced" if (estimate < claim.margin) == (claim.relation == "less") else "not reproduced"
-
-
-def _equivalent(claim: Claim, numbers: list[float], low: float, high: float) -> Verdict:
-    """Two one-sided tests; refuted where the 95 % interval lies outside the margin altogether."""
-    if equivalence_p(numbers, claim.margin) <= ALPHA:
-        return "reproduced"
-    return "not reproduced" if low > claim.margin or high < -claim.margin else "inconclusive"
-
-
-def _within(claim: Claim, low: float, high: float) -> Verdict:
-    """The 95 % interval against the range: inside, apart from it, or across an end."""
-    if low >= claim.low and high <= claim.high:
-        return "reproduced"
-    return "not reproduced" if low > claim.high or high < claim.low else "inconclusive"
-
-
-def _note(results: Results, claim: Claim, numbers: list[float], verdict: Verdict) -> str:
-    seeds, parts = len(results.manifest["seeds"]), []
-    for arm in claim.arms:
-        statuses = [r["status"] for seed in results.manifest["seeds"] if (r := results.records[arm, seed]) is not None]
-        parts += [
-            f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds"
-            for kind in ("diverged", "failed")
-            if kind in statuses
-        ]
-    if len(numbers) < seeds:
-        parts.append(f"{len(numbers)} of {seeds} seeds enter")
-    if verdict == "inconclusive" and claim.relation in ("less", "greater") and smallest_p(len(numbers)) > ALPHA:
-        parts.append(f"{len(numbers)} seeds cannot decide ({seeds_needed(1)} could)")
-    return "; ".join(parts)

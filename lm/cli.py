@@ -9,8 +9,11 @@ from typing import Any
 from lm.arguments import parser
 from lm.commands import COMMANDS, INTERRUPTED, SETTABLE
 from lm.config import InputError, nearest, parse_value
+from lm.signals import by_signal
+from lm.storage import BROKEN, REFUSED, explain
 
 BAD_INPUT = 2
+UNDONE = 1
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -28,7 +31,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
             if not queue or queue[0].startswith("--"):
                 raise InputError(f"{argument}: needs a value, as in {argument}=VALUE")
             text = queue.pop(0)
-        overrides.append((key, parse_value(text)))
+        overrides.append((key, parse_value(text, key)))
     return kept, overrides
 
 
@@ -52,17 +55,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
     except (KeyboardInterrupt, SystemExit) as error:
-        # Lightning turns Ctrl-C into SystemExit(1), and SIGTERM into a SystemExit of its own.
-        if isinstance(error, SystemExit) and not (
-            isinstance(error.__context__, KeyboardInterrupt) or _by_signal(error)
-        ):
+        if isinstance(error, SystemExit) and not by_signal(error):
             raise
         print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return _nobody_reads()
+        if error.errno not in BROKEN | REFUSED:
+            raise
+        print(f"lm: {explain(error)}", file=sys.stderr)
+        return UNDONE if error.errno in BROKEN else BAD_INPUT
 
 
-def _by_signal(error: SystemExit) -> bool:
-    return isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "SIGTERMException"
+def _nobody_reads() -> int:
+    """The exit code of a command whose output nobody reads to its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE

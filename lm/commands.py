@@ -2,15 +2,19 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm.config import InputError, Tree, load_yaml, nearest, override, parse_value
+from lm.config import InputError, Tree, load_yaml, nearest, override, parse_value, require_place
+from lm.plain import shown
 
 INTERRUPTED = 130
+MOST_WORKERS = 1024
+"""Processes at a time on one machine."""
 
 
 def _settings(texts: Sequence[str], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -19,33 +23,29 @@ def _settings(texts: Sequence[str], overrides: dict[str, Any]) -> dict[str, Any]
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
-        settings[key.strip()] = parse_value(value)
+        settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
     return {**settings, **overrides}
 
 
-def _check_out(out: Path) -> None:
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise InputError(f"--out {out}: {there} is a file; expected a folder")
-    if not os.access(there, os.W_OK):
-        raise InputError(f"--out {out}: {there} cannot be written to")
-
-
-def _check_workers(options: argparse.Namespace) -> None:
-    if options.workers is not None and options.workers < 1:
-        raise InputError(f"--workers: expected 1 or more, found {options.workers}")
+def _check_output(options: argparse.Namespace) -> None:
+    require_place(options.out, "--out", folder=True)
+    if not 0 <= options.checkpoint_seconds < math.inf:
+        raise InputError(f"--checkpoint-seconds: expected a number from 0, found {options.checkpoint_seconds}")
+    workers = getattr(options, "workers", None)
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise InputError(f"{folder}: is a file; expected a folder such as {folder.parent}")
-    if not folder.is_dir():
-        siblings = [str(p) for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    if not os.path.isdir(folder):
+        siblings = [str(p) for p in folder.parent.iterdir()] if os.path.isdir(folder.parent) else []
         raise InputError(f"{folder}: no such folder.{nearest(folder, siblings)}")
 
 
 def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    _check_out(options.out)
+    _check_output(options)
     tree: Tree = override(load_yaml(options.config), _settings(options.settings, overrides))
     from rich.console import Console
 
@@ -53,14 +53,14 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.results import Store
     from lm.sweep.progress import step_lines
-    from lm.trainer import Execution, train, write_work
+    from lm.trainer import Execution, train
 
     cell, store = check(tree), Store(options.out)
     store.recover(cell.id)
     if store.finished(cell.id):
         print(f"already trained: {store.directory(cell.id)}", file=sys.stderr)
     else:
-        train(write_work(cell, store), step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds))
+        train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds))
     if not store.finished(cell.id):  # a second process of a multi-device run, whose first one reports
         return 0
     return 0 if show_run(store, cell.id, Console()) == "ok" else 1
@@ -69,12 +69,11 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.sweep.experiment import load_experiment
 
-    _check_out(options.out)
+    _check_output(options)
     settings = _settings(options.settings, overrides)
     if "seed" in settings:
         raise InputError("seed: an experiment has several; use --seeds 0,1,2")
-    seeds = None if options.seeds is None else parse_value(f"[{options.seeds}]")
-    _check_workers(options)
+    seeds = None if options.seeds is None else parse_value(f"[{options.seeds}]", "--seeds")
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
     from lm.sweep.ablate import Manner, ablate
 
@@ -85,8 +84,7 @@ def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    _check_out(options.out)
-    _check_workers(options)
+    _check_output(options)
     from lm.sweep.ablate import Manner
     from lm.sweep.reproduce import find_experiments, reproduce
 
@@ -128,11 +126,10 @@ def _audit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    _check_out(options.out)
+    _check_output(options)
     settings = _settings(options.settings, overrides)
     if "seed" in settings:
         raise InputError("seed: a sweep's trials may have several; give them with seeds in its file")
-    _check_workers(options)
     from lm.sweep.spec import load_sweep
 
     spec = load_sweep(options.spec, settings, options.trials)
@@ -145,15 +142,15 @@ def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _check_folder(options.folder)
     from rich.console import Console
 
-    if (options.folder / "study.json").is_file():
+    if os.path.isfile(options.folder / "study.json"):
         from lm.report.search import write_study
 
         write_study(options.folder, Console())
         return 0
     from lm.report.write import write_report
 
-    write_report(options.folder, Console())
-    return 0
+    results = write_report(options.folder, Console())
+    return 1 if results.damaged or results.broken else 0
 
 
 def _evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -161,9 +158,9 @@ def _evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     foreign = [key for key in changes if not key.startswith("data.")]
     if foreign:
         raise InputError(f"lm evaluate takes settings of the data alone, such as data.corpus, not {foreign[0]!r}")
-    lengths = [] if options.lengths is None else parse_value(f"[{options.lengths}]")
+    lengths = [] if options.lengths is None else parse_value(f"[{options.lengths}]", "--lengths")
     if not isinstance(lengths, list) or not all(type(length) is int and length >= 1 for length in lengths):
-        raise InputError(f"--lengths: expected whole numbers of tokens, as in 64,128, found {options.lengths!r}")
+        raise InputError(f"--lengths: expected whole numbers of tokens, as in 64,128, found {shown(options.lengths)}")
     if options.tokens is not None and options.tokens < max(lengths, default=1):
         least = max(lengths, default=1)
         raise InputError(f"--tokens: expected {least} or more, the longest of --lengths, found {options.tokens}")

@@ -11,7 +11,6 @@ and filled in by jsonargparse, one parser a class.
 
 import copy
 import functools
-import importlib
 import inspect
 import re
 import types
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from lm.config import InputError, Tree, is_component, join, nearest
+from lm.imported import imported
+from lm.plain import shown, unusable
 
 REQUIRED = object()
 
@@ -100,18 +101,14 @@ def find(name: Any, base: type, path: str) -> type:
     known = choices(base)
     if isinstance(name, str) and name in known:
         return known[name]
-    if isinstance(name, str) and "." in name:
-        module_name, _, attribute = name.rpartition(".")
-        try:
-            cls = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise InputError(f"{path}: cannot import {name!r}: {error}") from None
+    if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
+        cls = imported(name, path)
         if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
     listed = ", ".join(known)
     raise InputError(
-        f"{path}: no {base.__name__} called {name!r}.{nearest(name, list(known))} "
+        f"{path}: no {base.__name__} called {shown(name)}.{nearest(name, list(known))} "
         f"Choose from {listed}, or give the dotted path of your own class"
     )
 
@@ -197,12 +194,18 @@ def _parsed(cls: type, supplied: int, given: Tree, path: str) -> Tree:
     parser = _parser(cls, supplied)
     try:
         found = {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}
-        return {name: _as_given(cls, name, given.get(name), value) for name, value in found.items()}
-    except Exception as error:  # jsonargparse raises several kinds; each becomes the one line below
+        found = {name: _as_given(cls, name, given.get(name), value) for name, value in found.items()}
+    except (Exception, SystemExit) as error:  # jsonargparse raises several kinds; each becomes the one line below
         for name, value in given.items():
             if re.search(rf'"{re.escape(name)}(?!\w)', str(error).splitlines()[0]):
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
+    for name, value in found.items():
+        if (problem := unusable(value)) and not isinstance(given.get(name), str):
+            raise InputError(f"{join(path, name)}: {problem}")
+        if problem or (type(value) is int and isinstance(given.get(name), str)):  # "3" is text
+            raise InputError(f"{join(path, name)}: {_expected(cls, name, given.get(name, value))}")
+    return found
 
 
 def _as_given(cls: type, name: str, given: Any, parsed: Any) -> Any:
@@ -232,7 +235,7 @@ def describe_option(cls: type, name: str) -> str:
 
 def _expected(cls: type, name: str, value: Any) -> str:
     members = [str(a) for a in _literals(_hint(cls, name))]
-    return f"expected {describe_option(cls, name)}, found {value!r}.{nearest(value, members)}".rstrip(".")
+    return f"expected {describe_option(cls, name)}, found {shown(value)}.{nearest(value, members)}".rstrip(".")
 
 
 def _literals(hint: Any) -> list[Any]:
@@ -246,7 +249,7 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str) -> Tree:
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {given!r}")
+        raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {shown(given)}")
     components, plain = slots(cls, supplied), plain_options(cls, supplied)
     accepted = [*components, *plain]
     for key in given:
@@ -281,7 +284,7 @@ def _resolve_node(node: Any, slot: Slot, path: str) -> Tree:
     if not is_component(node):
         listed = ", ".join(choices(slot.base))
         raise InputError(
-            f"{path}: expected a class name or {{class_path, init_args}}, found {node!r}. Choose from {listed}"
+            f"{path}: expected a class name or {{class_path, init_args}}, found {shown(node)}. Choose from {listed}"
         )
     extra = [key for key in node if key not in ("class_path", "init_args")]
     if extra:
@@ -343,6 +346,7 @@ class blame:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, InputError):
+        exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
+        if (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             raise InputError(f"{self.path + ': ' if self.path else ''}{name}{' '.join(str(error).split())}") from None

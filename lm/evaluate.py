@@ -18,7 +18,7 @@ from lm.config import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data, tensor
 from lm.data.text import TextData
-from lm.metrics.temperature import fit_temperature
+from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
 from lm.recorder import Recorder
 
@@ -82,7 +82,7 @@ class Trained:
         measured.to(self.device)
         measured._to_sync = False  # of the processes that trained only the first is here
         for logits_nv, targets_n in pairs:
-            measured.update(logits_nv / temperature if temperature != 1 else logits_nv, targets_n)
+            measured.update(scaled(logits_nv, temperature), targets_n)
         return measured.compute()
 
     # splits
@@ -98,8 +98,8 @@ class Trained:
         fitting = self.passes("validation")
         temperature = fit_temperature(fitting)
         before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
-        scaled = self.statistics(passes(), split, temperature)
-        changed = sum(int((x.argmax(-1) != (x / temperature).argmax(-1)).sum()) for x, _ in passes())
+        after_scaling = self.statistics(passes(), split, temperature)
+        changed = sum(int((x.argmax(-1) != scaled(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         return {
             **found,
             "scaled": {
@@ -107,7 +107,7 @@ class Trained:
                 "fitted_on": "validation",
                 "validation_nll": [before, after],
                 "argmax_changed": changed,
-                **{name: scaled[name] for name in (*SCALED, "reliability")},
+                **{name: after_scaling[name] for name in (*SCALED, "reliability")},
             },
         }
 

@@ -1,7 +1,9 @@
 """`lm generate`: a finished run goes on with a text, which is printed as it comes."""
 
 import codecs
+import contextlib
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,12 +17,14 @@ from tokenizers import decoders, pre_tokenizers
 
 import lm.model.encoder_decoder  # noqa: F401 - its class is a choice
 from lm.components import blame, build, resolve
-from lm.config import InputError, Tree, load_yaml
+from lm.config import InputError, Tree, load_yaml, path_name
+from lm.data.cache import DamageError, stored_tokenizer, usable
 from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
 from lm.data.tokens import tokens_folder
 from lm.model.cache import Cache, Int8Cache
 from lm.model.generate import Choose, Sample, caches_for, generate, greedy
 from lm.model.transformer import Decoder, Model
+from lm.plain import shown
 from lm.results import Record, Store
 
 TOKENS = 200
@@ -37,10 +41,11 @@ def find(run: str, out: Path) -> Path:
     Raises:
         InputError: where there is none, or more than one.
     """
-    if (Path(run) / "record.json").is_file():
+    if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
+    run = path_name(run.rstrip("/"), "RUN: no such folder, and as the beginning of an id")
     cells = Store(out).cells
-    ids = sorted(path.name for path in cells.iterdir() if path.name[0] != ".") if cells.is_dir() else []
+    ids = sorted(path.name for path in cells.iterdir() if path.name[0] != ".") if os.path.isdir(cells) else []
     found = [name for name in ids if name.startswith(run)]
     if len(found) == 1:
         return cells / found[0]
@@ -117,16 +122,16 @@ def load_tokenizer(folder: Path, config: Tree, record: Record) -> tokenizers.Tok
     """
     text: dict[str, str] = record["data"]
     path = tokens_folder(text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
-    if not path.is_file():
-        data = _data(config)
-        data.prepare_data()
-        if data.facts.identity() != {name: text[name] for name in ("fingerprint", "tokenizer")}:
-            raise InputError(
-                f"{folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
-                "what training a tokenizer on it gives is another now"
-            )
-    with blame(str(path)):
-        return tokenizers.Tokenizer.from_file(str(path))
+    with usable(), contextlib.suppress(DamageError):
+        return stored_tokenizer(path, text["tokenizer"])
+    data = _data(config)
+    data.prepare_data()
+    if data.facts.identity() != {name: text[name] for name in ("fingerprint", "tokenizer")}:
+        raise InputError(
+            f"{folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
+            "what training a tokenizer on it gives is another now"
+        )
+    return stored_tokenizer(path, text["tokenizer"])
 
 
 # text ----------------------------------------------------------------------------------------------------------------
@@ -201,7 +206,7 @@ def chooser(plain: bool, temperature: float | None, top_k: int | None, top_p: fl
     if plain and refused:
         raise InputError(f"--greedy takes the likeliest token; leave out {' and '.join(refused)}")
     if type(seed) is not int or not 0 <= seed < 2**63:
-        raise InputError(f"--seed: expected a whole number, 0 or more, found {seed!r}")
+        raise InputError(f"--seed: expected a whole number, 0 or more, found {shown(seed)}")
     if plain:
         return greedy
     generator = torch.Generator().manual_seed(seed)

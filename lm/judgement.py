@@ -1,7 +1,12 @@
 """What may be said of the arms of one family, each with its paired differences: tests, corrections, verdicts.
 
-A family is the arms whose comparisons are corrected together. The confirmatory ones are tested by Holm, so that any
-false claim among them is rare; the exploratory ones by Benjamini and Hochberg, so that few of their claims are false.
+A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
+beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
+rare, and its interval is what the test does not reject at that share. So the intervals of a family cover the truth
+together, and one leaves out zero exactly where there is a verdict. Holm's test finds more where several arms differ,
+but has no such intervals: with an end cut off at zero wherever it alone finds a difference they cover together in only
+92 to 94 of 100 experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini
+and Hochberg, so that few of their claims are false.
 """
 
 import math
@@ -11,38 +16,48 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lm.sequential import repeated_interval, sequential
+from lm.power import detectable
+from lm.sequential import repeated_interval, sequential, stage_alpha
 from lm.statistics import (
     ALPHA,
-    attainable,
     benjamini_hochberg,
+    bonferroni,
     bootstrap_interval,
-    detectable,
     effect_size,
     equivalence_p,
     holm,
     seeds_needed,
+    sign_flip_interval,
     sign_flip_p,
     smallest_p,
     t_interval,
+    too_few,
     verdict,
 )
 
 Better = Literal["lower", "higher"] | None
+Interval = Literal["plain", "joint", "repeated"]
+"""Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm."""
 
 
 @dataclass
 class Comparison:
     """Paired differences of an arm to the baseline, and what was found in them; NaN for what was not asked.
 
-    `detectable` is the smallest difference that these seeds would have shown four times in five, as the test is
-    corrected. `p_holm` and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a
-    test in stages finds a difference. `p_equivalent` is that of equivalence within the margin, adjusted as p is.
+    `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
+    difference that these seeds would have shown four times in five, at the level of a confirmatory test. `p_adjusted`
+    and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in stages finds
+    a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
     """
 
     differences: Sequence[float]
+    better: Better = None
+    margin: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    interval: Interval = "plain"
+    plain_low: float = math.nan
+    plain_high: float = math.nan
     bootstrap_low: float = math.nan
     bootstrap_high: float = math.nan
     effect: float = math.nan
@@ -50,12 +65,12 @@ class Comparison:
     effect_high: float = math.nan
     detectable: float = math.nan
     p: float = math.nan
-    p_holm: float = math.nan
+    p_adjusted: float = math.nan
     q: float = math.nan
     level: float = math.nan
     p_equivalent: float = math.nan
     significant: bool = False
-    verdict: str = "baseline"
+    verdict: str = "-"
 
     @property
     def mean(self) -> float:
@@ -67,86 +82,118 @@ class Comparison:
         """Which way the arm lies of the baseline, without a judgement."""
         return "higher" if self.mean > 0 else "lower"
 
+    @property
+    def identical(self) -> bool:
+        """Whether there are differences, and all are zero."""
+        return bool(self.differences) and not any(self.differences)
 
-def measure(differences: Sequence[float], family: int, closely: bool = True) -> Comparison:
-    """Intervals and exact p of differences, one of `family` that are corrected together.
 
-    Only `closely` are the bootstrap interval and the effect size found too, which take a tenth of a second.
-    """
-    found = Comparison(differences, *t_interval(differences), p=sign_flip_p(differences))
-    if closely:
-        found.bootstrap_low, found.bootstrap_high = bootstrap_interval(differences)
-        size = effect_size(differences)
-        found.effect, found.effect_low, found.effect_high = size.hedges, size.low, size.high
-    if len(differences) > 1:
-        spread = float(np.std(differences, ddof=1))
-        found.detectable = detectable(len(differences), spread, attainable(len(differences), ALPHA / max(1, family)))
+def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:
+    """Differences with their plain interval, of which nothing is claimed."""
+    low, high = t_interval(differences)
+    return Comparison(differences, None, margin, low, high, plain_low=low, plain_high=high)
+
+
+def measure(differences: Sequence[float], better: Better = None, margin: float = math.nan) -> Comparison:
+    """The same with what is needed to judge them: p, the bootstrap interval and the effect size."""
+    found = plain(differences, margin)
+    found.better, found.p = better, sign_flip_p(differences)
+    found.bootstrap_low, found.bootstrap_high = bootstrap_interval(differences)
+    size = effect_size(differences)
+    found.effect, found.effect_low, found.effect_high = size.hedges, size.low, size.high
     return found
 
 
-def _equivalence(family: Sequence[Comparison], margin: float | None) -> list[float]:
-    return [math.nan if margin is None else equivalence_p(one.differences, margin) for one in family]
+def _tested(family: Sequence[Comparison]) -> int:
+    """How many comparisons have pairs, and share alpha."""
+    return max(1, sum(bool(one.differences) for one in family))
 
 
-def confirm(family: Sequence[Comparison], better: Better, margin: float | None) -> None:
-    """Judges confirmatory comparisons: sign-flip tests and tests of equivalence, each Holm-adjusted."""
-    adjusted, equivalent = holm([one.p for one in family]), holm(_equivalence(family, margin))
-    for one, p, p_equivalent in zip(family, adjusted, equivalent, strict=True):
-        one.p_holm, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
-        one.verdict = verdict(one.mean, p, len(one.differences), len(family), better, margin, p_equivalent)
-        if one.differences and not any(one.differences):
+def _could_show(one: Comparison, alpha: float) -> None:
+    if len(one.differences) > 1:
+        one.detectable = detectable(len(one.differences), float(np.std(one.differences, ddof=1)), alpha)
+
+
+def _equivalence(family: Sequence[Comparison]) -> list[float]:
+    return [math.nan if math.isnan(one.margin) else equivalence_p(one.differences, one.margin) for one in family]
+
+
+def confirm(family: Sequence[Comparison]) -> None:
+    """Judges confirmatory comparisons: sign-flip tests with their joint intervals, and tests of equivalence (Holm)."""
+    tested, adjusted = _tested(family), bonferroni([one.p for one in family])
+    for one, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
+        one.p_adjusted, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
+        one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / tested)
+        _could_show(one, ALPHA / tested)
+        margin = None if math.isnan(one.margin) else one.margin
+        one.verdict = verdict(one.mean, p, len(one.differences), tested, one.better, margin, p_equivalent)
+        if one.identical:
             one.verdict = "identical"
 
 
-def confirm_in_stages(
-    family: Sequence[Comparison], better: Better, margin: float | None, adaptive: Mapping[str, Any]
-) -> None:
-    """Judges confirmatory comparisons whose seeds were added in stages: each arm has its share of alpha.
+def _joint(one: Comparison, alpha: float) -> tuple[float, float]:
+    """What the test does not reject at its share of alpha.
 
-    The interval becomes one that holds at every look. An arm is equivalent where one of its share of alpha lies within
-    the margin, which holds at every look too.
+    Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
+    in the interval as the test has it.
+    """
+    if one.identical:
+        return 0.0, 0.0
+    low, high = sign_flip_interval(one.differences, alpha)
+    if one.significant and low <= 0 <= high:
+        return (math.nextafter(0.0, 1.0), high) if one.mean > 0 else (low, math.nextafter(0.0, -1.0))
+    return (low, high) if one.significant else (min(low, 0.0), max(high, 0.0))
+
+
+def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any]) -> None:
+    """Judges confirmatory comparisons whose seeds were added in stages: each has its share of alpha.
+
+    The interval becomes one that holds at every look, at that share. An arm is equivalent where two one-sided sign
+    tests say so at what its last look may spend; what all looks spend adds up to its share.
     """
     planned, maximum, alpha = adaptive["looks"], adaptive["maximum"], ALPHA / max(1, len(family))
     for one in family:
         look = sequential(one.differences, planned, maximum, alpha)
-        one.low, one.high = repeated_interval(one.differences, planned, maximum)
+        one.interval, (one.low, one.high) = "repeated", repeated_interval(one.differences, planned, maximum, alpha)
         one.p = math.nan
         if look is None:
             one.verdict = f"too early: first look at {planned[0]} seeds" if one.differences else "no pair to compare"
             continue
         one.p, one.level, one.significant = look.p, look.level, look.rejected
-        low, high = repeated_interval(one.differences, planned, maximum, alpha)
-        within = margin is not None and -margin < low <= high < margin
+        within = False
+        if not math.isnan(one.margin):
+            one.p_equivalent = equivalence_p(one.differences[: look.pairs], one.margin)
+            within = one.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
         if look.rejected_at is not None:
-            said = verdict(one.mean, 0.0, maximum, 1, better)
+            said = verdict(one.mean, 0.0, maximum, 1, one.better)
             one.verdict = f"{said} (found at {look.rejected_at} of at most {maximum} seeds)"
-            one.verdict += f", but within {margin:zg}" if within else ""
+            one.verdict += f", but within {one.margin:zg}" if within else ""
         elif within:
-            one.verdict = f"equivalent within {margin:zg}"
+            one.verdict = f"equivalent within {one.margin:zg}"
         elif look.pairs < maximum:
             one.verdict = f"undecided after {look.pairs} of at most {maximum} seeds"
         else:
-            one.verdict = "inconclusive"
+            one.verdict = too_few(maximum, len(family)) if smallest_p(maximum) > alpha else "inconclusive"
 
 
-def explore(family: Sequence[Comparison], margin: float | None) -> None:
-    """Judges exploratory comparisons: q of each, and words that claim nothing."""
-    adjusted, equivalent = benjamini_hochberg([one.p for one in family]), _equivalence(family, margin)
-    for one, q, p_equivalent in zip(family, adjusted, benjamini_hochberg(equivalent), strict=True):
+def explore(family: Sequence[Comparison]) -> None:
+    """Judges exploratory comparisons: q of each, and words that claim nothing; the interval stays the plain one."""
+    adjusted, equivalent = benjamini_hochberg([one.p for one in family]), benjamini_hochberg(_equivalence(family))
+    for one, q, p_equivalent in zip(family, adjusted, equivalent, strict=True):
         one.q, one.p_equivalent = q, p_equivalent
-        one.verdict = f"exploratory: {_explored(one, margin)}"
+        one.verdict = f"exploratory: {_explored(one)}"
 
 
-def _explored(one: Comparison, margin: float | None) -> str:
+def _explored(one: Comparison) -> str:
     pairs = len(one.differences)
     if not pairs:
         return "no pair to compare"
-    if not any(one.differences):
+    if one.identical:
         return "identical"
     if one.q <= ALPHA:
         return f"{one.direction}, q = {one.q:z.2g}"
-    if margin is not None and one.p_equivalent <= ALPHA:
-        return f"within {margin:zg}, q = {one.p_equivalent:z.2g}"
+    if one.p_equivalent <= ALPHA:
+        return f"within {one.margin:zg}, q = {one.p_equivalent:z.2g}"
     if smallest_p(pairs) > ALPHA:
         return f"{pairs} seed{'s' * (pairs != 1)} cannot tell ({seeds_needed(1)} could)"
     return f"inconclusive, q = {one.q:z.2g}"

@@ -6,15 +6,17 @@ steps, so that no step waits for a device.
 
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
 
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.order import seed_of
-from lm.metrics.gradients import Groups, gradient_norm
+from lm.metrics.gradients import Groups, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
 from lm.optim import Optim, tables
@@ -43,6 +45,8 @@ class LanguageModel(LightningModule):
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
         self.norms: list[Tensor] = []
+        self.largest: list[Tensor] = []
+        """Of each step, what its gradient is clipped by, where that is not the norm: its largest absolute entry."""
         self.groups: Groups | None = None
         self.squares: dict[str, Tensor] = {}
         """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
@@ -94,7 +98,8 @@ class LanguageModel(LightningModule):
             self.groups = self.groups or Groups(self.model)
             self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
             self.weights_before = self.groups.copied()
-        if gradient_clip_val and str(gradient_clip_algorithm or "norm").endswith("value"):
+        if gradient_clip_val and gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
+            self.largest.append(largest_gradient(parameters))
             clip_grad_value_(parameters, gradient_clip_val)
         elif gradient_clip_val:
             clip_grads_with_norm_(parameters, gradient_clip_val, norm)
@@ -109,3 +114,19 @@ class LanguageModel(LightningModule):
         if self.groups is not None and self.weights_before is not None:
             self.squares["update"] = self.groups.updates(self.weights_before)
             self.weights_before = None
+
+
+def numbers(scalars: list[Tensor]) -> list[float]:
+    """What tensors of one number hold, fetched at once."""
+    return torch.stack(scalars).double().tolist() if scalars else []
+
+
+def gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
+    """Row numbers of each batch over all processes, in their global order; batches may differ in size."""
+    most = torch.tensor(max(map(len, rows)), device=rows[0].device)
+    size = int(module.trainer.strategy.reduce(most, reduce_op="max"))
+    padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
+    everywhere: Any = module.all_gather(padded)  # (batches, b), or (world, batches, b)
+    if everywhere.ndim == 3:
+        everywhere = everywhere.transpose(0, 1).flatten(1)
+    return [rows_b[rows_b >= 0] for rows_b in everywhere.cpu().numpy()]

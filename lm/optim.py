@@ -1,13 +1,14 @@
 """How a model is trained: objective, optimiser and schedule together. Optimisers are torch's, found by class name."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from lm.domain import require_from, require_not_negative, require_share
 from lm.model.transformer import Embedding
 from lm.objective import Objective
 from lm.schedule import Schedule
@@ -72,6 +73,9 @@ class MuonAdamW(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
     ) -> None:
+        require_not_negative(lr=lr, weight_decay=weight_decay, eps=eps)
+        require_share(momentum=momentum, beta1=betas[0], beta2=betas[1])
+        require_from(1, 99, ns_steps=ns_steps)
         shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
         muon: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
         hidden, others = (_part(params, wanted) for wanted in (True, False))
@@ -136,6 +140,18 @@ class Beta2Warmup(LambdaLR):
         return super().get_lr()
 
 
+NOT_NEGATIVE = ("weight_decay", "lambd", "t0", "lr_decay", "initial_accumulator_value", "momentum_decay")
+SHARES = ("momentum", "dampening", "alpha", "rho")
+"""Options that torch's optimisers take unchecked, some of them."""
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    require_not_negative(**{name: options[name] for name in NOT_NEGATIVE if name in options})
+    for name in SHARES:
+        if not 0 <= options.get(name, 0) <= 1:
+            raise ValueError(f"{name}={options[name]} must lie in [0, 1]")
+
+
 # together ------------------------------------------------------------------------------------------------------------
 
 
@@ -163,11 +179,26 @@ class Optim:
         cls: Any = getattr(optimizer, "func", optimizer)
         if cls in UNUSABLE:
             raise ValueError(f"optimizer={cls.__name__} {UNUSABLE[cls]}; choose AdamW, SGD, MuonAdamW or another")
+        if (cls.__module__ or "").startswith("torch.optim"):
+            _check_options(getattr(optimizer, "keywords", {}))
         self.lr = lr
         self.optimizer = optimizer
         self.schedule = schedule
         self.objective = objective
         self.beta2_warmup = beta2_warmup
+
+    def try_out(self, total: int) -> None:
+        """Makes the optimiser and updates with it, as some of its options are judged only then.
+
+        Raises:
+            ValueError: or what else the optimiser raises for options that it cannot be used with.
+        """
+        parameters = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((2, 2), (2,))]
+        optimizer, _ = self.build(parameters, total, parameters[:0])
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        if not any(group.get("capturable") for group in optimizer.param_groups):  # those need a device of their own
+            optimizer.step()
 
     def build(
         self, parameters: Iterable[nn.Parameter], total: int, tables: Collection[nn.Parameter] = ()

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from lm.analysis import Results, curves, one_tokenizer
 from lm.results import Record
-from lm.statistics import steps_to_reach
 
 CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}
 """The curve that training leaves of a quantity, on the same batches at every step and in every arm."""
@@ -87,3 +87,21 @@ def _per_step(record: Record) -> Mapping[str, float]:
 def mean_share(shares: Sequence[float]) -> float:
     """The mean of shares; NaN for none."""
     return sum(shares) / len(shares) if shares else math.nan
+
+
+def steps_to_reach(steps: Sequence[float], losses: Sequence[float], target: float) -> float:
+    """The first step at which a learning curve's running minimum is down to `target`, between points on a line.
+
+    NaN where it never is. Points that are not finite are left out.
+    """
+    curve = np.column_stack([steps, losses])
+    curve = curve[np.isfinite(curve).all(axis=1)]
+    lowest = np.minimum.accumulate(curve[:, 1])
+    reached = np.flatnonzero(lowest <= target)
+    if not len(reached):
+        return math.nan
+    index = int(reached[0])
+    if index == 0:
+        return float(curve[0, 0])
+    (before, above), (after, below) = (curve[index - 1, 0], lowest[index - 1]), (curve[index, 0], lowest[index])
+    return float(before + (after - before) * (above - target) / (above - below))

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Callback
-from torch import Tensor
 
+from lm.damage import sealed
 from lm.data.batch import Data
 from lm.data.order import chain
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
-from lm.module import LanguageModel
+from lm.module import LanguageModel, gathered, numbers
 from lm.observer import Meter, Observer
 from lm.results import QUANTITIES, curve, finite, to_json, write_atomic
+from lm.storage import save
 
 Report = Callable[[int, int, float], None]
 """Told of progress: optimiser step, steps in all, training loss."""
@@ -119,7 +119,7 @@ class Recorder(Callback):
             self._tick("train")
             self.meter.take(trainer)
             self.meter.pause()
-            trainer.save_checkpoint(self.work / "last.ckpt")
+            save(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
 
@@ -131,11 +131,12 @@ class Recorder(Callback):
         if not module.losses:
             return
         losses = trainer.strategy.reduce(torch.stack(module.losses), reduce_op="mean").double().tolist()
-        norms = torch.stack(module.norms).double().tolist() if module.norms else []
-        for rows_b in _gathered(module, module.rows):
+        norms = numbers(module.norms)
+        self._count_clipped(norms, numbers(module.largest) or norms, trainer.gradient_clip_val or math.inf)
+        for rows_b in gathered(module, module.rows):
             self.order = chain(self.order, rows_b)
         self.tokens += int(trainer.strategy.reduce(torch.stack(module.tokens), reduce_op="sum").sum())
-        for buffer in (module.losses, module.norms, module.rows, module.tokens):
+        for buffer in (module.losses, module.norms, module.largest, module.rows, module.tokens):
             buffer.clear()
         if self.diverged is None and not all(map(math.isfinite, losses)):
             bad = next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
@@ -144,10 +145,14 @@ class Recorder(Callback):
         self.batches += len(losses)
         self.losses += losses
         self.norms += norms
-        for norm in filter(math.isfinite, norms):
-            self.norm_sum += norm
-            self.norm_count += 1
-            self.clipped += norm > (trainer.gradient_clip_val or math.inf)
+
+    def _count_clipped(self, norms: list[float], compared: list[float], limit: float) -> None:
+        """Adds up the norms of steps, and how often what is compared with the limit of clipping was beyond it."""
+        for norm, found in zip(norms, compared, strict=True):
+            if math.isfinite(norm):
+                self.norm_sum += norm
+                self.norm_count += 1
+                self.clipped += found > limit
 
     def write_row(self, trainer: Any, module: LanguageModel) -> None:
         """Turns the values kept since the last row into one row of the curve."""
@@ -228,7 +233,7 @@ class Recorder(Callback):
             measured |= self.observer.look(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
-        trainer.save_checkpoint(self.work / "final.ckpt")
+        save(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve(self.rows))
             write_atomic(self.work / "outcome.json", to_json(finite(self.outcome(trainer, pl_module, measured))))
@@ -287,15 +292,5 @@ class Recorder(Callback):
                 **self.meter.costs(module, self.data.context, tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},
+            "curve": sealed(curve(self.rows)),
         }
-
-
-def _gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
-    """Row numbers of each batch over all processes, in their global order; batches may differ in size."""
-    most = torch.tensor(max(map(len, rows)), device=rows[0].device)
-    size = int(module.trainer.strategy.reduce(most, reduce_op="max"))
-    padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
-    gathered: Any = module.all_gather(padded)  # (batches, b), or (world, batches, b)
-    if gathered.ndim == 3:
-        gathered = gathered.transpose(0, 1).flatten(1)
-    return [rows_b[rows_b >= 0] for rows_b in gathered.cpu().numpy()]

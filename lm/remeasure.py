@@ -13,9 +13,9 @@ from lm.components import blame, build, resolve
 from lm.config import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
 from lm.data.batch import Data
-from lm.data.pairs import pairs_folder
+from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokenizer import UNKNOWN, Tokenizer
-from lm.data.tokens import Facts, tokens_folder
+from lm.data.tokens import Facts, check_entry, sound, tokens_folder
 from lm.evaluate import Trained, add
 from lm.generate import finished
 from lm.results import Record, Store, finite, to_json, write_atomic
@@ -66,9 +66,10 @@ def cell_of(folder: Path, record: Record) -> Cell:
     config = resolve(load_yaml(folder / "config.yaml"), Run)
     text = record["data"]
     hashes = text["fingerprint"], text["tokenizer"]
-    for cached in (tokens_folder(*hashes), pairs_folder(*hashes)):
-        if (cached / "facts.json").is_file() and (cached / "tokenizer.json").is_file():
-            return Cell(config, Facts(folder=str(cached.resolve()), **text), record["id"])
+    for cached, check in ((tokens_folder(*hashes), check_entry), (pairs_folder(*hashes), check_pairs)):
+        facts = Facts(folder=str(cached.resolve()), **text)
+        if sound(cached, facts, check):
+            return Cell(config, facts, record["id"])
     data = build(config, Run).data(config["seed"])
     data.prepare_data()
     if (data.facts.fingerprint, data.facts.tokenizer) != hashes:

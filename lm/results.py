@@ -2,7 +2,7 @@
 
     OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, last.ckpt, log.txt
     OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
-    OUT/cells/.locks/<id>    held by the process that trains the cell
+    OUT/cells/.locks/<id>    held by the process that trains the cell, which alone writes into the work folder
     OUT/<experiment>/        experiment.json, table.md, table.csv, figures
 
 A cell is finished or it is not: the rename is the only step that makes it so.
@@ -21,14 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock
-
-from lm.config import InputError
+from lm.config import InputError, path_name, require_regular
+from lm.damage import of_record
+from lm.locks import Say, holder, if_free, locked, to_stderr
+from lm.storage import SAVING, named
 
 FORMAT = 1
 """Version of the record. A store written by another version is refused, not guessed at."""
 
-WORK_FILES = ("cell.json", "outcome.json")
+WORK_FILES = ("cell.json", "outcome.json", SAVING)
 """What a work folder holds that a finished cell does not."""
 
 Record = dict[str, Any]
@@ -52,7 +53,8 @@ QUANTITIES: dict[str, Quantity] = {
     "ece": Quantity("ECE, 15 bins", "", "lower"),
     "mce": Quantity("largest calibration error of a bin", "", "lower"),
     "ece_adaptive": Quantity("ECE, 15 bins of equal mass", "", "lower"),
-    "ece_debiased": Quantity("ECE, debiased", "", "lower"),
+    "ece_corrected": Quantity("ECE less noise, of which a calibrated model keeps a quarter", "", "lower"),
+    "ece_debiased": Quantity("ECE less noise, of which a calibrated model keeps over half", "", "lower"),
     "ece_floor": Quantity("ECE if perfectly calibrated", "", None),
     "ece_classwise": Quantity("ECE, class-wise", "", "lower", 6),
     "brier": Quantity("Brier score", "", "lower"),
@@ -119,9 +121,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.write(data)
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        if isinstance(error, OSError):
+            raise named(error, path) from error
         raise
 
 
@@ -155,11 +159,20 @@ def curve(rows: Mapping[int, Mapping[str, float]]) -> str:
 def read_json(path: Path) -> Any:
     """The JSON in `path`. Raises InputError naming the file."""
     try:
+        require_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
+
+
+class DamagedError(InputError):
+    """A record that is no longer what training wrote."""
+
+    def __init__(self, wrong: str, path: Path) -> None:
+        super().__init__(f"{path}: damaged: {wrong}; delete its folder, and lm ablate trains the cell again")
+        self.wrong = wrong
 
 
 class Store:
@@ -171,11 +184,11 @@ class Store:
 
     def directory(self, cell: str) -> Path:
         """Where the finished cell with this id lies."""
-        return self.cells / cell
+        return self.cells / path_name(cell, "id of a cell")
 
     def work(self, cell: str) -> Path:
         """Where the cell with this id is being made."""
-        return self.cells / f".{cell}.work"
+        return self.cells / f".{path_name(cell, 'id of a cell')}.work"
 
     def finished(self, cell: str) -> bool:
         """Whether the cell has a record, whatever its status."""
@@ -185,29 +198,57 @@ class Store:
         """Whether an earlier, unfinished try left a checkpoint."""
         return (self.work(cell) / "last.ckpt").is_file()
 
-    def record(self, cell: str) -> Record:
-        """The record of a finished cell. Raises InputError where it comes from another version."""
+    def record(self, cell: str, needed: bool = False) -> Record:
+        """The record of a finished cell; with `needed` one that holds all that reports need.
+
+        Raises:
+            InputError: where it comes from another version.
+            DamagedError: where it is no longer what training wrote.
+        """
         path = self.directory(cell) / "record.json"
-        record = read_json(path)
+        try:
+            record = read_json(path)
+        except InputError as error:
+            raise DamagedError(str(error).removeprefix(f"{path}: "), path) from None
         found = record.get("format") if isinstance(record, dict) else None
-        if found != FORMAT:
+        if isinstance(found, int) and found != FORMAT:
             raise InputError(
                 f"{path}: record format {found!r}, expected {FORMAT}; "
                 "it was written by another version: use that version, or another --out"
             )
+        wrong = of_record(record, needed) if found == FORMAT else f"format: expected {FORMAT}, found {found!r}"
+        if wrong:
+            raise DamagedError(wrong, path)
         return dict(record)
 
     def history(self, cell: str) -> Path:
         """Where the learning curve of a finished cell lies."""
         return self.directory(cell) / "history.csv"
 
+    def pending(self, cell: str, again: bool = False) -> bool:
+        """Whether the cell is to be trained: it has no record, or with `again` one of a failure."""
+        return not self.finished(cell) or (again and self.record(cell)["status"] == "failed")
+
     @contextlib.contextmanager
-    def lock(self, cell: str) -> Iterator[None]:
-        """Holds the cell against other processes, after waiting for one that holds it."""
+    def lock(self, cell: str, say: Say = to_stderr) -> Iterator[None]:
+        """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts."""
+        with locked(self._lock(cell), f"cell {cell[:8]}", say):
+            yield
+
+    @contextlib.contextmanager
+    def claim(self, cell: str) -> Iterator[bool]:
+        """Holds the cell if no other process does; yields whether it is held."""
+        with if_free(self._lock(cell)) as ours:
+            yield ours
+
+    def holder(self, cell: str) -> str:
+        """Who holds the cell, as far as it said so."""
+        return holder(self._lock(cell))
+
+    def _lock(self, cell: str) -> Path:
         locks = self.cells / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(locks / cell):
-            yield
+        return locks / cell
 
     def finish(self, cell: str, record: Record) -> Record:
         """Writes the record into the cell's work folder and makes the folder the finished cell."""
@@ -216,16 +257,22 @@ class Store:
         return record
 
     def recover(self, cell: str) -> None:
-        """Completes a `finish` that was cut short after the record was written; does nothing otherwise."""
+        """Completes a `finish` that was cut short after the record was written; does nothing otherwise.
+
+        A cell that another process holds is left to it: it completes what it has begun.
+        """
         if (self.work(cell) / "record.json").is_file():
-            with self.lock(cell):
-                self.complete(cell)
+            with self.claim(cell) as ours:
+                if ours:
+                    self.complete(cell)
 
     def complete(self, cell: str) -> None:
         """The second half of `finish`, for who holds the lock."""
         work, directory = self.work(cell), self.directory(cell)
         if not (work / "record.json").is_file():
             return
+        if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
+            os.replace(work / "final.ckpt", work / "last.ckpt")
         for name in WORK_FILES:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(work / name)

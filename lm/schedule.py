@@ -53,7 +53,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, t: int, total: int) -> float:
-        """The share of the peak rate for update `t`, counted from 1, of `total`."""
+        """The share of the peak rate for update `t`, counted from 1, of `total`.
+
+        Raises:
+            ValueError: where warm-up does not end within `total` updates.
+        """
 
 
 class Constant(Schedule):
@@ -67,6 +71,7 @@ class Constant(Schedule):
         self.warmup = _warmup(warmup)
 
     def factor(self, t: int, total: int) -> float:
+        _fits(self.warmup, total)
         return min(1.0, t / self.warmup) if self.warmup else 1.0
 
 
@@ -83,6 +88,7 @@ class WarmupCosine(Schedule):
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
+        _fits(self.warmup, total)
         return warmup_cosine(t, self.warmup, total, self.final)
 
 
@@ -99,6 +105,7 @@ class WarmupLinear(Schedule):
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
+        _fits(self.warmup, total)
         return warmup_linear(t, self.warmup, total, self.final)
 
 
@@ -117,6 +124,7 @@ class InverseSquareRoot(Schedule):
         self.warmup = warmup
 
     def factor(self, t: int, total: int) -> float:
+        _fits(self.warmup, total)
         return noam(t, 1, self.warmup) / noam(self.warmup, 1, self.warmup)
 
 
@@ -150,6 +158,13 @@ def _warmup(steps: int) -> int:
     if steps < 0:
         raise ValueError(f"warmup={steps} must be 0 or more steps")
     return steps
+
+
+def _fits(warmup: int, total: int) -> None:
+    if warmup > total:
+        raise ValueError(
+            f"warmup={warmup} is more than the {total} steps of the run; shorten it or raise trainer.max_steps"
+        )
 
 
 def _final(share: float) -> float:

@@ -112,8 +112,13 @@ def repeated_interval(
     reached = _reached(len(differences), planned, maximum)
     if not reached:
         return math.nan, math.nan
-    before = spent(alpha, reached[-2] / maximum) if len(reached) > 1 else 0.0
-    return t_interval(differences[: reached[-1]], 1 - (spent(alpha, reached[-1] / maximum) - before))
+    return t_interval(differences[: reached[-1]], 1 - stage_alpha(len(differences), planned, maximum, alpha))
+
+
+def stage_alpha(pairs: int, planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> float:
+    """The error that the last look reached may add to what those before it have spent; 0 before the first."""
+    shares = [0.0, *(spent(alpha, look / maximum) for look in _reached(pairs, planned, maximum))]
+    return shares[-1] - shares[-2] if len(shares) > 1 else 0.0
 
 
 def _reached(pairs: int, planned: Sequence[int], maximum: int) -> list[int]:

@@ -1,9 +1,10 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
-import os
 import shutil
+import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from lm.cell import Cell, Run, Trainer, quiet
 from lm.components import build
 from lm.data.tokens import Facts
 from lm.evaluate import FREQUENT, add, evaluations
+from lm.locks import Say, to_stderr
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
 from lm.provenance import provenance
 from lm.recorder import Judge, Recorder, Report, go_on
 from lm.results import FORMAT, Record, Store, finite, read_json, to_json, write_atomic
+from lm.signals import by_signal
+from lm.storage import intact, trouble
 
 
 def write_work(cell: Cell, store: Store) -> Path:
-    """Puts the cell's description where the process that trains it will look, and returns that folder."""
+    """Makes the cell's work folder, for who holds the cell: its description, which further processes read."""
     import yaml
 
     work = store.work(cell.id)
@@ -47,35 +51,66 @@ class Execution:
     checkpoint_seconds: float = 20.0
 
 
-def train(work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> None:
-    """Trains the cell described in `work` and makes it a finished cell, whatever becomes of it.
+def nothing(work: Path) -> None:
+    """What most do as training begins."""
+
+
+def train(
+    cell: Cell,
+    store: Store,
+    report: Report,
+    execution: Execution,
+    judge: Judge = go_on,
+    say: Say = to_stderr,
+    begun: Callable[[Path], None] = nothing,
+) -> None:
+    """Trains the cell and makes it a finished cell, whatever becomes of it.
 
     An earlier try's checkpoint is taken up. An exception is a result: it is recorded with its traceback. An interrupt
-    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. A run that `judge` stops leaves nothing behind.
+    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. Nor is a disk that is full or fails: OSError says
+    so. A run that `judge` stops leaves nothing behind. `say` is told of another process that holds the cell, `begun`
+    of the work folder once this one does.
     """
-    store, cell_id = Store(work.parent.parent), work.name.removeprefix(".").removesuffix(".work")
-    if getattr(
-        rank_zero_only, "rank", 0
-    ):  # another process of a multi-device cell, whose first process keeps the store
-        fit(_read(work), work, report, execution)
+    work = store.work(cell.id)
+    if getattr(rank_zero_only, "rank", 0):  # a further process of a multi-device cell, whose first keeps the store
+        fit(cell, work, report, execution)
         return
-    with store.lock(cell_id), quiet():
-        store.complete(cell_id)
-        if store.finished(cell_id) and not execution.again:  # by another command, while this one waited
+    with store.lock(cell.id, say), quiet():
+        store.complete(cell.id)
+        if not store.pending(cell.id, execution.again):  # by another command, while this one waited
             shutil.rmtree(work, ignore_errors=True)
             return
+        begun(write_work(cell, store))
+        _drop_damaged(work / "last.ckpt")
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
-        cell = _read(work)
-        times = {"started": time.time(), "resumed": store.started(cell_id)}
+        times = {"started": time.time(), "resumed": store.started(cell.id)}
         try:
             if not (work / "outcome.json").is_file() and not fit(cell, work, report, execution, judge):
                 shutil.rmtree(work)
                 return
             outcome = evaluated(cell, work, read_json(work / "outcome.json"))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and by_signal(error):
+                raise
+            if (broken := trouble(error)) is not None:
+                raise broken from error
             outcome = failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         finish(cell, store, outcome, {**times, "finished": time.time()})
+
+
+def _drop_damaged(checkpoint: Path) -> None:
+    """A checkpoint that the disk did not keep is no reason for a cell to fail: it begins anew."""
+    if checkpoint.is_file() and not intact(checkpoint):
+        print(f"{checkpoint}: damaged; the cell begins anew", file=sys.stderr)
+        checkpoint.unlink()
+
+
+def assist(work: Path, execution: Execution) -> None:
+    """A further process of a multi-device cell; the first one holds the cell and has described it in `work`."""
+    described = read_json(work / "cell.json")
+    cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
+    fit(cell, work, lambda *_: None, execution)
 
 
 def evaluated(cell: Cell, work: Path, outcome: Record) -> Record:
@@ -87,14 +122,11 @@ def evaluated(cell: Cell, work: Path, outcome: Record) -> Record:
         for name, found in evaluations(cell, checkpoint):
             add(outcome, name, found)
     except Exception as error:  # the run itself is as good as it was
+        if (broken := trouble(error)) is not None:
+            raise broken from error
         traceback.print_exc()
         outcome["flags"].append(f"not evaluated further: {type(error).__name__}: {error}")
     return finite(outcome)
-
-
-def _read(work: Path) -> Cell:
-    described = read_json(work / "cell.json")
-    return Cell(described["config"], Facts(**described["facts"]), described["id"])
 
 
 def failure(error: str, trace: str | None = None) -> Record:
@@ -102,10 +134,19 @@ def failure(error: str, trace: str | None = None) -> Record:
     return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
 
 
-def fail(cell: Cell, store: Store, error: str, seconds: float) -> Record:
-    """Records that the cell's process ended without a word of its own."""
-    now = time.time()
-    return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
+def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False) -> Record | None:
+    """Records that the cell's process ended without a word of its own; returns the cell's record.
+
+    Who does not hold a cell does not write it: None where another process holds it, whose the cell is now.
+    """
+    with store.claim(cell.id) as ours:
+        if not ours:
+            return None
+        store.complete(cell.id)
+        if not store.pending(cell.id, again):
+            return store.record(cell.id)
+        now = time.time()
+        return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
 
 
 def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> bool:
@@ -129,9 +170,6 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
 
 def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> Record:
     """Makes the work folder a finished cell with a record of `outcome`."""
-    final = store.work(cell.id) / "final.ckpt"
-    if final.is_file():
-        os.replace(final, final.with_name("last.ckpt"))
     record = {
         "format": FORMAT,
         "id": cell.id,

@@ -15,10 +15,10 @@ import torch
 
 from lm.cell import Run
 from lm.components import blame, build, resolve
-from lm.config import InputError, load_yaml
+from lm.config import InputError, load_yaml, path_name
 from lm.data.aligned import read_lines
-from lm.data.pairs import PairData, encode_lines, pairs_folder
-from lm.data.tokens import Facts
+from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder
+from lm.data.tokens import Facts, sound
 from lm.generate import finished
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.search import Ends, beam_search
@@ -59,8 +59,9 @@ def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
 def _facts(recorded: dict[str, Any], data: PairData) -> Facts:
     """The run's own text: as it lies in the cache, or prepared again from the files, if that gives the same."""
     folder = pairs_folder(recorded["fingerprint"], recorded["tokenizer"])
-    if (folder / "facts.json").is_file():
-        return Facts(folder=str(folder), **recorded)
+    facts = Facts(folder=str(folder), **recorded)
+    if sound(folder, facts, check_pairs):
+        return facts
     data.prepare_data()
     assert data.facts is not None
     identity = {key: recorded[key] for key in data.facts.identity()}
@@ -150,7 +151,11 @@ def translate(
     if source is None:
         lines, references = data.corpus.lines(split)
     else:
-        lines, references, split = read_lines(str(source), "--input"), [], source.name.split(".")[0]
+        lines, references, split = (
+            read_lines(str(source), "--input"),
+            [],
+            path_name(source.name.split(".")[0], "--input"),
+        )
     if not lines:
         raise InputError(f"{split}: no lines to translate; give --input, or a run with data.corpus.{split}_source")
     path = folder / f"translation_{split}.txt"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from statsmodels.stats.power import TTestPower
 
 from lm import audit as module
 from lm.analysis import load
@@ -17,14 +18,17 @@ from lm.audit import (
     Finding,
     audit,
     audit_cells,
+    audit_equivalence,
+    audit_joint,
     audit_null,
     audit_power,
     audit_sequential,
     differences,
     sign_flip_ps,
 )
+from lm.judgement import Comparison
 from lm.report.audit import all_right, expected, show_audit, to_json
-from lm.statistics import sign_flip_p
+from lm.statistics import attainable, sign_flip_p, t_interval
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +90,6 @@ def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
     for start in (
         "the BCa interval covers, normal noise, 6",
         "false claims, skewed against normal noise, 3 arms, 10",
-        "finds an effect of 1.62 sd",
     ):
         assert audits_row(start, findings).verdict == "falls short"
 
@@ -101,7 +104,7 @@ def test_the_rate_of_false_claims_is_the_one_that_the_design_attains() -> None:
 
 
 def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "holm", lambda p: p)
+    monkeypatch.setattr(module, "bonferroni", lambda p: p)
     found = list(audit_null(np.random.default_rng(1), 2_000))
     assert audits_row("false claims, normal noise, 3 arms,", found).verdict == "NOT OK"
 
@@ -118,6 +121,37 @@ def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.Monke
 def test_power_that_was_promised_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "power", lambda *_: 0.9)
     assert list(audit_power(np.random.default_rng(1), 2_000))[-1].verdict == "NOT OK"
+
+
+def test_power_of_another_test_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    power = TTestPower()
+    solve = lambda n, sd, alpha: sd * power.solve_power(nobs=n, alpha=attainable(n, alpha), power=0.8)  # noqa: E731
+    monkeypatch.setattr(module, "detectable", solve)
+    monkeypatch.setattr(module, "power", lambda *_: 0.8)
+    found = list(audit_power(np.random.default_rng(1), 4_000))
+    assert audits_row("finds an effect of 1.6", found).verdict == "NOT OK"
+
+
+def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def students(sample: list[float], margin: float) -> float:
+        return max(
+            float(stats.ttest_1samp(sample, -margin, alternative="greater").pvalue),
+            float(stats.ttest_1samp(sample, margin, alternative="less").pvalue),
+        )
+
+    monkeypatch.setattr(module, "equivalence_p", students)
+    found = list(audit_equivalence(np.random.default_rng(1), 600))
+    assert audits_row("false equivalence, skewed downwards noise, 10", found).verdict == "NOT OK"
+
+
+def test_intervals_that_are_not_widened_for_the_other_arms_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(family: list[Comparison]) -> None:
+        for one in family:
+            one.low, one.high = t_interval(one.differences)
+
+    monkeypatch.setattr(module, "confirm", alone)
+    found = list(audit_joint(np.random.default_rng(1), 150))
+    assert audits_row("joint intervals cover, normal noise, 7 arms", found).verdict == "NOT OK"
 
 
 def test_the_audit_is_the_same_every_time() -> None:

@@ -10,8 +10,11 @@ import pytest
 from scipy import stats
 
 from lm.analysis import Results, load, value
-from lm.claims import Answer, Claim, answer, measured, read_claim
+from lm.answers import Answer, answer, corrected, decide
+from lm.claims import KINDS, UNKNOWN, Claim, measured, read_claim
 from lm.config import InputError
+from lm.report.claims import answers, markdown_claims, row, tally
+from lm.statistics import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -38,6 +41,8 @@ def against_base(arm: str, relation: str, **options: Any) -> Claim:
         (against_base("near", "equivalent", margin=0.01), "reproduced"),
         (against_base("better", "equivalent", margin=0.01), "not reproduced"),
         (against_base("better", "equivalent", margin=0.27), "inconclusive"),
+        (Claim("x", "nll", "range", {"base": 1.0}, low=2.0, high=2.3), "inconclusive"),
+        (Claim("x", "nll", "range", {"base": 1.0}, low=3.0, high=4.0), "not reproduced"),
         (Claim("x", "nll", "range", {"base": 1.0}, low=1.5, high=2.5), "reproduced"),
         (Claim("x", "nll", "range", {"base": 1.0}, high=1.5), "not reproduced"),
         (Claim("x", "nll", "range", {"base": 1.0}, low=2.0), "inconclusive"),
@@ -49,12 +54,20 @@ def test_verdicts(experiment: MakeExperiment, claim: Claim, verdict: str) -> Non
     assert answer(results(experiment), claim).verdict == verdict
 
 
-def test_the_number_is_the_paired_mean_with_students_interval(experiment: MakeExperiment) -> None:
-    found = answer(results(experiment), against_base("better", "less"))
-    interval = stats.ttest_rel(BETTER, BASE).confidence_interval()
-    assert found.estimate == pytest.approx(np.mean(np.subtract(BETTER, BASE)), rel=1e-12)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interval(experiment: MakeExperiment) -> None:
+    found = answer(results(experiment), against_base("better", "less", margin=-0.2))
+    by_hand = np.subtract(BETTER, BASE)
+    assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-12)
+    assert (found.low, found.high) == pytest.approx(sign_flip_interval(by_hand.tolist()), rel=1e-9)
+    assert found.p == sign_flip_p((by_hand + 0.2).tolist())
     assert found.seeds == 6
+
+
+def test_of_a_range_the_number_is_the_median_with_its_tests_interval(experiment: MakeExperiment) -> None:
+    found = answer(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
+    assert found.estimate == np.median(BASE)
+    assert (found.low, found.high) == median_interval(BASE)
+    assert found.p == 2.0**-6
 
 
 def test_a_contrast_weighs_several_arms(experiment: MakeExperiment) -> None:
@@ -71,26 +84,126 @@ def test_a_slope_is_that_of_logarithms(experiment: MakeExperiment) -> None:
         for values in zip(BASE, BETTER, NEAR, strict=True)
     ]
     found = answer(results(experiment), claim)
-    assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-9)
+    assert found.estimate == pytest.approx(np.median(by_hand), rel=1e-9)
     assert found.verdict == "reproduced"
 
 
 def test_few_seeds_decide_nothing_that_has_noise(experiment: MakeExperiment) -> None:
     three = load(experiment({"base": BASE[:3], "better": BETTER[:3]}))
     found = answer(three, against_base("better", "less"))
-    assert (found.verdict, found.note) == ("inconclusive", "3 seeds cannot decide (6 could)")
-    one = load(experiment({"base": BASE[:1], "better": BETTER[:1]}))
-    for claim in (against_base("better", "equivalent", margin=9.0), Claim("x", "nll", "range", {"base": 1.0}, low=0.0)):
-        assert answer(one, claim).verdict == "inconclusive"
+    assert (found.verdict, found.note) == ("not enough seeds", "6 could decide")
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "claim",
+    [
+        against_base("better", "equivalent", margin=9.0),
+        Claim("x", "nll", "range", {"base": 1.0}, low=0.0),
+        Claim("x", "nll", "range", {"base": 1.0}, low=0.0, high=9.0),
+        Claim("x", "nll", "range", {"base": 1.0}, high=0.0),
+        Claim("x", "nll", "slope", over={"base": 1.0, "better": 2.0}, low=-1, high=1),
+    ],
+)
+def test_a_range_a_slope_and_an_equivalence_need_five_seeds(
+    experiment: MakeExperiment, claim: Claim, seeds: int
+) -> None:
+    found = answer(load(experiment({"base": BASE[:seeds], "better": BETTER[:seeds]})), claim)
+    assert (found.verdict, found.note) == ("not enough seeds", "5 could decide")
+    assert (found.low, found.high) == (-math.inf, math.inf)
+    enough = answer(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
+    assert enough.verdict == ("not reproduced" if claim.high == 0 else "reproduced")
+
+
+def test_to_be_beyond_one_of_two_ends_takes_six_seeds(experiment: MakeExperiment) -> None:
+    claim = against_base("better", "equivalent", margin=0.01)
+    five = answer(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
+    assert (five.verdict, five.note, five.p) == ("not enough seeds", "6 could decide", 2 / 2**5)
+    six = answer(load(experiment({"base": BASE, "better": BETTER})), claim)
+    assert (six.verdict, six.p) == ("not reproduced", 2 / 2**6)
+
+
+def test_a_claim_about_every_seed_is_refuted_by_one_and_borne_out_by_two(experiment: MakeExperiment) -> None:
+    one, two = (load(experiment({"base": BASE[:n], "better": BETTER[:n]})) for n in (1, 2))
+    claim = against_base("better", "less", exact=True)
+    alone = answer(one, claim)
+    assert (alone.verdict, alone.note) == ("not enough seeds", "2 could decide")
+    assert answer(two, claim).verdict == "reproduced"
+    assert math.isnan(answer(two, claim).p)
+    assert answer(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize("n", [5, 8, 12])
+@pytest.mark.parametrize("upwards", [True, False])
+def test_skewed_noise_bears_no_range_out_that_the_median_is_not_in(n: int, upwards: bool) -> None:
+    noise = np.random.default_rng([n, 4]).lognormal(size=(600, n)) - 1
+    claim = Claim("x", "nll", "range", {"base": 1.0}, low=0.0)
+    samples = (noise if upwards else -noise).tolist()
+    said = [decide(claim, sample).verdict for sample in samples]
+    for wrong in ("reproduced", "not reproduced"):
+        assert said.count(wrong) <= stats.binom.isf(1e-6, 600, ALPHA)
 
 
 def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperiment) -> None:
     found = answer(results(experiment, bad=["diverged", *BETTER[1:]]), against_base("bad", "less"))
-    assert found.seeds == 5
-    assert found.note == "bad diverged on 1 of 6 seeds; 5 of 6 seeds enter; 5 seeds cannot decide (6 could)"
+    assert (found.seeds, found.verdict) == (5, "not enough seeds")
+    assert found.note == "bad diverged on 1 of 6 seeds; 5 of 6 seeds enter; 6 could decide"
     gone = answer(results(experiment, bad=["diverged"] * 6), against_base("bad", "less"))
-    assert gone.verdict == "inconclusive"
+    assert (gone.verdict, gone.note) == ("not enough seeds", "no seed on which all arms were measured")
     assert math.isnan(gone.estimate)
+
+
+# kinds
+
+
+def given(kind: str, p: float, verdict: Any = "inconclusive") -> Answer:
+    return Answer(Claim("x", "nll", "less", {"a": 1.0}, kind=kind), verdict, 0.1, -1.0, 1.0, 6, p=p)
+
+
+def test_p_is_corrected_over_the_claims_of_a_kind() -> None:
+    many = [given("published", 0.01), given("ours", 0.03), given("published", 0.04), given("identity", math.nan)]
+    found = corrected(many)
+    assert [one.p for one in found[:3]] == [0.01, 0.03, 0.04]
+    assert [one.p_holm for one in found[:3:2]] == holm([0.01, 0.04])
+    assert found[1].p_holm == 0.03
+    assert math.isnan(found[3].p_holm)
+
+
+def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
+    many = corrected(
+        [
+            given("ours", 0.03, "reproduced"),
+            given("published", 0.01, "reproduced"),
+            given("published", 0.03, "not reproduced"),
+            given("published", 0.04, "reproduced"),
+            given("published", 0.5),
+            given("identity", math.nan, "reproduced"),
+            given(UNKNOWN, 0.25, "not enough seeds"),
+        ]
+    )
+    assert tally(many) == [
+        "published: 4 claims: 2 reproduced (1 of 2 by Holm's p too), 1 not reproduced (0 of 1 by Holm's p too), "
+        "1 inconclusive.",
+        "ours: 1 claim: 1 reproduced (1 of 1 by Holm's p too).",
+        "identity: 1 claim: 1 reproduced.",
+        "unknown kind: 1 claim: 1 not enough seeds.",
+    ]
+
+
+def test_a_row_has_both_p_and_an_interval_without_ends_says_so() -> None:
+    (one,) = corrected([given("ours", 0.25, "not enough seeds")])
+    assert row(one)[0] == "ours"
+    assert row(one)[5:7] == ["0.25", "0.25"]
+    endless = Answer(one.claim, "not enough seeds", 0.1, -math.inf, math.inf, 3, "6 could decide", 0.25)
+    assert row(endless)[3] == "0.1 [-∞, ∞]"
+    assert row(endless)[7] == "not enough seeds (6 could decide)"
+
+
+def test_a_manifest_from_before_the_kinds_is_of_none(experiment: MakeExperiment) -> None:
+    old = {"claim": "x", "metric": "nll", "relation": "less", "contrast": {"better": 1.0, "base": -1.0}}
+    found = answers(load(experiment({"base": BASE, "better": BETTER}, claims=[old])))
+    assert [one.claim.kind for one in found] == [UNKNOWN]
+    assert "unknown kind: 1 claim: 1 reproduced" in "\n".join(markdown_claims([("demo", one) for one in found]))
 
 
 RECORD: dict[str, Any] = {
@@ -126,7 +239,7 @@ def test_a_run_that_did_not_end_well_has_no_numbers() -> None:
     assert math.isnan(value({**RECORD, "status": "diverged"}, "initial/entropy"))
 
 
-GOOD = {"claim": "a", "metric": "nll", "relation": "less", "arm": "better"}
+GOOD = {"claim": "a", "kind": "ours", "metric": "nll", "relation": "less", "arm": "better"}
 
 
 def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
@@ -139,6 +252,7 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
     ("changes", "words"),
     [
         ({"relation": "lesser"}, "relation: no 'lesser'. Did you mean less? Choose from less, greater"),
+        ({"kind": "publishd"}, "kind: no 'publishd'. Did you mean published? Choose from published, ours, identity"),
         ({"margn": 1}, "no key 'margn'. Did you mean margin?"),
         ({"arm": "beter"}, "arm: no arm 'beter'. Did you mean better?"),
         ({"against": "bsae"}, "against: no arm 'bsae'. Did you mean base?"),
@@ -154,7 +268,7 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
         ({"exact": "no"}, "exact: expected true or false"),
         ({"margin": "x"}, "margin: expected a number, found 'x'"),
         ({"contrast": {"better": True}}, "contrast.better: expected a number"),
-        ({"tier": "Z"}, "tier: no 'Z'; choose from C, G"),
+        ({"tier": "Z"}, "tier: no 'Z'. Choose from C, G"),
         ({"metric": "nl"}, "metric: no quantity 'nl'. Did you mean nll?"),
         ({"metric": 5}, "metric: expected a quantity or a path"),
         ({"metric": "nll - nll@x"}, "no quantity 'nll@x'"),
@@ -168,9 +282,29 @@ def test_a_wrong_claim_is_one_line(changes: dict[str, Any], words: str) -> None:
     assert str(caught.value).startswith("here")
 
 
+def test_a_claim_without_a_kind_is_one_line() -> None:
+    without = {key: given for key, given in GOOD.items() if key != "kind"}
+    with pytest.raises(InputError, match=f"here: kind is missing; a claim is one of {', '.join(KINDS)}"):
+        read_claim(without, ["base", "better"], "base", "here")
+
+
 def test_expectations_read_as_they_were_claimed() -> None:
     assert against_base("a", "less", margin=0.1).expected() == "< 0.1"
     assert against_base("a", "equivalent", margin=0.02).expected() == "within ±0.02"
     assert Claim("x", "nll", "range", low=1.0).expected() == "≥ 1"
     assert Claim("x", "nll", "slope", low=-1, high=1).expected() == "≥ -1, ≤ 1"
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
+
+
+def test_a_claim_on_what_no_cell_holds_as_a_number_is_not_measured(experiment: MakeExperiment) -> None:
+    found = answer(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
+    assert (found.verdict, found.seeds) == ("not enough seeds", 0)
+    assert found.note == "no seed on which all arms were measured"
+
+
+def test_a_damaged_cell_enters_no_claim_and_is_named_beside_it(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "better": BETTER})
+    (folder.parent / "cells" / "better-2" / "record.json").write_text("{")
+    found = answer(load(folder), against_base("better", "less"))
+    assert found.seeds == 5
+    assert "better damaged on 1 of 6 seeds; 5 of 6 seeds enter" in found.note

@@ -1,5 +1,6 @@
 """The real command line: what it prints, and one line with exit code 2 for everything it cannot use."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
+from lm.commands import COMMANDS
 from lm.config import override
 
 
@@ -310,3 +312,36 @@ def test_an_override_on_the_command_line_wins_over_the_file() -> None:
     tree = override(RUN, {"optim.lr": 1.0, "model.norm.init_args.eps": 1e-3})
     assert tree["optim"]["lr"] == 1.0
     assert tree["model"]["init_args"]["norm"] == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (errno.ENOSPC, 1, "make room; the same command takes up where this one stopped"),
+        (errno.EDQUOT, 1, "make room"),
+        (errno.EIO, 1, "the same command takes up"),
+        (errno.EACCES, 2, "Permission denied"),
+        (errno.ENOTDIR, 2, "Not a directory"),
+    ],
+)
+def test_a_disk_that_refuses_is_one_line(
+    number: int, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def writes(*_: object) -> int:
+        raise OSError(number, os.strerror(number), "results/cells")
+
+    monkeypatch.setitem(COMMANDS, "list", writes)
+    assert main(["list"]) == code
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"lm: results/cells: {os.strerror(number)}")
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_an_error_of_the_system_that_is_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> int:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setitem(COMMANDS, "list", fails)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main(["list"])

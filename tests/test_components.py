@@ -344,7 +344,7 @@ def test_the_settings_that_the_program_fixes_are_not_offered() -> None:
 
 def test_what_is_built_is_what_was_asked_for() -> None:
     run = build(resolved({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 7}}}), Run)
-    assert (run.optim.lr, run.optim.schedule.warmup, run.optim.schedule.final) == (2e-3, 7, 0.1)
+    assert (run.optim.lr, run.optim.schedule.warmup, run.optim.schedule.final) == (8e-3, 7, 0.1)
     model = run.model(11, 8)
     assert (model.shape, len(model.blocks)) == (Shape(11, 8, 64, 4, 4), 4)
     optimizer = run.optim.optimizer([torch.zeros(2, requires_grad=True)], 0.5)

@@ -22,6 +22,7 @@ from lm.cli import main
 from lm.components import build
 from lm.config import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
+from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
 from lm.metrics.temperature import fit_temperature
@@ -127,6 +128,26 @@ def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypat
     kept = trained.split("test")
     monkeypatch.setattr("lm.evaluate.KEPT_BYTES", 0)
     assert trained.split("test") == kept
+
+
+def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: Trained, monkeypatch: Any) -> None:
+    exactly = trained.logits
+
+    def rounded(batch: Batch) -> tuple[Tensor, Tensor]:
+        logits_nv, targets_n = exactly(batch)
+        logits_nv = logits_nv.bfloat16()
+        largest_n = logits_nv.amax(1)
+        logits_nv[:, 0] = torch.nextafter(largest_n, torch.zeros_like(largest_n))  # the neighbour below
+        return logits_nv, targets_n
+
+    monkeypatch.setattr(trained, "logits", rounded)
+    found = trained.split("test")["scaled"]
+    pairs = [rounded(batch) for batch in trained.data.evaluation_batches("test")]
+    logits_nv, targets_n = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    ties = (logits_nv / found["temperature"]).argmax(1) != logits_nv.argmax(1)
+    assert ties.any(), "divided in bfloat16, some guesses would tie"
+    assert found["argmax_changed"] == 0
+    assert found["ece"] == pytest.approx(plain_ece(logits_nv.double() / found["temperature"], targets_n), abs=1e-6)
 
 
 def test_validation_has_no_temperature_of_its_own(trained: Trained) -> None:
@@ -500,7 +521,7 @@ def test_a_length_past_the_positions_is_shown_as_the_error_it_is(tmp_path: Path,
 @pytest.mark.slow
 def test_a_model_of_a_markov_chain_is_calibrated_until_its_logits_are_tripled(tmp_path: Path) -> None:
     cell, store = check(load_yaml(ROOT / "experiments" / "bases" / "markov.yaml")), Store(tmp_path)
-    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    train(cell, store, lambda *_: None, Execution(threads=1))
     record = store.record(cell.id)
     test = record["evaluations"]["test"]
     assert 0 < record["metrics"]["excess_nll"] < 0.02
@@ -529,7 +550,7 @@ def test_a_trained_run_holds_its_evaluations_and_measures_the_same_again(tmp_pat
     changes = {"trainer.precision": precision, "model.position": "Learned"}
     wanted = {"evaluate": {"lengths": [8, 16, 32], "tokens": 256}}
     cell, store = check(override(RUN, {**changes, **wanted})), Store(tmp_path)
-    train(write_work(cell, store), lambda *_: None, Execution(threads=1))
+    train(cell, store, lambda *_: None, Execution(threads=1))
     record, folder = store.record(cell.id), store.directory(cell.id)
     assert (record["status"], record["flags"]) == ("ok", [])
     assert list(record["evaluations"]) == ["test", "lengths"]

@@ -17,7 +17,7 @@ from lm.objective import CrossEntropy
 from lm.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
 from lm.results import Store
 from lm.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
-from lm.trainer import Execution, train, write_work
+from lm.trainer import Execution, train
 
 # rate
 
@@ -277,7 +277,11 @@ class Killed(BaseException):
     "changes",
     [
         {"optim.beta2_warmup": True, "optim.schedule": {"class_path": "WarmupStableDecay", "init_args": {"warmup": 3}}},
-        {"optim.beta2_warmup": True, "optim.optimizer": "MuonAdamW", "optim.schedule": "WarmupLinear"},
+        {
+            "optim.beta2_warmup": True,
+            "optim.optimizer": "MuonAdamW",
+            "optim.schedule": {"class_path": "WarmupLinear", "init_args": {"warmup": 3}},
+        },
         {
             "optim.optimizer": {"class_path": "SGD", "init_args": USABLE["SGD"]},
             "optim.schedule": {"class_path": "InverseSquareRoot", "init_args": {"warmup": 4}},
@@ -296,10 +300,9 @@ def test_a_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Path, chang
             raise Killed
 
     def trained(out: Path, report: Any) -> dict[str, Tensor]:
-        work = write_work(cell, Store(out))
         while not Store(out).finished(cell.id):
             try:
-                train(work, report, Execution(threads=1, checkpoint_seconds=0))
+                train(cell, Store(out), report, Execution(threads=1, checkpoint_seconds=0))
             except Killed:
                 continue
         assert Store(out).record(cell.id)["status"] == "ok"

@@ -1,5 +1,6 @@
 """How soon an arm is as good as the baseline, on curves whose crossing is known."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from lm.analysis import Results, load
-from lm.pace import pace
+from lm.pace import pace, steps_to_reach
 from lm.results import write_atomic
 
 MakeExperiment = Callable[..., Path]
@@ -21,13 +22,14 @@ Curves = dict[str, list[tuple[float, ...]]]
 
 def with_curves(experiment: MakeExperiment, curves: Curves, change: Any = lambda *_: None, **manifest: Any) -> Results:
     """An experiment whose cells left these validation losses at STEPS."""
-    results = load(experiment({arm: [2.0] * len(of_arm) for arm, of_arm in curves.items()}, change, **manifest))
+    folder = experiment({arm: [2.0] * len(of_arm) for arm, of_arm in curves.items()}, change, **manifest)
+    store = load(folder).store
     for arm, of_arm in curves.items():
         for seed, losses in enumerate(of_arm):
             rows = [f"{step},{loss},{loss / 2}\n" for step, loss in zip(STEPS, losses, strict=True)]
             head = "step,validation_nll,validation_bits_per_byte\n"
-            write_atomic(results.store.history(f"{arm}-{seed}"), head + "".join(rows))
-    return results
+            write_atomic(store.history(f"{arm}-{seed}"), head + "".join(rows))
+    return load(folder)
 
 
 def costs(arm: str, seed: int, record: dict[str, Any]) -> None:
@@ -80,7 +82,7 @@ def test_flops_that_nobody_counted_are_left_out(experiment: MakeExperiment) -> N
 def test_seeds_without_a_curve_or_with_other_text_are_left_out(experiment: MakeExperiment) -> None:
     def other(arm: str, seed: int, record: dict[str, Any]) -> None:
         if (arm, seed) == ("arm", 1):
-            record["evaluated"]["tokens"] = 7
+            record["evaluated"]["tokens"], record["reliability"] = 7, None
 
     results = with_curves(experiment, {"base": [BASE] * 3, "arm": [BASE] * 3}, other)
     write_atomic(results.store.history("arm-2"), "step,train_loss\n10,1.0\n")
@@ -98,3 +100,32 @@ def test_losses_per_token_of_several_tokenizers_have_no_pace(experiment: MakeExp
     assert pace(with_curves(experiment, curves, change)) == []
     (found,) = pace(with_curves(experiment, curves, change, metric="bits_per_byte"))
     assert found.shares["steps"] == [20 / 40]
+
+
+@pytest.mark.parametrize(
+    ("losses", "target", "step"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], 2.5, 25.0),
+        ([4.0, 3.0, 2.0, 1.0], 2.0, 30.0),
+        ([4.0, 3.0, 2.0, 1.0], 4.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 5.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 0.9, math.nan),
+        ([4.0, 2.0, 3.0, 1.0], 1.5, 35.0),
+        ([4.0, math.nan, 2.0, 1.0], 3.0, 20.0),
+        ([math.inf, 3.0, 2.0, 1.0], 2.5, 25.0),
+        ([4.0, 3.0, math.nan, math.nan], 2.0, math.nan),
+        ([math.nan] * 4, 2.0, math.nan),
+    ],
+)
+def test_the_step_at_which_a_curve_reaches_a_loss(losses: list[float], target: float, step: float) -> None:
+    assert steps_to_reach([10, 20, 30, 40], losses, target) == pytest.approx(step, rel=1e-12, nan_ok=True)
+
+
+def test_a_curve_without_points_reaches_nothing() -> None:
+    assert math.isnan(steps_to_reach([], [], 1.0))
+
+
+def test_a_lower_loss_is_never_reached_earlier() -> None:
+    losses = np.cumsum(np.random.default_rng(0).normal(-0.1, 0.5, 60)).tolist()
+    steps = [steps_to_reach(range(60), losses, target) for target in np.linspace(0, min(losses), 50)]
+    assert (np.diff(steps) >= 0).all()

@@ -14,6 +14,7 @@ from lm.results import (
     FORMAT,
     QUANTITIES,
     WORK_FILES,
+    DamagedError,
     Quantity,
     Store,
     describe,
@@ -91,6 +92,25 @@ def test_a_finished_cell_holds_its_record_and_drops_what_only_the_work_needed(st
     assert store.history(CELL).read_text() == "step\n"
 
 
+def test_the_last_weights_take_the_place_of_a_checkpoint_once_there_is_a_record(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    work = begun(store)
+    write_atomic(work / "last.ckpt", "a checkpoint")
+    write_atomic(work / "final.ckpt", "the last weights")
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.results.write_atomic", full)
+        with pytest.raises(OSError, match="disk full"):
+            store.finish(CELL, {"format": FORMAT})
+    assert (work / "last.ckpt").read_text() == "a checkpoint"
+    store.finish(CELL, {"format": FORMAT})
+    assert sorted(os.listdir(store.directory(CELL))) == ["history.csv", "last.ckpt", "record.json"]
+    assert (store.directory(CELL) / "last.ckpt").read_text() == "the last weights"
+
+
 def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     begun(store, "old.txt")
     store.finish(CELL, {"format": FORMAT, "status": "failed"})
@@ -104,9 +124,37 @@ def test_recovering_does_nothing_to_work_without_a_record(store: Store) -> None:
     work = begun(store)
     before = sorted(os.listdir(work))
     store.recover(CELL)
-    store.recover("no such cell")
+    store.recover("no_such_cell")
     assert sorted(os.listdir(work)) == before
     assert not store.finished(CELL)
+
+
+def test_recovering_leaves_a_cell_to_who_holds_it(store: Store) -> None:
+    work = begun(store)
+    write_atomic(work / "record.json", to_json({"format": FORMAT}))
+    with store.lock(CELL):
+        store.recover(CELL)
+        assert not store.finished(CELL)
+    store.recover(CELL)
+    assert store.finished(CELL)
+
+
+def test_a_cell_is_claimed_only_if_it_is_free(store: Store) -> None:
+    with store.lock(CELL), store.claim(CELL) as ours:
+        assert not ours
+        assert f"process {os.getpid()} on host " in store.holder(CELL)
+    with store.claim(CELL) as ours:
+        assert ours
+    assert store.holder(CELL) == "a process that left no name"
+
+
+def test_a_cell_is_pending_until_it_has_a_record_and_again_if_it_failed(store: Store) -> None:
+    assert store.pending(CELL)
+    for status, again in (("failed", True), ("ok", False), ("diverged", False)):
+        begun(store)
+        store.finish(CELL, {"format": FORMAT, "status": status})
+        assert not store.pending(CELL)
+        assert store.pending(CELL, again=True) is again
 
 
 @pytest.mark.parametrize("call", ["unlink", "rmtree", "replace"])
@@ -138,10 +186,16 @@ def test_a_cell_is_started_once_it_has_a_checkpoint(store: Store) -> None:
     assert not store.started(CELL)
 
 
-@pytest.mark.parametrize("found", [{"format": FORMAT + 1}, {"status": "ok"}, [1]])
-def test_a_record_of_another_version_is_refused(store: Store, found: object) -> None:
-    write_atomic(store.directory(CELL) / "record.json", json.dumps(found))
+def test_a_record_of_another_version_is_refused(store: Store) -> None:
+    write_atomic(store.directory(CELL) / "record.json", json.dumps({"format": FORMAT + 1}))
     with pytest.raises(InputError, match=f"expected {FORMAT}; it was written by another version"):
+        store.record(CELL)
+
+
+@pytest.mark.parametrize("found", [{"status": "ok"}, [1], {"format": FORMAT}, {"format": FORMAT, "status": "good"}])
+def test_a_record_that_is_none_is_damaged(store: Store, found: object) -> None:
+    write_atomic(store.directory(CELL) / "record.json", json.dumps(found))
+    with pytest.raises(DamagedError):
         store.record(CELL)
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
-from statsmodels.stats.weightstats import ttost_paired
 
 from lm.statistics import (
     ALPHA,
@@ -19,18 +17,20 @@ from lm.statistics import (
     Side,
     attainable,
     benjamini_hochberg,
+    bonferroni,
     bootstrap_interval,
-    detectable,
     effect_size,
     equivalence_p,
     holm,
-    power,
+    median_interval,
     rate_interval,
     seeds_needed,
+    sign_flip_interval,
     sign_flip_p,
+    sign_test_p,
     smallest_p,
-    steps_to_reach,
     t_interval,
+    values_needed,
     verdict,
 )
 
@@ -197,7 +197,96 @@ def test_the_attainable_level_is_a_p_that_occurs_and_the_next_is_too_large(n: in
     assert attainable(n) == max([p for p in found if p <= ALPHA], default=0.0)
 
 
+# the interval of the sign-flip test
+
+
+@pytest.mark.parametrize("n", [6, 7, 9, 12])
+@pytest.mark.parametrize("level", [0.05, 0.05 / 3])
+def test_the_interval_holds_the_means_that_the_test_does_not_reject(n: int, level: float) -> None:
+    sample = normal(n, 0.4)
+    low, high = sign_flip_interval(sample, level)
+    if math.isinf(low):
+        assert smallest_p(n) > level
+        return
+    for mean, inside in ((low, True), (high, True), (low - 1e-6, False), (high + 1e-6, False)):
+        assert (sign_flip_p([x - mean for x in sample]) > level) == inside
+
+
+def test_the_interval_of_six_seeds_is_their_range_and_of_five_has_no_ends() -> None:
+    assert sign_flip_interval(normal(6)) == pytest.approx((min(normal(6)), max(normal(6))), rel=1e-12)
+    assert sign_flip_interval(normal(5)) == (-math.inf, math.inf)
+    assert all(map(math.isnan, sign_flip_interval([])))
+
+
+def test_the_interval_of_many_pairs_by_random_subsets_is_close_to_the_test() -> None:
+    sample = normal(20, 0.3)
+    low, high = sign_flip_interval(sample)
+    assert [sign_flip_p([x - end for x in sample]) for end in (low, high)] == pytest.approx([0.05] * 2, abs=0.004)
+    wide = sign_flip_interval(sample, 0.01)
+    assert wide[0] < low < np.mean(sample) < high < wide[1]
+
+
+# the sign test
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 12])
+def test_the_sign_test_is_the_binomial_test(n: int) -> None:
+    sample = normal(n, 0.4)
+    above = sum(x > 0.1 for x in sample)
+    assert sign_test_p(sample, 0.1, "greater") == pytest.approx(
+        stats.binomtest(above, n, alternative="greater").pvalue, rel=1e-9
+    )
+    assert sign_test_p(sample, 0.1, "less") == sign_test_p([-x for x in sample], -0.1, "greater")
+
+
+def test_a_value_at_the_bound_shows_nothing() -> None:
+    assert sign_test_p([0.0] * 9, 0.0, "greater") == sign_test_p([0.0] * 9, 0.0, "less") == 1.0
+    assert math.isnan(sign_test_p([], 0.0, "less"))
+
+
+@pytest.mark.parametrize("n", range(5, 13))
+@pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "skewed", "skewed downwards"])
+def test_the_sign_test_holds_its_level_at_the_median_of_any_noise(n: int, noise: str) -> None:
+    random = np.random.default_rng([n, 5])
+    drawn = {
+        "normal": random.normal(size=(4_000, n)),
+        "heavy-tailed": random.standard_t(3, (4_000, n)),
+        "skewed": random.lognormal(size=(4_000, n)) - 1,
+        "skewed downwards": 1 - random.lognormal(size=(4_000, n)),
+    }[noise]
+    by_count = np.array([sign_test_p([1.0] * above + [-1.0] * (n - above), 0.0, "greater") for above in range(n + 1)])
+    wrong = int((by_count[(drawn > 0).sum(axis=1)] <= ALPHA).sum())
+    assert wrong <= stats.binom.isf(1e-6, 4_000, ALPHA)
+    assert by_count.min() == pytest.approx(2.0**-n, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 7, 8, 11, 20])
+def test_the_medians_interval_holds_what_no_sign_test_rejects(n: int) -> None:
+    sample = normal(n)
+    low, high = median_interval(sample)
+    assert low in sample
+    assert high in sample
+    assert sign_test_p(sample, low - 1e-9, "greater") <= ALPHA < sign_test_p(sample, low, "greater")
+    assert sign_test_p(sample, high + 1e-9, "less") <= ALPHA < sign_test_p(sample, high, "less")
+
+
+def test_four_values_have_no_interval_for_the_median() -> None:
+    assert values_needed() == 5
+    assert median_interval(normal(4)) == (-math.inf, math.inf)
+    assert median_interval(normal(5)) == (min(normal(5)), max(normal(5)))
+    assert all(map(math.isnan, median_interval([])))
+    assert [values_needed(level) for level in (0.5, 0.025, 0.0625)] == [1, 6, 4]
+
+
 # corrections
+
+
+def test_bonferroni_multiplies_by_what_was_tested() -> None:
+    found = bonferroni([0.01, math.nan, 0.04, 0.6])
+    assert found[::2] == pytest.approx([0.03, 0.12], rel=1e-12)
+    assert math.isnan(found[1])
+    assert found[3] == 1.0
+    assert bonferroni([0.01, 0.02]) == pytest.approx(multipletests([0.01, 0.02], method="bonferroni")[1].tolist())
 
 
 @pytest.mark.parametrize(
@@ -261,30 +350,39 @@ def test_benjamini_hochberg_leaves_out_what_was_not_tested() -> None:
 
 @pytest.mark.parametrize("shift", [-0.4, 0.0, 0.3, 2.0])
 @pytest.mark.parametrize("margin", [0.1, 0.5, 1.5])
-def test_the_p_of_equivalence_is_statsmodels(shift: float, margin: float) -> None:
-    sample = np.array(normal(8, shift))
-    expected = ttost_paired(sample, np.zeros(8), -margin, margin)[0]
-    assert equivalence_p(sample.tolist(), margin) == pytest.approx(expected, rel=1e-9)
+def test_the_p_of_equivalence_is_the_larger_of_two_binomial_tests(shift: float, margin: float) -> None:
+    sample = normal(8, shift)
+    sides = (sum(x > -margin for x in sample), sum(x < margin for x in sample))
+    expected = max(stats.binomtest(count, 8, alternative="greater").pvalue for count in sides)
+    assert equivalence_p(sample, margin) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_wider_margin_never_makes_equivalence_less_likely() -> None:
     sample = normal(7, 0.2)
     p = [equivalence_p(sample, margin) for margin in np.linspace(0.05, 3, 40)]
-    assert (np.diff(p) < 0).all()
+    assert (np.diff(p) <= 0).all()
 
 
-@pytest.mark.parametrize("n", [4, 9])
-def test_equivalence_is_found_where_the_90_percent_interval_lies_within_the_margin(n: int) -> None:
+@pytest.mark.parametrize("n", [5, 9])
+def test_equivalence_is_found_where_the_medians_interval_lies_within_the_margin(n: int) -> None:
     sample = normal(n, 0.2)
-    edge = max(map(abs, t_interval(sample, 0.9)))
-    assert equivalence_p(sample, edge) == pytest.approx(0.05, rel=1e-9)
+    edge = max(map(abs, median_interval(sample)))
+    assert equivalence_p(sample, edge + 1e-9) <= ALPHA < equivalence_p(sample, edge)
 
 
-def test_equal_differences_are_equivalent_within_any_margin_beyond_them() -> None:
-    assert equivalence_p([0.5, 0.5, 0.5], 0.6) == 0.0
-    assert equivalence_p([0.5, 0.5, 0.5], 0.4) == 1.0
-    assert equivalence_p([0.0, 0.0], 0.1) == 0.0
-    assert math.isnan(equivalence_p([0.5], 1.0))
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_so_few_pairs_are_never_equivalent(n: int) -> None:
+    assert equivalence_p([0.0] * n, 0.1) == pytest.approx(2.0**-n, rel=1e-9)
+    assert math.isnan(equivalence_p([], 1.0))
+
+
+@pytest.mark.parametrize("n", [6, 12])
+@pytest.mark.parametrize("upwards", [True, False])
+def test_skewed_noise_makes_nothing_equivalent_that_is_not(n: int, upwards: bool) -> None:
+    noise = np.random.default_rng([n, 3]).lognormal(size=(2_000, n)) - 1
+    sample = 2.0 + (noise if upwards else -noise)
+    wrong = sum(equivalence_p(row, 2.0) <= ALPHA for row in sample.tolist())
+    assert wrong <= stats.binom.isf(1e-6, 2_000, ALPHA)
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.1, math.nan])
@@ -330,67 +428,6 @@ def test_the_effect_of_equal_or_too_few_differences() -> None:
     assert math.isnan(effect_size([0.1, 0.2]).cohen)
 
 
-# power
-
-
-@pytest.mark.parametrize("n", [3, 6, 24])
-@pytest.mark.parametrize("effect", [0.0, -0.4, 1.2])
-@pytest.mark.parametrize("alpha", [0.05, 0.01])
-def test_the_power_is_statsmodels(n: int, effect: float, alpha: float) -> None:
-    expected = TTestPower().power(effect / 0.7, n, alpha)
-    assert power(n, effect, 0.7, alpha) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("n", [3, 6, 24])
-@pytest.mark.parametrize("alpha", [0.05, 0.01])
-def test_the_detectable_effect_has_the_power_asked_for_as_the_noncentral_f_counts_it(n: int, alpha: float) -> None:
-    bound = stats.t.isf(alpha / 2, n - 1) ** 2
-    for chance in (0.5, 0.8, 0.95):
-        centre = n * (detectable(n, 0.7, alpha, chance) / 0.7) ** 2
-        assert stats.ncf.sf(bound, 1, n - 1, centre) == pytest.approx(chance, rel=1e-8)
-
-
-def test_where_no_level_is_attainable_nothing_is_detectable() -> None:
-    assert detectable(5, 0.7, attainable(5)) == math.inf
-    assert power(5, 100.0, 0.7, attainable(5)) == 0.0
-    assert math.isnan(detectable(1, 0.7))
-    assert math.isnan(detectable(6, math.nan))
-    assert math.isnan(power(1, 1.0, 1.0))
-    assert (detectable(6, 0.0), power(6, 0.1, 0.0), power(6, 0.0, 0.0)) == (0.0, 1.0, 0.0)
-
-
-# curves
-
-
-@pytest.mark.parametrize(
-    ("losses", "target", "step"),
-    [
-        ([4.0, 3.0, 2.0, 1.0], 2.5, 25.0),
-        ([4.0, 3.0, 2.0, 1.0], 2.0, 30.0),
-        ([4.0, 3.0, 2.0, 1.0], 4.0, 10.0),
-        ([4.0, 3.0, 2.0, 1.0], 5.0, 10.0),
-        ([4.0, 3.0, 2.0, 1.0], 0.9, math.nan),
-        ([4.0, 2.0, 3.0, 1.0], 1.5, 35.0),
-        ([4.0, math.nan, 2.0, 1.0], 3.0, 20.0),
-        ([math.inf, 3.0, 2.0, 1.0], 2.5, 25.0),
-        ([4.0, 3.0, math.nan, math.nan], 2.0, math.nan),
-        ([math.nan] * 4, 2.0, math.nan),
-    ],
-)
-def test_the_step_at_which_a_curve_reaches_a_loss(losses: list[float], target: float, step: float) -> None:
-    assert steps_to_reach([10, 20, 30, 40], losses, target) == pytest.approx(step, rel=1e-12, nan_ok=True)
-
-
-def test_a_curve_without_points_reaches_nothing() -> None:
-    assert math.isnan(steps_to_reach([], [], 1.0))
-
-
-def test_a_lower_loss_is_never_reached_earlier() -> None:
-    losses = np.cumsum(np.random.default_rng(0).normal(-0.1, 0.5, 60)).tolist()
-    steps = [steps_to_reach(range(60), losses, target) for target in np.linspace(0, min(losses), 50)]
-    assert (np.diff(steps) >= 0).all()
-
-
 # verdicts
 
 
@@ -430,7 +467,9 @@ def test_the_verdict_says_which_way_and_only_where_the_test_found_it(
         (0.2, 0.04, 8, "equivalent within 0.02"),
         (0.2, 0.06, 8, "inconclusive"),
         (0.2, math.nan, 8, "inconclusive"),
-        (0.2, 0.04, 3, "equivalent within 0.02"),
+        (0.2, 0.0, 2, "2 seeds cannot reach significance (6 could)"),
+        (0.2, 0.04, 3, "3 seeds cannot reach significance (6 could)"),
+        (0.2, 0.04, 5, "equivalent within 0.02"),
         (0.25, 0.2, 3, "3 seeds cannot reach significance (6 could)"),
         (math.nan, 0.01, 0, "no pair to compare"),
     ],

@@ -1,6 +1,7 @@
 """One cell from configuration to record: trained as a bare loop would train it, resumed as if never stopped."""
 
 import csv
+import errno
 import json
 import math
 from pathlib import Path
@@ -13,11 +14,12 @@ from helpers import RUN
 from lm.cell import Cell, Run, check
 from lm.components import build
 from lm.config import InputError, override
+from lm.damage import of_rows, sealed
 from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store
-from lm.trainer import Execution, train, write_work
+from lm.trainer import Execution, fail, train
 
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)
@@ -34,7 +36,7 @@ def silent(step: int, steps: int, loss: float) -> None:
 
 def run(out: Path, changes: dict[str, Any] | None = None, execution: Execution = QUIET) -> tuple[Cell, dict[str, Any]]:
     cell, store = check(override(RUN, changes or {})), Store(out)
-    train(write_work(cell, store), silent, execution)
+    train(cell, store, silent, execution)
     return cell, store.record(cell.id)
 
 
@@ -55,8 +57,19 @@ def prepared(cell: Cell) -> tuple[Run, TextData, Decoder]:
     return built, data, initialized(built.model, cell.facts.vocabulary, data.context, built.seed).double()
 
 
+def clipped(model: torch.nn.Module, limit: float, algorithm: str | None) -> float:
+    """Clips the gradients; what is compared with the limit."""
+    if algorithm != "value":
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    largest = max(gradient.abs().max().item() for gradient in gradients)
+    for gradient in gradients:
+        gradient.clamp_(-limit, limit)
+    return largest
+
+
 def bare_loop(cell: Cell) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
-    """The same training in plain PyTorch: weights, losses and gradient norms."""
+    """The same training in plain PyTorch: weights, losses, and gradient norms, or what else they are clipped by."""
     built, data, model = prepared(cell)
     settings, clip = cell.config["trainer"], cell.config["trainer"]["gradient_clip_val"]
     optimizer, schedule = built.optim.build(model.parameters(), settings["max_steps"])
@@ -65,7 +78,7 @@ def bare_loop(cell: Cell) -> tuple[dict[str, torch.Tensor], list[float], list[fl
         loss = built.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
         optimizer.zero_grad()
         loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        norms.append(clipped(model, clip, settings["gradient_clip_algorithm"]))
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
@@ -84,9 +97,23 @@ def test_training_is_the_bare_loop(tmp_path: Path) -> None:
     assert record["metrics"]["gradient_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-9)
 
 
+@pytest.mark.parametrize(("algorithm", "limit"), [("norm", 1.22), ("value", 0.255)])
+def test_clipping_is_that_of_the_bare_loop_and_clipped_steps_are_counted(
+    tmp_path: Path, algorithm: str, limit: float
+) -> None:
+    changes = {"trainer.gradient_clip_algorithm": algorithm, "trainer.gradient_clip_val": limit}
+    cell, record = run(tmp_path, changes)
+    expected, _, compared = bare_loop(cell)
+    share = sum(one > limit for one in compared) / 12
+    assert 0 < share < 1
+    assert record["metrics"]["clipped_share"] == pytest.approx(share, rel=1e-12)
+    for name, value in weights(tmp_path, cell).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+
+
 def test_gradient_norms_of_the_parts_add_up_to_the_global_one(tmp_path: Path) -> None:
     cell, _ = run(tmp_path, {"trainer.log_every_n_steps": 1})
-    parts = ("embedding", "blocks.0", "blocks.1", "final_norm")
+    parts = ("embedding.all", "blocks.0", "blocks.1", "final_norm")
     kinds = ("embedding", "query", "key", "value", "attention_output", "mlp_in", "mlp_out", "norm", "bias")
     rows = [row for row in history(tmp_path, cell) if row["train_loss"]]
     assert len(rows) == 12
@@ -130,6 +157,8 @@ def test_the_record_is_complete(tmp_path: Path) -> None:
     blocks = (cell.facts.tokens["train"] - 1) // 16
     assert record["pairing"] == {"order": order_hash(0, 12, 8, blocks), "batches": 12}
     assert record["provenance"]["packages"]["torch"] == torch.__version__
+    assert record["curve"]["rows"] == len(history(tmp_path, cell))
+    assert record["curve"] == sealed(Store(tmp_path).history(cell.id).read_text())
     names = {path.name for path in Store(tmp_path).directory(cell.id).iterdir()}
     assert names == {"config.yaml", "record.json", "history.csv", "last.ckpt"}
     assert not Store(tmp_path).work(cell.id).exists()
@@ -172,7 +201,6 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
 ) -> None:
     cell, whole = run(tmp_path / "whole", changes)
     store = Store(tmp_path / "killed")
-    work = write_work(cell, store)
     kills, last = 0, 0
 
     def kill(step: int, steps: int, loss: float) -> None:
@@ -183,13 +211,16 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
 
     for _ in range(20):
         try:
-            train(work, kill, ALWAYS)
+            train(cell, store, kill, ALWAYS)
             break
         except Killed:
             assert not store.finished(cell.id)
     assert kills >= 1
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert history(tmp_path / "killed", cell) == history(tmp_path / "whole", cell)
+    assert of_rows(store.history(cell.id).read_text(), {"steps": 12}) == "", (
+        "no curve without a seal is taken for damaged"
+    )
     assert store.record(cell.id)["provenance"]["resumed"] is (changes.get("trainer.log_every_n_steps") != 1)
     expected = weights(tmp_path / "whole", cell)
     for name, value in weights(tmp_path / "killed", cell).items():
@@ -199,7 +230,6 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
 def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "killed")
-    work = write_work(cell, store)
 
     def killed(*_: object) -> None:
         raise Killed
@@ -208,17 +238,75 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(place, killed)
             with pytest.raises(Killed):
-                train(work, silent, QUIET)
+                train(cell, store, silent, QUIET)
     assert not store.finished(cell.id)
     monkeypatch.setattr("lm.trainer.fit", killed)  # nothing is left to train
-    train(work, silent, QUIET) if work.is_dir() else None
+    train(cell, store, silent, QUIET)
     assert comparable(store.record(cell.id)) == comparable(whole)
+
+
+@pytest.mark.parametrize(
+    "place", ["lm.recorder.save", "lm.recorder.write_atomic", "lm.trainer.write_atomic", "lm.results.write_atomic"]
+)
+def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(place, full)
+        with pytest.raises(OSError, match="No space left on device"):
+            train(cell, store, silent, ALWAYS)
+    assert not store.finished(cell.id)
+    train(cell, store, silent, ALWAYS)
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
+
+
+def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "cut")
+
+    def kill(step: int, steps: int, loss: float) -> None:
+        if step > 6:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(cell, store, kill, ALWAYS)
+    checkpoint = store.work(cell.id) / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    capsys.readouterr()
+    train(cell, store, silent, ALWAYS)
+    assert capsys.readouterr().err == f"{checkpoint}: damaged; the cell begins anew\n"
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert not store.record(cell.id)["provenance"]["resumed"]
+
+
+def test_who_does_not_hold_a_cell_writes_nothing_of_it(tmp_path: Path) -> None:
+    cell, store = check(RUN), Store(tmp_path)
+    with store.lock(cell.id):
+        assert fail(cell, store, "process killed by SIGKILL", 1.0) is None
+        assert not store.work(cell.id).exists()
+    assert not store.finished(cell.id)
+    record = fail(cell, store, "process killed by SIGKILL", 1.0)
+    assert record is not None
+    assert record["status"] == "failed"
+    assert store.record(cell.id) == record
+    assert fail(cell, store, "another", 1.0) == record, "a finished cell stays what it is"
+    again = fail(cell, store, "another", 1.0, again=True)
+    assert again is not None
+    assert again["error"] == "another"
 
 
 def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, first = run(tmp_path)
     monkeypatch.setattr("lm.trainer.fit", lambda *_: pytest.fail("trained again"))
-    train(write_work(cell, Store(tmp_path)), silent, QUIET)
+    train(cell, Store(tmp_path), silent, QUIET)
     assert Store(tmp_path).record(cell.id) == first
 
 
@@ -232,6 +320,26 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> N
     assert record["metrics"] == {}
     assert "step 2" in record["error"]
     json.dumps(record, allow_nan=False)
+
+
+EXITS = """
+import sys
+from lm.model.mlp import ReLU
+
+class Exits(ReLU):
+    \"\"\"Leaves once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            sys.exit(0)
+        return super().forward(x_btd)
+"""
+
+
+def test_a_component_that_exits_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_exits.py").write_text(EXITS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _, record = run(tmp_path, {"model.mlp": "user_exits.Exits"})
+    assert (record["status"], record["error"]) == ("failed", "SystemExit: 0")
 
 
 BROKEN = """

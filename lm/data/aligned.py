@@ -1,10 +1,11 @@
 """Aligned text files, such as sentences and their translations: line i of one belongs to line i of the other."""
 
 import gzip
-from pathlib import Path
+import os
+import zlib
 
-from lm.config import InputError, nearest
-from lm.data.corpus import SPLITS
+from lm.config import InputError, nearest, require_regular
+from lm.data.corpus import SPLITS, expanded
 
 Pairs = dict[str, list[tuple[str, str]]]
 """Source and target of each pair, by split."""
@@ -68,15 +69,16 @@ class LocalPairs:
 
 def read_lines(path: str, name: str) -> list[str]:
     """The lines of a text file, plain or .gz, each stripped. Raises InputError, with `name` for where it was asked."""
-    place = Path(path).expanduser()
+    place = expanded(path)
     try:
+        require_regular(place)
         data = place.read_bytes()
         text = (gzip.decompress(data) if place.suffix == ".gz" else data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
-    except (OSError, EOFError) as error:
-        siblings = [str(p) for p in place.parent.iterdir()] if place.parent.is_dir() else []
-        hint = "" if place.exists() else nearest(path, siblings)
+    except (OSError, EOFError, zlib.error) as error:
+        siblings = [str(p) for p in place.parent.iterdir()] if os.path.isdir(place.parent) else []
+        hint = "" if os.path.exists(place) else nearest(path, siblings)
         raise InputError(
             f"{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}"
         ) from None

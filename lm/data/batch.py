@@ -6,7 +6,7 @@ what makes resuming exact.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,12 @@ from torch import Tensor
 
 from lm.data import IGNORED
 from lm.data.tokens import Facts
+
+MOST_TOKENS = 2**24
+"""Of a batch on all devices; a check of a configuration makes one."""
+
+MOST_PASSES = 100
+"""Over the training text in one batch."""
 
 
 class Batch(NamedTuple):
@@ -108,6 +114,23 @@ class Data(LightningDataModule, ABC):
     def val_dataloader(self) -> Batches:
         assert self.trainer is not None
         return self.evaluation_batches("validation", self.trainer.global_rank, self.trainer.world_size)
+
+
+def require_batch(context: int, **rows: int | None) -> None:
+    """Raises ValueError for batches that fit into no memory."""
+    for name, value in rows.items():
+        if value is not None and value * context > MOST_TOKENS:
+            raise ValueError(
+                f"{name}={value} rows of context={context} are over {MOST_TOKENS:,} tokens; "
+                "trainer.accumulate_grad_batches makes a step of several batches"
+            )
+
+
+def require_split(shares: Sequence[float]) -> None:
+    """Raises ValueError for shares of the text that are none."""
+    whole = all(0 <= share <= 1 for share in shares) and abs(sum(shares) - 1) <= 1e-6
+    if not whole or min(shares[:2]) == 0:
+        raise ValueError(f"split={list(shares)} must be three shares that add to 1, the first two above 0")
 
 
 def tensor(array: np.ndarray) -> Tensor:

@@ -17,10 +17,22 @@ from pathlib import Path
 from typing import Literal
 
 from lm.config import InputError, nearest
+from lm.plain import shown
 
 SPLITS = ("train", "validation", "test")
+MOST_FILES = 100_000
+"""Paths that a glob may match; more are a slip of the pen, such as a whole file system."""
+
 Splits = dict[str, list[str]]
 LEFT_OUT = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` for a user's folder; as it is where nobody has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
@@ -139,15 +151,26 @@ class LocalText(Corpus):
         """The files that the patterns name, sorted. Raises InputError for a pattern that names none."""
         found: list[Path] = []
         for pattern in self.patterns:
-            literal = Path(pattern).expanduser()
-            globbed = sorted(Path(p) for p in glob.glob(str(literal), recursive=True))
-            matches = [literal] if literal.is_file() else [p for p in globbed if p.is_file()]
+            literal = expanded(pattern)
+            globbed = self._matching(str(literal))
+            matches = [literal] if os.path.isfile(literal) else [p for p in globbed if os.path.isfile(p)]
             if not matches:
                 folder = Path(pattern).parent
-                siblings = [str(p) for p in folder.iterdir()] if folder.is_dir() else []
-                raise InputError(f"data.corpus.path: no file matches {pattern!r}.{nearest(pattern, siblings)}")
+                siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
+                raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{nearest(pattern, siblings)}")
             found.extend(matches)
         return list(dict.fromkeys(found))
+
+    @staticmethod
+    def _matching(pattern: str) -> list[Path]:
+        """The paths that a glob matches, sorted. Raises InputError where it matches far too many."""
+        try:
+            found = list(itertools.islice(glob.iglob(pattern, recursive=True), MOST_FILES + 1))
+        except (OSError, ValueError, re.error):  # a NUL, or a name too long
+            return []
+        if len(found) > MOST_FILES:
+            raise InputError(f"data.corpus.path: {shown(pattern)} matches over {MOST_FILES:,} paths; name fewer")
+        return sorted(map(Path, found))
 
     def documents(self) -> Iterator[str]:
         for path in self.files():
@@ -186,7 +209,7 @@ class LocalText(Corpus):
                     raise TypeError
                 found.encode("utf-8")
                 yield found
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 keys = list(row) if isinstance(row, dict) else []
                 raise InputError(
                     f"data.corpus.field: {path}:{number} is not a JSON object with a field {self.field!r}"
@@ -230,7 +253,7 @@ class HubText(Corpus):
         datasets.disable_progress_bars()
         try:
             loaded = datasets.load_dataset(self.path, self.name)
-        except (ConnectionError, OSError, ValueError) as error:
+        except Exception as error:  # of the hub, of its client, and of every reader of a file format
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(
                 f"data.corpus: HubText cannot load {self.path!r} ({reason}). Without a network use "

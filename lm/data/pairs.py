@@ -2,13 +2,10 @@
 
 CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
     train.source.npy, train.source.ends.npy, ...    token ids end to end, and where each text ends
-    tokenizer.json, bytes.npy, facts.json
+    tokenizer.json, bytes.npy, facts.json, sums.json
 """
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,18 +13,28 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from lm.config import InputError, run_id
 from lm.data import IGNORED
 from lm.data.aligned import LocalPairs, Pairs
 from lm.data.batch import Batch, Batches, Data, tensor
+from lm.data.cache import (
+    DamageError,
+    cache_folder,
+    check_ids,
+    filled,
+    stored_array,
+    stored_json,
+    stored_tokenizer,
+    unreadable,
+    write_array,
+)
 from lm.data.corpus import SPLITS, fingerprint
 from lm.data.order import permutation, share
 from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
-from lm.data.tokens import Facts, _trained, cache_folder
-from lm.results import read_json, to_json
+from lm.data.tokens import Facts, _trained
+from lm.results import to_json
 
 SIDES = ("source", "target")
 
@@ -35,15 +42,21 @@ SIDES = ("source", "target")
 
 
 class PairTokens:
-    """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them."""
+    """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them.
+
+    Raises OSError where they were damaged since.
+    """
 
     def __init__(self, facts: Facts) -> None:
         folder = Path(facts.folder)
         names = [f"{split}.{side}" for split in SPLITS for side in SIDES]
-        self.ids = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
-        self.ends = {name: np.load(folder / f"{name}.ends.npy", allow_pickle=False) for name in names}
-        self.bytes_per_token = np.load(folder / "bytes.npy", allow_pickle=False)
-        self.tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        try:
+            self.ids = {name: stored_array(folder / f"{name}.npy") for name in names}
+            self.ends = {name: stored_array(folder / f"{name}.ends.npy", mapped=False) for name in names}
+            self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
+            self.tokenizer = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+        except DamageError as damage:
+            raise unreadable(folder, damage) from None
         vocabulary = self.tokenizer.get_vocab()
         self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
 
@@ -73,40 +86,64 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> Facts:
     trained = _trained(tokenizer.with_specials(), flat["train"], text)
     tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = pairs_folder(text, tokenizer_hash)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "facts.json").is_file():
-            facts = Facts("", text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
-            facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
-            _write(folder, pairs, trained, facts)
-    return Facts(folder=str(folder.resolve()), **read_json(folder / "facts.json"))
+    facts = Facts(str(folder.resolve()), text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
+    facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
+    for split, found in pairs.items():
+        facts.documents[split] = len(found)
+        facts.bytes[split] = sum(len(target.encode()) for _, target in found)
+    filled(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
+    return Facts(folder=facts.folder, **stored_json(folder / "facts.json"))
+
+
+def check_pairs(folder: Path, facts: Facts) -> None:
+    """Raises DamageError for an entry without the pairs and the tokenizer of `facts`, or whose parts disagree."""
+    stored = stored_json(folder / "facts.json")
+    expected = {key: getattr(facts, key) for key in ("fingerprint", "tokenizer", "vocabulary", "documents", "bytes")}
+    # How many are too long depends on the context, and is counted anew each time.
+    expected["documents"] = {key: n for key, n in facts.documents.items() if not key.endswith("_too_long")}
+    for key, value in expected.items():
+        if stored.get(key) != value:
+            raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
+    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+    if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
+        raise DamageError("bytes.npy is not that of the tokenizer")
+    for split in SPLITS:
+        for side in SIDES:
+            ids = stored_array(folder / f"{split}.{side}.npy")
+            check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
+            _check_ends(stored_array(folder / f"{split}.{side}.ends.npy", mapped=False), len(ids), facts, split)
+    told = {split: len(ids) + facts.documents[split] for split in SPLITS for ids in [_targets(folder, split)]}
+    if stored.get("tokens") != told or set(stored.get("unknown") or {}) != set(SPLITS):
+        raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {told!r}")
+
+
+def _targets(folder: Path, split: str) -> np.ndarray:
+    return stored_array(folder / f"{split}.{SIDES[-1]}.npy")
+
+
+def _check_ends(ends: np.ndarray, ids: int, facts: Facts, split: str) -> None:
+    last = int(ends[-1]) if ends.ndim == 1 and len(ends) else 0
+    if ends.ndim != 1 or len(ends) != facts.documents[split] or last != ids or np.any(np.diff(ends, prepend=0) < 0):
+        raise DamageError(f"the ends of the {split} texts are not those of {ids} ids")
 
 
 def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: Facts) -> None:
     kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
     unknown = tokenizer.token_to_id(UNKNOWN)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        for split, found in pairs.items():
-            facts.unknown[split] = 0
-            for side, texts in zip(SIDES, zip(*found, strict=True) if found else ((), ()), strict=True):
-                encoded = encode_lines(tokenizer, texts)
-                ids = np.concatenate([np.zeros(0, np.int64), *encoded])
-                np.save(temporary / f"{split}.{side}.npy", ids.astype(kind), allow_pickle=False)
-                ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
-                np.save(temporary / f"{split}.{side}.ends.npy", ends, allow_pickle=False)
-                facts.unknown[split] += 0 if unknown is None else int((ids == unknown).sum())
-            facts.documents[split] = len(found)
-            facts.tokens[split] = len(ids) + len(found)  # the side written last is the target
-            facts.bytes[split] = sum(len(target.encode()) for _, target in found)
-        np.save(temporary / "bytes.npy", bytes_per_token(tokenizer), allow_pickle=False)
-        tokenizer.save(str(temporary / "tokenizer.json"))
-        stored = {key: value for key, value in asdict(facts).items() if key != "folder"}
-        (temporary / "facts.json").write_text(to_json(stored), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": dict.fromkeys(pairs, 0)}
+    for split, found in pairs.items():
+        for side, texts in zip(SIDES, zip(*found, strict=True) if found else ((), ()), strict=True):
+            encoded = encode_lines(tokenizer, texts)
+            ids = np.concatenate([np.zeros(0, np.int64), *encoded])
+            write_array(folder / f"{split}.{side}.npy", ids.astype(kind))
+            ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
+            write_array(folder / f"{split}.{side}.ends.npy", ends)
+            counted["unknown"][split] += 0 if unknown is None else int((ids == unknown).sum())
+        counted["tokens"][split] = len(ids) + len(found)  # the side written last is the target
+    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key != "folder"}
+    (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
 
 def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:

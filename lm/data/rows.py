@@ -9,11 +9,14 @@ from torch import Tensor
 
 from lm.config import InputError
 from lm.data import IGNORED
-from lm.data.batch import Batch, Batches, Data, tensor
+from lm.data.batch import Batch, Batches, Data, require_batch, require_split, tensor
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.tokenizer import END_OF_TEXT, Tokenizer
 from lm.data.tokens import Tokens, prepare
+
+MOST_TABLE = 2**27
+"""Tokens; rows are held in memory."""
 
 
 class PaddedRows(Data):
@@ -47,6 +50,10 @@ class PaddedRows(Data):
         for name, value in (("context", context), ("rows", rows), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        require_batch(context, batch_size=batch_size)
+        if rows * (context + 1) > MOST_TABLE:
+            raise ValueError(f"rows={rows} of context={context} make a table of over {MOST_TABLE:,} tokens")
+        require_split(split)
         self.seed, self.corpus, self.tokenizer = seed, corpus, tokenizer
         self.context, self.rows, self.batch_size = context, rows, batch_size
         self.ignore_padding, self.evaluate_on, self.split = ignore_padding, evaluate_on, split

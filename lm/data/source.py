@@ -15,6 +15,12 @@ from lm.data.corpus import SPLITS, Corpus, Splits
 LONGEST_TABLE = 4096
 """Contexts that a Markov chain may have; its stationary distribution is one dense system of as many equations."""
 
+LARGEST = 10**8
+"""Characters of a text, which is written in memory."""
+
+DEEPEST = 10_000
+"""Brackets open at once; probabilities are kept for each depth."""
+
 UNIFORM_SHARE = 0.01
 """Of the uniform distribution in every row of a Markov chain, so that any letter may follow any context."""
 
@@ -40,8 +46,8 @@ class Source(Corpus):
     """
 
     def __init__(self, alphabet: str, size: int, seed: int) -> None:
-        if size < 1:
-            raise ValueError(f"size={size} must be at least 1 character")
+        if not 1 <= size <= LARGEST:
+            raise ValueError(f"size={size} must be from 1 to {LARGEST:,} characters")
         if seed < 0:
             raise ValueError(f"seed={seed} must be 0 or more")
         self.alphabet = alphabet
@@ -205,8 +211,8 @@ class BracketText(Source):
             raise ValueError(f"kinds={kinds} must be from 1 to {len(BRACKETS) // 2} kinds of brackets")
         if not 0 < opening < 1:
             raise ValueError(f"opening={opening} must be a probability above 0 and below 1")
-        if depth < 1:
-            raise ValueError(f"depth={depth} must be at least 1 open bracket")
+        if not 1 <= depth <= DEEPEST:
+            raise ValueError(f"depth={depth} must be from 1 to {DEEPEST:,} open brackets")
         super().__init__(BRACKETS[: 2 * kinds], size, seed)
         self.kinds = kinds
         self.opening = opening

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lm.config import InputError
-from lm.data.batch import Batch, Batches, Data, tensor
+from lm.data.batch import MOST_PASSES, Batch, Batches, Data, require_batch, require_split, tensor
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.source import Source
@@ -44,8 +44,8 @@ class TextData(Data):
         ):
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        if min(split) < 0 or abs(sum(split) - 1) > 1e-6 or min(split[:2]) == 0:
-            raise ValueError(f"split={list(split)} must be three shares that add to 1, the first two above 0")
+        require_batch(context, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        require_split(split)
         self.seed = seed
         self.corpus = corpus
         self.tokenizer = tokenizer
@@ -68,6 +68,13 @@ class TextData(Data):
                     f"(tokens in all: {counts}). Give more text, a smaller data.context, another data.split, or, "
                     "for one long file, data.corpus.document=line"
                 )
+
+        blocks = self.blocks("train")
+        if self.batch_size > MOST_PASSES * blocks:
+            raise InputError(
+                f"data.batch_size: {self.batch_size} blocks are more than {MOST_PASSES} times the {blocks} of the "
+                "training split; give more text or a smaller batch"
+            )
 
     def setup(self, stage: str | None = None) -> None:
         self.prepare_data()

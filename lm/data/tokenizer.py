@@ -6,9 +6,10 @@ All but `Characters` work on the 256 bytes, each spelt as one character: nothing
 
 import copy
 import json
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -24,6 +25,10 @@ SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
 
 CONTINUED = "\u2026"
 """Marks a WordPiece token that goes on with a word; unlike ##, it is none of the characters that spell bytes."""
+
+RUN = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")
+LONGEST_RUN = 20_000
+"""Characters that BPE and Unigram see as one word; one of 100,000 takes them half a minute."""
 
 LONGEST_WORD = 64
 """WordPiece looks for the longest token anew at every byte, so that words cost the square of their length or more."""
@@ -87,6 +92,8 @@ class BPE(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        _check_size(self.size, documents)
+        _check_runs(documents)
         trainer = trainers.BpeTrainer(
             vocab_size=self.size,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -111,6 +118,8 @@ class Unigram(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        _check_size(self.size, documents)
+        _check_runs(documents)
         trainer = trainers.UnigramTrainer(
             vocab_size=self.size,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -139,6 +148,7 @@ class WordPiece(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        _check_size(self.size, documents)
         model = models.WordPiece(
             unk_token=UNKNOWN, continuing_subword_prefix=CONTINUED, max_input_chars_per_word=LONGEST_WORD
         )
@@ -171,7 +181,7 @@ class GPT2(Tokenizer):
 
     def __init__(self, vocab: str, merges: str) -> None:
         for name, value in (("vocab", vocab), ("merges", merges)):
-            if not Path(value).is_file():
+            if not os.path.isfile(value):
                 raise ValueError(f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe")
         self.vocab = vocab
         self.merges = merges
@@ -186,6 +196,24 @@ class GPT2(Tokenizer):
         tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges))
         tokenizer.add_special_tokens([END_OF_TEXT])
         return tokenizer
+
+
+def _check_size(size: int, documents: Sequence[str]) -> None:
+    """Refuses a vocabulary that the text cannot fill. Raises InputError."""
+    least = 512  # the smallest text may have so many
+    room = least + sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
+    if size > room:
+        raise InputError(f"data.tokenizer.size: {size} tokens are more than the training text can fill, at most {room}")
+
+
+def _check_runs(documents: Sequence[str]) -> None:
+    """Refuses text without breaks, over which training takes the square of its length. Raises InputError."""
+    longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
+    if longest > LONGEST_RUN:
+        raise InputError(
+            f"data.tokenizer: the text has a word of {longest} characters, expected {LONGEST_RUN} at most; "
+            "use Characters, Bytes or WordPiece"
+        )
 
 
 def _trained(

@@ -1,35 +1,42 @@
 """The memory-mapped cache of token ids, built once whoever asks first.
 
 CACHE/tokenizers/<corpus, split and settings>.json    a trained tokenizer
+                                                      and a .sha256 of it
 CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json,
-                                                       tokenizer.json
+                                                       tokenizer.json, sums.json
 """
 
+import contextlib
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from filelock import FileLock
 
 from lm.config import run_id
+from lm.data.cache import (
+    DamageError,
+    cache_folder,
+    check_ids,
+    filled,
+    made_again,
+    stored_array,
+    stored_json,
+    stored_tokenizer,
+    unreadable,
+    usable,
+    write_array,
+    wrong,
+)
 from lm.data.corpus import SPLITS, Corpus, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
-from lm.results import read_json, to_json, write_atomic
+from lm.locks import locked
+from lm.results import to_json, write_atomic
 
 DOCUMENTS_AT_ONCE = 1000
-
-
-def cache_folder() -> Path:
-    """`$LM_CACHE`, or `lm` in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
-    return Path(os.environ.get("LM_CACHE") or default)
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,16 @@ class Facts:
 
 
 class Tokens:
-    """The token ids of one prepared corpus, memory-mapped."""
+    """The token ids of one prepared corpus, memory-mapped. Raises OSError where they were damaged since."""
 
     def __init__(self, facts: Facts) -> None:
         folder = Path(facts.folder)
         self.facts = facts
-        self.split = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in SPLITS}
-        self.bytes_per_token = np.load(folder / "bytes.npy", allow_pickle=False)
+        try:
+            self.split = {name: stored_array(folder / f"{name}.npy") for name in SPLITS}
+            self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
+        except DamageError as damage:
+            raise unreadable(folder, damage) from None
 
 
 def tokens_folder(text: str, tokenizer: str) -> Path:
@@ -73,13 +83,55 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
     trained = _trained(tokenizer, splits["train"], text)
     tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = tokens_folder(text, tokenizer_hash)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "facts.json").is_file():
-            _write(folder, splits, trained, {"fingerprint": text, "tokenizer": tokenizer_hash})
-        if not (folder / "tokenizer.json").is_file():
-            write_atomic(folder / "tokenizer.json", trained.to_str())
-    return Facts(folder=str(folder.resolve()), **read_json(folder / "facts.json"))
+    facts = Facts(
+        str(folder.resolve()),
+        text,
+        tokenizer_hash,
+        trained.get_vocab_size(),
+        documents={name: len(splits[name]) for name in SPLITS},
+        tokens={},
+        bytes={name: sum(len(d.encode("utf-8", "surrogatepass")) for d in splits[name]) for name in SPLITS},
+        unknown={},
+        end_of_text=trained.token_to_id(END_OF_TEXT),
+    )
+    filled(folder, lambda entry: check_entry(entry, facts), lambda entry: _write(entry, splits, trained, facts))
+    for name, ids in Tokens(facts).split.items():
+        facts.tokens[name], facts.unknown[name] = len(ids), _unknown(ids, trained)
+    return facts
+
+
+def check_entry(folder: Path, facts: Facts) -> None:
+    """Raises DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
+    stored = stored_json(folder / "facts.json")
+    for key, value in asdict(facts).items():
+        if key != "folder" and value != {} and stored.get(key) != value:
+            raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
+    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+    if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
+        raise DamageError("bytes.npy is not that of the tokenizer")
+    for name in SPLITS:
+        ids = stored_array(folder / f"{name}.npy")
+        check_ids(ids, f"{name}.npy", facts.vocabulary)
+        _check_count(stored, "tokens", name, len(ids))
+        _check_count(stored, "unknown", name, _unknown(ids, trained))
+
+
+def _check_count(stored: dict[str, Any], what: str, name: str, found: int) -> None:
+    counts = stored.get(what)
+    said = counts.get(name) if isinstance(counts, dict) else None
+    if said != found:
+        raise DamageError(f"facts.json has {what} of {name}: {said!r}, found {found}")
+
+
+def sound(folder: Path, facts: Facts, check: Callable[[Path, Facts], None] = check_entry) -> bool:
+    """Whether an entry can be used for what `facts` say."""
+    with usable():
+        return folder.is_dir() and wrong(folder, lambda entry: check(entry, facts)) is None
+
+
+def _unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    return 0 if unknown is None else int((ids == unknown).sum())
 
 
 def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> tokenizers.Tokenizer:
@@ -88,42 +140,55 @@ def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> token
         if isinstance(value, str) and Path(value).is_file():
             settings[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
     path = cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        if not path.is_file():
-            write_atomic(path, tokenizer.train(documents).to_str())
-    return tokenizers.Tokenizer.from_file(str(path))
+    with usable():
+        with contextlib.suppress(DamageError):
+            return _read(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(Path(f"{path}.lock"), f"{path}, which another process trains"):
+            try:
+                return _read(path)
+            except DamageError as damage:
+                if path.is_file():
+                    made_again(path, str(damage))
+            return _keep(path, tokenizer.train(documents).to_str())
 
 
-def _write(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, names: dict[str, str]) -> None:
-    kind = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
-    unknown = tokenizer.token_to_id(UNKNOWN)
-    facts = Facts(
-        "",
-        **names,
-        vocabulary=tokenizer.get_vocab_size(),
-        documents={},
-        tokens={},
-        bytes={},
-        unknown={},
-        end_of_text=tokenizer.token_to_id(END_OF_TEXT),
-    )
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+def _read(path: Path) -> tokenizers.Tokenizer:
+    """A tokenizer that was kept. Raises DamageError where there is none, or it is not what was kept."""
+    beside = path.with_suffix(".sha256")
     try:
-        for name in SPLITS:
-            ids = np.concatenate([np.zeros(0, np.int64), *_encoded(tokenizer, splits[name])]).astype(kind)
-            np.save(temporary / f"{name}.npy", ids, allow_pickle=False)
-            facts.documents[name] = len(splits[name])
-            facts.tokens[name] = len(ids)
-            facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in splits[name])
-            facts.unknown[name] = 0 if unknown is None else int((ids == unknown).sum())
-        np.save(temporary / "bytes.npy", bytes_per_token(tokenizer), allow_pickle=False)
-        stored = {key: value for key, value in asdict(facts).items() if key != "folder"}
-        (temporary / "facts.json").write_text(to_json(stored), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        found = path.read_text(encoding="utf-8")
+        expected = beside.read_text(encoding="utf-8").strip() if beside.is_file() else None
+        if expected not in (None, hashlib.sha256(found.encode()).hexdigest()):
+            raise DamageError("not what was written")
+        return tokenizers.Tokenizer.from_str(found)
+    except FileNotFoundError:
+        raise DamageError("missing") from None
+    except (OSError, DamageError):
+        raise
+    except Exception as error:  # the Rust side raises bare Exception
+        raise DamageError(" ".join(str(error).split())) from None
+
+
+def _keep(path: Path, trained: str) -> tokenizers.Tokenizer:
+    beside = path.with_suffix(".sha256")
+    beside.unlink(missing_ok=True)  # one without is believed if it can be read
+    write_atomic(path, trained)
+    write_atomic(beside, hashlib.sha256(trained.encode()).hexdigest() + "\n")
+    return tokenizers.Tokenizer.from_str(trained)
+
+
+def _write(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: Facts) -> None:
+    kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
+    counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
+    for name in SPLITS:
+        ids = np.concatenate([np.zeros(0, np.int64), *_encoded(tokenizer, splits[name])]).astype(kind)
+        write_array(folder / f"{name}.npy", ids)
+        counted["tokens"][name], counted["unknown"][name] = len(ids), _unknown(ids, tokenizer)
+    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
+    write_atomic(folder / "tokenizer.json", tokenizer.to_str())
+    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key != "folder"}
+    (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
 
 def _encoded(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> Iterator[np.ndarray]:

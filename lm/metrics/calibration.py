@@ -39,22 +39,17 @@ def maximum_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: 
     return float(gap_m.max()) if gap_m.numel() else math.nan
 
 
-def debiased_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
-    """The expected calibration error less what sampling noise is estimated to add to it, never below 0.
+def corrected_calibration_error(error: float, floor: float) -> float:
+    """The expected calibration error less what sampling noise adds to it: sqrt(error^2 - floor^2), 0 for less.
 
-    A bin's gap g is measured with variance s^2 = accuracy (1 - accuracy) / count, and noise makes absolute values grow
-    on average: were g the true gap, E|g + s Z| - |g| would be added to it, Z a standard normal. That much is subtracted
-    from each bin (Kumar et al. 2019, https://arxiv.org/abs/1909.10155, there by simulation, here the mean of the folded
-    normal in closed form). Some inflation remains where the true gap is far below s, since g itself is inflated.
+    Where gaps are far above the noise nothing is to be taken off, and next to nothing is. A perfectly calibrated model
+    keeps .25 to .29 of its floor on average, since half of the samples lie above it: for a language model's confidences
+    .015 at 500 tokens, .008 at 1,500, .003 at 10,000. Gaps about as large as the noise are told up to .2 of the floor
+    too small. No estimate is free of bias at both ends; with the same samples, that of Kumar et al. 2019
+    (https://arxiv.org/abs/1909.10155, section 5) keeps .57 of the floor, and the monotonic sweep of Roelofs et al. 2022
+    (https://arxiv.org/abs/2012.08668) .7 to 1.0.
     """
-    filled_m = count_m > 0
-    count_m, confidence_m, correct_m = count_m[filled_m], confidence_m[filled_m], correct_m[filled_m]
-    accuracy_m = correct_m / count_m
-    gap_m = (correct_m - confidence_m).abs() / count_m
-    spread_m = (accuracy_m * (1 - accuracy_m) / count_m).sqrt()
-    ratio_m = gap_m / spread_m.clamp(min=torch.finfo(spread_m.dtype).tiny)
-    folded_m = math.sqrt(2 / math.pi) * spread_m * (-(ratio_m**2) / 2).exp() + gap_m * (ratio_m / math.sqrt(2)).erf()
-    return float(((2 * gap_m - folded_m) * count_m).sum().clamp(min=0) / count_m.sum())
+    return math.sqrt(max(0.0, error**2 - floor**2)) if not math.isnan(error) else error
 
 
 def calibration_floor(count_m: Tensor, confidence_m: Tensor, variance_m: Tensor) -> float:

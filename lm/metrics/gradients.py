@@ -28,6 +28,9 @@ KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
 )
 """Where the matrices of each kind are: the module, and its attribute."""
 
+NAMES = frozenset(kind for *_, kind in KINDS) | {"norm", "position", "bias", "other"}
+"""Of all kinds."""
+
 
 def local(tensor: Tensor) -> Tensor:
     """The whole of a value that a sharding strategy may hold as a DTensor; a plain tensor is returned as it is."""
@@ -39,6 +42,12 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The 2-norm of all gradients together, a scalar tensor; zero where there are none."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     return local(get_total_norm(gradients, foreach=None)) if gradients else torch.zeros(())
+
+
+def largest_gradient(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return local(get_total_norm(gradients, torch.inf, foreach=None)) if gradients else torch.zeros(())
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -125,11 +134,13 @@ class Groups:
         return self.squared_norms([p.detach() - old for p, old in zip(self.parameters, before, strict=True)])
 
     def summed(self, squares_g: Tensor) -> dict[str, float]:
-        """Norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`."""
+        """Norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`.
+
+        A part that is called as a kind is, `embedding` with its head for one, is told from it as `embedding.all`.
+        """
         sums: dict[str, float] = {}
-        values = squares_g.tolist()
-        for (part, kind), square in zip(self.names, values, strict=True):
-            for name in (part, kind, f"{part}.{kind}") if part != kind else (part,):
+        for (part, kind), square in zip(self.names, squares_g.tolist(), strict=True):
+            for name in (f"{part}.all" if part in NAMES else part, kind, f"{part}.{kind}"):
                 sums[name] = sums.get(name, 0.0) + square
         return {name: square**0.5 for name, square in sums.items()}
 

@@ -14,13 +14,11 @@ from torch import Tensor, nn
 
 from lm.data import IGNORED
 from lm.data.batch import Batch
+from lm.health import COLLAPSED
 from lm.model.attention import Mask, SoftmaxAttention, attention_weights, causal_bias
 from lm.model.block import Block
 from lm.model.mlp import MLP, ReGLU, ReLU
 from lm.model.position import Position
-
-COLLAPSED_ENTROPY = 0.1
-"""Mean entropy of a layer's attention, as a share of ln n, below which it counts as collapsed."""
 
 LARGEST_LOGIT = 1e4
 """Attention scores past this size come before divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)."""
@@ -66,15 +64,16 @@ class Inside:
     def flags(self) -> list[str]:
         """What looks like a collapse, in words."""
         found = []
-        for layer, entropies in enumerate(self.entropy):
-            mean = sum(entropies) / len(entropies)
-            if mean < COLLAPSED_ENTROPY:
+        for layer, entropies in enumerate(self.entropy, start=1):
+            if max(entropies) < COLLAPSED:
                 found.append(
-                    f"attention of layer {layer} collapsed: mean entropy {mean:z.3f} ln n, under {COLLAPSED_ENTROPY}"
+                    f"attention of layer {layer} of {len(self.entropy)} collapsed: entropy of every head at most "
+                    f"{max(entropies):z.3f} ln n, under {COLLAPSED}"
                 )
-        for layer, logits in enumerate(self.largest_logit):
+        for layer, logits in enumerate(self.largest_logit, start=1):
             if not max(logits) <= LARGEST_LOGIT:
-                found.append(f"attention logit of layer {layer} at {max(logits):z.3g}, over {LARGEST_LOGIT:z.0e}")
+                where = f"layer {layer} of {len(self.largest_logit)}"
+                found.append(f"attention logit of {where} at {max(logits):z.3g}, over {LARGEST_LOGIT:z.0e}")
         return found
 
 

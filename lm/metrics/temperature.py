@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from lm.data import IGNORED
-from lm.metrics.tokens import row_slices
+from lm.metrics.tokens import exact, row_slices
 
 LIMIT = 5.0
 """Bound of |log T|."""
+
+
+def scaled(logits_nv: Tensor, temperature: float) -> Tensor:
+    """Logits over a temperature, in float32 at least: rounded to bfloat16, neighbours become ties."""
+    return logits_nv if temperature == 1 else exact(logits_nv) / temperature
 
 
 def loss_and_slope(logits_nv: Tensor, targets_n: Tensor, log_temperature: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from lm.metrics.calibration import (
     bin_of,
     calibration_floor,
     classwise_calibration_error,
-    debiased_calibration_error,
+    corrected_calibration_error,
     expected_calibration_error,
     fine_bin_of,
     maximum_calibration_error,
@@ -124,7 +124,7 @@ class TokenStatistics(Metric):
     def update(self, logits_nv: Tensor, targets_n: Tensor) -> None:
         """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing.
 
-        To measure at a temperature, pass the logits divided by it.
+        To measure at a temperature, pass what `lm.metrics.temperature.scaled` makes of the logits.
         """
         kept_n = targets_n != IGNORED
         if not kept_n.all():
@@ -182,17 +182,19 @@ class TokenStatistics(Metric):
             [self.count_m, self.confidence_m, self.correct_m, self.variance_m]
         ).cpu()
         filled_m = count_m.clamp(min=1)
+        ece = expected_calibration_error(count_m, confidence_m, correct_m)
+        floor = calibration_floor(count_m, confidence_m, variance_m)
         measured = {
             "nll": nll,
             "perplexity": perplexity(nll) if math.isfinite(nll) else nll,
             "bits_per_byte": bits_per_byte(float(self.nll), int(self.bytes)),
             "accuracy": float(correct_m.sum() / tokens),
-            "ece": expected_calibration_error(count_m, confidence_m, correct_m),
+            "ece": ece,
             "mce": maximum_calibration_error(count_m, confidence_m, correct_m),
             "brier": float(self.brier / self.tokens),
             "ece_adaptive": adaptive_calibration_error(self.count_f, self.confidence_f, self.correct_f, self.bins),
-            "ece_debiased": debiased_calibration_error(count_m, confidence_m, correct_m),
-            "ece_floor": calibration_floor(count_m, confidence_m, variance_m),
+            "ece_corrected": corrected_calibration_error(ece, floor),
+            "ece_floor": floor,
             "evaluated_tokens": tokens,
             "reliability": {
                 "count": [int(n) for n in count_m.tolist()],

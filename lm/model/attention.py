@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from lm.domain import require_positive, require_share
 from lm.model.cache import Cache
 from lm.model.initial import QueryKeyLinear, ResidualLinear
 from lm.model.position import Position, relative
@@ -131,11 +132,10 @@ class SoftmaxAttention(Attention):
         super().__init__()
         if key_value_heads < 1 or shape.heads % key_value_heads:
             raise ValueError(f"key_value_heads={key_value_heads} must divide heads={shape.heads}")
-        for name, value in (("softcap", softcap), ("window", window)):
-            if value is not None and value <= 0:
-                raise ValueError(f"{name}={value} must be above 0")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        require_positive(softcap=softcap, window=window)
+        require_share(dropout=dropout)
+        if not isinstance(scale, str):
+            require_positive(scale=scale)
         size = key_value_heads * shape.head_size
         self.head_size, self.groups = shape.head_size, shape.heads // key_value_heads
         self.scale = scale_factor(scale, shape.head_size)

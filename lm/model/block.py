@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from lm.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.mlp import MLP
@@ -25,6 +26,7 @@ class Arrangement(nn.Module, ABC):
 
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
         super().__init__()
+        require_share(dropout=dropout)
         self.norm = norm(shape)
         self.dropout = nn.Dropout(dropout)
 
@@ -92,6 +94,7 @@ class ScaledResidual(Arrangement):
 
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, alpha: float = 0.5) -> None:
         super().__init__(shape, norm, dropout)
+        require_positive(alpha=alpha)
         self.alpha = alpha
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:

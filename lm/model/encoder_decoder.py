@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lm.domain import require_share
 from lm.model.attention import Attention, Mask, SoftmaxAttention
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache
@@ -54,8 +55,7 @@ class EncoderDecoder(Model):
         cross: Callable[[Shape], Attention] | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        require_share(dropout=dropout)
         shape = Shape(vocabulary, context, width, heads, layers)
         self.shape, self.depth, self.initializer = shape, layers, initializer
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731

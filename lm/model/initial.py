@@ -3,6 +3,7 @@
 Swapping one component therefore leaves every other parameter of the same seed bit for bit as it was.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -17,6 +18,10 @@ class ResidualLinear(nn.Linear):
 
 class QueryKeyLinear(nn.Linear):
     """A linear map to queries or keys, which an initialisation may give a variance of its own."""
+
+
+class PositionTable(nn.Embedding):
+    """A learned vector a position, which an initialisation may give a size of its own."""
 
 
 class Initializer(ABC):
@@ -96,3 +101,33 @@ class Xavier(Initializer):
         if isinstance(module, nn.Embedding):
             return self.embedding
         return (2 / (module.in_features + module.out_features)) ** 0.5
+
+
+class FanIn(Initializer):
+    """Variance gain^2 / inputs for linear maps (LeCun et al. 1998, section 4.6), 1 / width for token embeddings.
+
+    With `embedding.scaled` the tokens then enter with unit variance, and a tied output map has logits of about that.
+
+    Args:
+        gain: of linear maps.
+        position: standard deviation of learned positions.
+        query_key: factor on the standard deviation of the maps to queries and keys.
+        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
+    """
+
+    def __init__(
+        self, gain: float = 1.0, position: float = 0.1, query_key: float = 1.0, scale_residual: bool = True
+    ) -> None:
+        super().__init__(query_key, scale_residual)
+        for name, value in (("gain", gain), ("position", position)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name}={value} must be a finite number above 0")
+        self.gain = gain
+        self.position = position
+
+    def std(self, module: nn.Linear | nn.Embedding) -> float:
+        if isinstance(module, PositionTable):
+            return self.position
+        if isinstance(module, nn.Embedding):
+            return float(module.embedding_dim**-0.5)
+        return float(self.gain * module.in_features**-0.5)

@@ -5,8 +5,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lm.domain import require_positive, require_share
 from lm.model.initial import ResidualLinear
 from lm.model.shape import Shape
+
+MOST_HIDDEN = 10**8
 
 
 class MLP(nn.Module, ABC):
@@ -20,11 +23,13 @@ class MLP(nn.Module, ABC):
 
     def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        require_positive(expansion=expansion)
+        require_share(dropout=dropout)
         hidden = self.hidden_width(shape.width, round(expansion * shape.width), bias)
         if hidden < 1:
             raise ValueError(f"expansion={expansion} leaves no hidden unit at width={shape.width}")
+        if hidden > MOST_HIDDEN:
+            raise ValueError(f"expansion={expansion} makes {hidden} hidden units, expected {MOST_HIDDEN:,} at most")
         self.up = nn.Linear(shape.width, hidden, bias)
         self.dropout = nn.Dropout(dropout)
         self.down = ResidualLinear(hidden, shape.width, bias)

@@ -4,6 +4,7 @@ from abc import ABC
 
 from torch import Tensor, nn
 
+from lm.domain import require_positive
 from lm.model.shape import Shape
 
 
@@ -20,6 +21,7 @@ class LayerNorm(nn.LayerNorm, Norm):
     """
 
     def __init__(self, shape: Shape, eps: float = 1e-5, bias: bool = True) -> None:
+        require_positive(eps=eps)
         super().__init__(shape.width, eps=eps, bias=bias)
 
 
@@ -27,6 +29,7 @@ class RMSNorm(nn.RMSNorm, Norm):
     """Unit root mean square, then a gain (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
 
     def __init__(self, shape: Shape, eps: float = 1e-6) -> None:
+        require_positive(eps=eps)
         super().__init__(shape.width, eps=eps)
 
 
@@ -49,6 +52,9 @@ class BatchNorm(Norm):
 
     def __init__(self, shape: Shape, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
+        require_positive(eps=eps)
+        if not 0 < momentum <= 1:
+            raise ValueError(f"momentum={momentum} must lie in (0, 1]")
         self.over_rows = nn.BatchNorm1d(shape.width, eps=eps, momentum=momentum)
 
     def forward(self, x_btd: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from abc import ABC
 import torch
 from torch import Tensor, nn
 
+from lm.domain import require_not_negative, require_positive
+from lm.model.initial import PositionTable
 from lm.model.shape import Shape
 
 
@@ -53,6 +55,8 @@ class Sinusoidal(Position):
 
     def __init__(self, shape: Shape, base: float = 10000.0, amplitude: float = 1.0) -> None:
         super().__init__()
+        require_positive(base=base)
+        require_not_negative(amplitude=amplitude)
         self.base = base
         self.amplitude = amplitude
         self.width = shape.width
@@ -74,7 +78,7 @@ class Learned(Position):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.table = nn.Embedding(shape.context, shape.width)
+        self.table = PositionTable(shape.context, shape.width)
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         end, longest = start + x_btd.shape[1], self.table.num_embeddings

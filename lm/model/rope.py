@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from lm.domain import require_positive
 from lm.model.position import Position
 from lm.model.shape import Shape
 
@@ -27,6 +28,7 @@ class Rope(Position):
         super().__init__()
         if shape.head_size % 2:
             raise ValueError(f"Rope turns pairs: head size {shape.head_size} (width / heads) must be even")
+        require_positive(base=base)
         self.base = base
         self.head_size = shape.head_size
         self.trained = shape.context
@@ -114,8 +116,11 @@ class RopeYarn(Rope):
         self, shape: Shape, base: float = 10000.0, stretch: float = 2.0, fast: float = 32.0, slow: float = 1.0
     ) -> None:
         self.stretch = _stretch(stretch)
-        if not fast > slow > 0:
+        require_positive(fast=fast, slow=slow)
+        if not fast > slow:
             raise ValueError(f"fast={fast} must be above slow={slow}, and slow above 0")
+        if base == 1:
+            raise ValueError(f"base={base} turns every pair alike, and YaRN tells fast pairs from slow ones")
         self.fast, self.slow = fast, slow
         super().__init__(shape, base)
 
@@ -136,6 +141,6 @@ class RopeYarn(Rope):
 
 
 def _stretch(value: float) -> float:
-    if value < 1:
-        raise ValueError(f"stretch={value} must be at least 1")
+    if not 1 <= value < math.inf:
+        raise ValueError(f"stretch={value} must be a finite number, at least 1")
     return value

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+MOST = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
+"""Sizes far beyond any model, from which on merely counting parameters takes as long as training."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -25,6 +28,8 @@ class Shape:
         for name, value in vars(self).items():
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+            if value > MOST[name]:
+                raise ValueError(f"{name}={value} must be {MOST[name]:,} at most; more could not be trained")
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} must divide width={self.width}")
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import lm.model.heads
 import lm.model.linear
 import lm.model.rope  # noqa: F401 - their classes are choices
+from lm.domain import require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache
@@ -88,8 +89,7 @@ class Decoder(Model):
         causal: bool = True,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        require_share(dropout=dropout)
         shape = Shape(vocabulary, context, width, heads, layers)
         self.shape, self.depth, self.causal = shape, layers, causal
         self.initializer = initializer

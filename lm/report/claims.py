@@ -8,52 +8,92 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.analysis import Results
-from lm.claims import Answer, Claim, answer
+from lm.answers import Answer, answer, corrected
+from lm.claims import KINDS, Claim
 from lm.report.tables import escape, markdown_row
+from lm.statistics import ALPHA
 
-COLUMNS = ("claim", "expected", "found [95 % interval]", "seeds", "verdict", "source")
-STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow"}
+COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "p (Holm)", "verdict", "source")
+STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
 
 
 def answers(results: Results, tier: str = "") -> list[Answer]:
-    """What the results say of the experiment's claims, those of another size left out."""
+    """What the results say of the experiment's claims, those of another size left out; corrected over these."""
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
-    return [answer(results, claim) for claim in claims if claim.tier in ("", tier)]
+    return corrected([answer(results, claim) for claim in claims if claim.tier in ("", tier)])
 
 
 def found(one: Answer) -> str:
     """The estimate with its interval; of an exact claim, the range over seeds."""
     if math.isnan(one.estimate):
         return "-"
-    interval = "" if math.isnan(one.low) or one.low == one.high else f" [{one.low:z.4g}, {one.high:z.4g}]"
+    interval = "" if one.low == one.high else f" [{_end(one.low)}, {_end(one.high)}]"
     return f"{one.estimate:z.4g}{interval}"
+
+
+def _end(value: float) -> str:
+    return f"{value:z.4g}".replace("inf", "∞")
 
 
 def row(one: Answer) -> list[str]:
     """An answer as the cells of a table."""
     verdict = one.verdict + (f" ({one.note})" if one.note else "")
     exact = ", every seed" if one.claim.exact else ""
-    return [one.claim.claim, one.claim.expected() + exact, found(one), str(one.seeds), verdict, one.claim.source]
+    p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (one.p, one.p_holm)]
+    claim = one.claim
+    return [claim.kind, claim.claim, claim.expected() + exact, found(one), str(one.seeds), *p, verdict, claim.source]
 
 
 def show_claims(given: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
     """Prints answers, each with the name of its experiment where there is more than one."""
     several = len({name for name, _ in given}) > 1
     table = Table(title=Text(title), title_justify="left", title_style="bold", highlight=False)
-    for column in (("experiment",) if several else ()) + COLUMNS[:5]:
+    for column in (("experiment",) if several else ()) + COLUMNS[:-1]:
         table.add_column(column)
     for name, one in given:
-        cells = ([name] if several else []) + row(one)[:5]
+        cells = ([name] if several else []) + row(one)[:-1]
         table.add_row(*map(Text, cells[:-1]), Text(cells[-1], style=STYLES[one.verdict]))
     console.print(table)
-    console.print(tally([one for _, one in given]), highlight=False)
+    for line in (*tally([one for _, one in given]), *method([one for _, one in given])):
+        console.print(line, highlight=False, markup=False)
 
 
-def tally(given: Sequence[Answer]) -> str:
-    """How many claims came out how."""
-    counts = [f"{sum(one.verdict == verdict for one in given)} {verdict}" for verdict in STYLES]
-    return f"{len(given)} claim{'' if len(given) == 1 else 's'}, each judged by itself at 5 %: {', '.join(counts)}."
+def tally(given: Sequence[Answer]) -> list[str]:
+    """How many claims of each kind came out how, a line a kind."""
+    lines = []
+    for kind in sorted({one.claim.kind for one in given}, key=lambda kind: [*KINDS, kind].index(kind)):
+        of_kind = [one for one in given if one.claim.kind == kind]
+        counts = [(verdict, sum(one.verdict == verdict for one in of_kind)) for verdict in STYLES]
+        said = [f"{count} {verdict}{_still(of_kind, verdict)}" for verdict, count in counts if count]
+        lines.append(f"{kind}: {len(of_kind)} claim{'' if len(of_kind) == 1 else 's'}: {', '.join(said)}.")
+    return lines
+
+
+def _still(given: Sequence[Answer], verdict: str) -> str:
+    """How many of a verdict that a test gave are left by the correction."""
+    tested = [one for one in given if one.verdict == verdict and math.isfinite(one.p) and one.p <= ALPHA]
+    return f" ({sum(one.p_holm <= ALPHA for one in tested)} of {len(tested)} by Holm's p too)" if tested else ""
+
+
+def method(given: Sequence[Answer]) -> list[str]:
+    """What the answers rest on, as far as these need it."""
+    relations = {"" if one.claim.exact else one.claim.relation for one in given}
+    lines = [
+        "Each claim is judged by its own p at 5 %; p (Holm) is corrected over the claims of its kind in this table. "
+        "Published: by others. Ours: measured or derived by ourselves. Identity: true by construction, so that only an "
+        "error in the code could refute it."
+    ]
+    if relations & {"less", "greater"}:
+        lines.append("Less and greater: the mean over seeds, an exact sign-flip test, and its 95 % interval.")
+    if relations & {"range", "slope", "equivalent"}:
+        lines.append(
+            "Ranges, slopes and equivalences: the median over seeds (the typical seed), sign tests that ask for no "
+            "shape of the noise, and their interval, 95 % at each end."
+        )
+    if "" in relations:
+        lines.append("Every seed: no test; the mean and the range over seeds. Any seed can refute it.")
+    return lines
 
 
 def markdown_claims(given: Sequence[tuple[str, Answer]], several: bool = False) -> list[str]:
@@ -62,4 +102,5 @@ def markdown_claims(given: Sequence[tuple[str, Answer]], several: bool = False) 
     lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
     for name, one in given:
         lines.append(markdown_row([escape(cell) for cell in [*([name] if several else []), *row(one)]]))
-    return [*lines, "", tally([one for _, one in given])]
+    of_all = [one for _, one in given]
+    return [*lines, "", *(f"- {escape(line)}" for line in (*tally(of_all), *method(of_all)))]

@@ -8,6 +8,7 @@ import pandas as pd
 from lm.analysis import Results, circumstances, one_tokenizer, unpaired
 from lm.report.costs import unlike_pairs
 from lm.report.tables import detectable
+from lm.results import describe
 from lm.statistics import ALPHA, seeds_needed, smallest_p
 
 
@@ -20,15 +21,18 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     first = f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."
     if len(results.arms) > 1:
         baseline = results.manifest["baseline"]
-        first += f" Differences are to {baseline}, paired by seed, with Student's 95 % interval."
+        first += f" Differences are to {baseline}, paired by seed."
     yield first
     if results.confirmatory:
         yield from _confirmatory(results)
     if results.exploratory:
         yield (
             f"Exploratory, to be confirmed with other seeds: {', '.join(results.exploratory)}. "
-            "Their q bounds the share of false claims among them (Benjamini and Hochberg)."
+            "Their q bounds the share of false claims among them (Benjamini and Hochberg), and their intervals are "
+            "plain: Student's, each 95 % by itself."
         )
+    if len(results.arms) > 1:
+        yield from _judged(results)
     found = [
         f"{row.arm} {detectable(row)}"
         for row in table[table.metric == results.headline].itertuples()
@@ -38,41 +42,59 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
 
 
+def _judged(results: Results) -> Iterator[str]:
+    """Which quantities have verdicts, and what equivalence is."""
+    others = [describe(name).label for name in results.judged[1:]]
+    named = f"{describe(results.headline).label}" + (f", and beside it {', '.join(others)}" if others else "")
+    yield (f"Judged: {named}. Every other quantity has its plain interval (Student's, 95 % by itself) and no verdict.")
+    if results.manifest.get("margin"):
+        yield (
+            "Equivalent: the median difference over seeds (the typical seed's) lies within the margin by two one-sided "
+            "sign tests, which ask for no shape of the noise, Holm-adjusted."
+        )
+
+
 def _confirmatory(results: Results) -> Iterator[str]:
-    arms = len(results.confirmatory)
-    comparisons = f"{arms} comparison{'s' if arms > 1 else ''}"
+    number = len(results.confirmatory) * len(results.judged)
+    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
     if adaptive := results.manifest.get("adaptive"):
-        yield _stages(adaptive, comparisons, arms)
+        yield _stages(adaptive, comparisons, number)
         return
     seeds = len(results.manifest["seeds"])
     least = smallest_p(seeds)
-    if least > ALPHA / arms:
+    if least > ALPHA / number:
         yield (
             f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
-            f"{least:z.3g}, and with {comparisons} Holm's correction asks for {ALPHA / arms:z.3g}. "
-            f"{seeds_needed(arms)} seeds could."
+            f"{least:z.3g}, and {comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each. "
+            f"{seeds_needed(number)} seeds could."
         )
         return
     some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
-    tests = f"exact sign-flip tests at {ALPHA}, Holm-adjusted over {comparisons} for each metric."
-    yield f"Verdicts{some} come from {tests}"
+    each = f", each at {ALPHA / number:z.3g} (Bonferroni: {comparisons})" if number > 1 else f" at {ALPHA}"
+    together = "; together they hold at 95 %" if number > 1 else ""
+    yield (
+        f"Verdicts{some} come from exact sign-flip tests of the mean{each}. The joint intervals are what these tests "
+        f"do not reject{together}, and one leaves out zero exactly where there is a verdict."
+    )
 
 
-def _stages(adaptive: Mapping[str, Any], comparisons: str, arms: int) -> str:
+def _stages(adaptive: Mapping[str, Any], comparisons: str, number: int) -> str:
     looks = ", ".join(map(str, adaptive["looks"]))
     return (
-        f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: the headline is judged "
-        f"by a sequential sign-flip test at {ALPHA / arms:z.3g} for each of {comparisons}, and its 95 % interval is "
-        "widened to hold at every look. Other metrics are tested as if the number of seeds had been fixed before: read "
-        "them as exploratory."
+        f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: verdicts come from a "
+        f"sequential sign-flip test at {ALPHA / number:z.3g} for each of {comparisons}. The repeated interval is "
+        "Student's at that level, widened to hold at every look."
     )
 
 
 def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
     """What became of cells that did not go well, and what they flagged."""
+    yield from _damaged(results)
     missing: dict[str, list[int]] = {}
     flagged: dict[tuple[str, str], list[int]] = {}
     for (arm, seed), record in sorted(results.records.items()):
+        if (arm, seed) in results.damaged:
+            continue
         if record is None:
             missing.setdefault(arm, []).append(seed)
         elif record["status"] != "ok":
@@ -94,6 +116,20 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         if row.verdict != "baseline" and row.pairs < total:
             yield (
                 f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline both finished."
+            )
+
+
+def _damaged(results: Results) -> Iterator[str]:
+    """Cells whose record or curve is no longer what training wrote, and what is left out for that."""
+    cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
+    for (arm, seed), wrong in sorted(results.damaged.items()):
+        path = results.store.directory(cell_of[arm, seed]) / "record.json"
+        yield f"Warning: {arm} seed {seed} is damaged and enters no mean: {path}: {wrong}."
+    for (arm, seed), cell in sorted(cell_of.items()):
+        if cell in results.broken:
+            yield (
+                f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
+                f"none of its steps are counted: {results.store.history(cell)}: {results.broken[cell]}."
             )
 
 

@@ -36,7 +36,7 @@ def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
     """Prints the tables and their notes; narrower terminals get fewer columns of the first."""
     paces = pace(results)
     columns, rows, bold = summary(results, table, paces)
-    kept = len(columns) if console.width >= 170 else 5 if console.width < 120 else 8
+    kept = len(columns) if console.width >= 170 else 6 if console.width < 120 else 8
     show(results.manifest["title"], columns[:kept], [row[:kept] for row in rows], console, bold)
     for line in notes(results, table):
         console.print(line, highlight=False, markup=False)
@@ -56,7 +56,9 @@ def show(
     """Prints one table."""
     shown = Table(title=Text(title), title_justify="left", title_style="bold", highlight=False)
     for index, column in enumerate(columns):
-        shown.add_column(column, justify="left" if index == 0 or column == "verdict" else "right", no_wrap=index == 0)
+        shown.add_column(
+            column, justify="left" if index == 0 or column in ("verdict", "health") else "right", no_wrap=index == 0
+        )
     for row, strong in zip(rows, bold or [False] * len(rows), strict=True):
         shown.add_row(*map(Text, row), style="bold" if strong else None)
     console.print(shown)
@@ -85,7 +87,7 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     lines += _listed(
         [
             "Detectable: the smallest difference that the test would find four times in five, with as many seeds and "
-            "as much noise. table.csv has bootstrap intervals (BCa) and unadjusted p as well."
+            "as much noise. table.csv has Student's 95 % intervals of all, bootstrap intervals (BCa) and unadjusted p."
         ]
     )
     return "\n".join(lines).rstrip("\n") + "\n"

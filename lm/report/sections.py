@@ -47,7 +47,8 @@ def pace_notes(paces: Sequence[Pace]) -> list[str]:
     found = [
         "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "
         "below 1 the arm is faster. Read from the learning curves, on lines between their points. A run planned to be "
-        "that short would have lowered its learning rate sooner, so the shares are rather too high."
+        "that short would have lowered its learning rate sooner, so the shares are rather too high. Intervals are "
+        "Student's, each by itself; no verdict comes from them."
     ]
     if any(one.missed and one.shares for one in paces):
         found.append("Where an arm does not reach the loss on every seed, the mean of the others is too kind to it.")
@@ -81,7 +82,8 @@ def effect_notes(results: Results, found: Effects) -> list[str]:
     lines = [
         f"Effects on {heading(results.headline)}, exploratory: least squares over {found.cells} cells with a mean for "
         "each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects. An interaction is how "
-        "much more the first factor does at the second level of the other than at its first."
+        "much more the first factor does at the second level of the other than at its first. Intervals and F tests ask "
+        "for normal noise of one size in all cells; no verdict comes from them."
     ]
     if found.left_out:
         lines.append(f"Not estimable, or one with an effect above: {', '.join(found.left_out)}.")

@@ -11,10 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.config import InputError
+from lm.manifest import STUDY, check_shape
+from lm.plain import clipped, shown
 from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
 from lm.results import FORMAT, QUANTITIES, read_json
 
+STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10
 """Trials in the table of the best."""
 
@@ -68,6 +71,11 @@ def load_study(folder: Path) -> Study:
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(f"{path}: expected a study of format {FORMAT}; it was written by another version")
+    check_shape(manifest, STUDY, path, "run `lm sweep` again")
+    if damage := next(
+        filter(None, (_damage(trial, manifest) for trial in manifest["study"])), _damaged_space(manifest)
+    ):
+        raise InputError(f"{path}: is damaged, {damage}; run `lm sweep` again")
     objectives, space = list(manifest["objectives"]), list(manifest["space"])
     rows = [
         {
@@ -79,6 +87,37 @@ def load_study(folder: Path) -> Study:
     ]
     columns = ["number", "state", "seconds", "reason", *objectives, *space]
     return Study(manifest, pd.DataFrame(rows, columns=columns))
+
+
+def _damaged_space(manifest: dict[str, Any]) -> str:
+    """What no search can have been for, or an empty string."""
+    for name, way in manifest["objectives"].items():
+        if name not in QUANTITIES or way not in ("lower", "higher"):
+            return f"objectives hold {clipped(name, 80)}: {clipped(way, 80)}"
+    for name, described in manifest["space"].items():
+        ends = described.get("low", 0), described.get("high", 1)
+        if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
+            return f"space.{clipped(name, 80)} holds nothing"
+    return "" if manifest["objectives"] and manifest["methods"] else "objectives or methods are empty"
+
+
+def _damage(trial: dict[str, Any], manifest: dict[str, Any]) -> str:
+    """What is wrong with a trial of a study whose shape is right, or an empty string."""
+    place, values = f"trial {trial['number']}", trial["values"]
+    if trial["state"] not in STATES:
+        return f"{place} is {clipped(trial['state'], 80)}"
+    if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
+        return f"{place} has the values {shown(values)}"
+    for name, described in manifest["space"].items():
+        value = trial["params"].get(name)
+        fits = value is None or (
+            value in described["choices"]
+            if "choices" in described
+            else isinstance(value, int | float) and described["low"] <= value <= described["high"]
+        )
+        if not fits:
+            return f"{place} has {clipped(name, 80)}={shown(value)}"
+    return ""
 
 
 def edge(value: Any, described: dict[str, Any]) -> str | None:

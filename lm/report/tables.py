@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis import HEADLINE, Results
+from lm.analysis import HEADLINE, LOST, Results
 from lm.pace import Pace, mean_share
 from lm.results import describe
 
@@ -50,13 +50,25 @@ def signed(value: float, low: float, high: float, digits: int) -> str:
     """A difference with its interval."""
     if math.isnan(value):
         return "-"
-    interval = "" if math.isnan(low) else f" [{low:+z,.{digits}f}, {high:+z,.{digits}f}]"
+    interval = "" if math.isnan(low) else f" [{_end(low, digits)}, {_end(high, digits)}]"
     return f"{value:+z,.{digits}f}{interval}"
 
 
-def difference(row: Any) -> str:
-    """The paired difference with its 95 % interval."""
-    return signed(row.difference, row.low, row.high, describe(row.metric).digits)
+def _end(value: float, digits: int) -> str:
+    return f"{value:+z,.{digits}f}".replace("inf", "∞")
+
+
+def difference(row: Any, labelled: bool = True) -> str:
+    """The paired difference with the interval to show, and what kind of one that is."""
+    text = signed(row.difference, row.low, row.high, describe(row.metric).digits)
+    return f"{text} {row.interval}" if labelled and text.endswith("]") else text
+
+
+def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:
+    """The heading of differences, and whether each has to say what kind of interval it has, as they are of several."""
+    kinds = list(dict.fromkeys(table[table.pairs > 0].interval))
+    one = f"{kinds[0]} " if len(kinds) == 1 else ""
+    return f"difference [{one}95 % interval]", len(kinds) > 1
 
 
 def detectable(row: Any) -> str:
@@ -69,8 +81,8 @@ def adjusted_p(row: Any) -> str:
     parts = []
     if not math.isnan(row.level):
         parts.append(f"p {row.p:z.3g}, needs {row.level:z.3g}")
-    elif not math.isnan(row.p_holm):
-        parts.append(f"{row.p_holm:z.3g}")
+    elif not math.isnan(row.p_adjusted):
+        parts.append(f"{row.p_adjusted:z.3g}")
     elif not math.isnan(row.q):
         parts.append(f"q {row.q:z.3g}")
     if not math.isnan(row.p_equivalent):
@@ -80,7 +92,7 @@ def adjusted_p(row: Any) -> str:
 
 def cells(row: Any) -> str:
     """How many cells went well, and what became of the others."""
-    others = [f"{getattr(row, kind)} {kind}" for kind in ("diverged", "failed", "missing") if getattr(row, kind)]
+    others = [f"{getattr(row, kind)} {kind}" for kind in (*LOST, "missing") if getattr(row, kind)]
     return ", ".join([str(row.n), *others])
 
 
@@ -111,22 +123,24 @@ def share(one: Pace | None) -> str:
 def summary(
     results: Results, table: pd.DataFrame, paces: Sequence[Pace] = ()
 ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Column headings, rows of text, and for each row whether an adjusted test found a difference: the reason for bold.
+    """Column headings, rows of text, and for each row whether it is bold: a test found a difference of healthy arms.
 
     Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
     """
+    heads, labelled = interval_heading(table[table.metric == results.headline])
     measured, by_arm = set(table[table.n > 0].metric), {one.arm: one for one in paces}
     others = [name for name in (HEADLINE, *SHOWN) if name != results.headline and name in measured]
-    columns = ["arm", "n", heading(results.headline), "difference [95 % interval]", "verdict"]
+    columns = ["arm", "n", heading(results.headline), heads, "verdict", "health"]
     columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
     rows, bold = [], []
     for row in table[table.metric == results.headline].itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row), str(row.verdict)]
+        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row, labelled), str(row.verdict)]
+        text.append(str(row.health))
         if paces:
             text.append("1" if row.verdict == "baseline" else share(by_arm.get(str(row.arm))))
         rows.append(text + [_mean(of_arm, name) for name in others])
-        bold.append(bool(row.significant))
+        bold.append(bool(row.bold))
     return columns, rows, bold
 
 

@@ -36,7 +36,7 @@ def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
         pairs = [pair for pair in pairs if math.isfinite(pair)]
         low, high = t_interval(pairs)
         mean = sum(pairs) / len(pairs) if pairs else math.nan
-        interval = "" if math.isnan(low) else f" [{low:+z.6g}, {high:+z.6g}]"
+        interval = "" if math.isnan(low) else f" [{low:+z.6g}, {high:+z.6g}] (Student's 95 %)"
         say(f"difference to {baseline}, paired: {mean:+z.6g}{interval}, n = {len(pairs)}")
     changes = results.manifest["arms"][arm]["changes"]
     say("differs from the baseline in: " + ("nothing" if not changes else ""))
@@ -69,6 +69,7 @@ def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int]
             cell = results.manifest["arms"][name]["cells"][str(seed)]
             number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
             status = "missing" if record is None else record["status"]
+            status = "damaged" if (name, seed) in results.damaged else status
             table.add_row(*map(Text, [str(seed), name, status, number, _commit(record), cell[:12]]))
     return table
 

@@ -15,11 +15,12 @@ from lm.evaluate import missing as lacks_lengths
 from lm.remeasure import measure_lengths
 from lm.report.write import write_report
 from lm.results import Store, read_json
+from lm.sweep.crew import train_cells
 from lm.sweep.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import Experiment, check_power
 from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
 from lm.sweep.progress import Display
-from lm.sweep.run import default_workers, threads_each, train_cells
+from lm.sweep.run import default_workers, threads_each
 from lm.sweep.stages import settled
 from lm.sweep.tune import FOLDER, check_tuning, tune, tuned
 from lm.trainer import Execution
@@ -51,7 +52,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
     store = Store(manner.out)
     if experiment.tuning is not None:
-        check_tuning(experiment)
+        check_tuning(experiment, manner.out)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
         missing = _missing(plan, store, manner)
@@ -71,9 +72,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         print("the experiment over again, each arm with its winner", file=sys.stderr)
         other, interrupted = carry_out(make_plan(twin, watch), store, manner)
         write_report(other, Console())
-    write_report(folder, Console())
+    results = write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
-    return 1 if interrupted else 0
+    return 1 if interrupted or results.damaged or results.broken else 0
 
 
 def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:

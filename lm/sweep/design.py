@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config import InputError, nearest
+from lm.plain import shown
 
 KINDS = ("one_at_a_time", "leave_one_out", "factorial", "fractional")
 KEYS = ("kind", "factors", "generators")
 FULL = "full"
 MOST_ARMS = 1024
 """A design of more is a slip of the pen."""
+
+MOST_FACTORS = 16
+"""Of a fraction; what is aliased with what grows as a power of 2 with their number."""
 
 Changes = dict[str, Any]
 
@@ -42,7 +46,7 @@ class Design:
 def read_design(tree: Any, path: str) -> Design:
     """The arms that a `design` node of an experiment asks for. Raises InputError naming `path`."""
     if not isinstance(tree, Mapping):
-        raise InputError(f"{path}: expected a mapping with kind and factors, found {tree!r}")
+        raise InputError(f"{path}: expected a mapping with kind and factors, found {shown(tree)}")
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
@@ -65,14 +69,15 @@ def read_design(tree: Any, path: str) -> Design:
 
 def _factors(tree: Any, path: str) -> dict[str, dict[str, Changes]]:
     if not isinstance(tree, Mapping) or not tree:
-        raise InputError(f"{path}: expected a mapping of factors to their levels, found {tree!r}")
+        raise InputError(f"{path}: expected a mapping of factors to their levels, found {shown(tree)}")
     factors: dict[str, dict[str, Changes]] = {}
     for factor, levels in tree.items():
         if not isinstance(levels, Mapping) or len(levels) < 2:
-            raise InputError(f"{path}.{factor}: expected two levels or more, the plain one first, found {levels!r}")
+            found = shown(levels)
+            raise InputError(f"{path}.{factor}: expected two levels or more, the plain one first, found {found}")
         for level, changes in levels.items():
             if not isinstance(changes or {}, Mapping):
-                raise InputError(f"{path}.{factor}.{level}: expected dotted paths and values, found {changes!r}")
+                raise InputError(f"{path}.{factor}.{level}: expected dotted paths and values, found {shown(changes)}")
         factors[str(factor)] = {str(level): dict(changes or {}) for level, changes in levels.items()}
     return factors
 
@@ -91,6 +96,8 @@ def _named(
     kind: str, factors: dict[str, dict[str, Changes]], named: Sequence[tuple[str, dict[str, str]]], path: str
 ) -> Design:
     names = [name for name, _ in named]
+    if len(names) > MOST_ARMS:
+        raise InputError(f"{path}.factors: {len(names)} arms, expected {MOST_ARMS} at most")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{path}.factors: two arms would be called {twice!r}; give the levels other names")
@@ -127,11 +134,17 @@ def _fractional(factors: dict[str, dict[str, Changes]], generators: Any, path: s
     for factor, levels in factors.items():
         if len(levels) != 2:
             raise InputError(f"{path}.factors.{factor}: a fraction needs two levels, found {', '.join(levels)}")
+    if len(factors) > MOST_FACTORS:
+        raise InputError(f"{path}.factors: {len(factors)} factors, expected {MOST_FACTORS} at most in a fraction")
     if generators is None:
         *free, last = factors
         generators = {last: free}
     made = _generators(generators, list(factors), f"{path}.generators")
     free = [factor for factor in factors if factor not in made]
+    if 2 ** len(free) > MOST_ARMS:
+        raise InputError(
+            f"{path}.generators: {2 ** len(free)} arms, expected {MOST_ARMS} at most; make more factors of others"
+        )
     combinations = []
     for signs in itertools.product((-1, 1), repeat=len(free)):
         sign = dict(zip(free, signs, strict=True))
@@ -144,14 +157,14 @@ def _fractional(factors: dict[str, dict[str, Changes]], generators: Any, path: s
 
 def _generators(tree: Any, factors: list[str], path: str) -> dict[str, list[str]]:
     if not isinstance(tree, Mapping) or not tree:
-        raise InputError(f"{path}: expected a mapping such as {{d: [a, b, c]}}, found {tree!r}")
+        raise InputError(f"{path}: expected a mapping such as {{d: [a, b, c]}}, found {shown(tree)}")
     for factor, word in tree.items():
         for name in [factor, *(word if isinstance(word, list) else [])]:
             if name not in factors:
                 listed = ", ".join(factors)
                 raise InputError(f"{path}: no factor {name!r}.{nearest(str(name), factors)} Choose from {listed}")
         if not isinstance(word, list) or not word or set(word) & set(tree):
-            raise InputError(f"{path}.{factor}: expected factors that are not made by others, found {word!r}")
+            raise InputError(f"{path}.{factor}: expected factors that are not made by others, found {shown(word)}")
     return {str(factor): [str(name) for name in word] for factor, word in tree.items()}
 
 

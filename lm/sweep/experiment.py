@@ -8,12 +8,13 @@ from typing import Any
 
 from lm.analysis import HEADLINE
 from lm.claims import Claim, read_claims
-from lm.config import InputError, Tree, load_yaml, nearest, override
+from lm.config import InputError, Tree, load_yaml, nearest, override, path_name
+from lm.plain import shown
 from lm.results import AT_LENGTH, QUANTITIES
 from lm.statistics import ALPHA, seeds_needed, smallest_p
-from lm.sweep.design import Design, read_design
+from lm.sweep.design import MOST_ARMS, Design, read_design
 from lm.sweep.equal import KINDS
-from lm.sweep.reading import NAME, read_mapping, read_seeds
+from lm.sweep.reading import read_base, read_mapping, read_seeds, read_text, report_name
 from lm.sweep.stages import read_stages
 from lm.sweep.tuning import Tuning, read_tuning
 
@@ -26,6 +27,7 @@ KEYS = (
     "seeds",
     "common",
     "metric",
+    "secondary",
     "margin",
     "confirmatory",
     "declared",
@@ -40,6 +42,9 @@ TIER_KEYS = ("base", "common", "seeds")
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 """In what arms may differ besides what they are meant to compare."""
 
+DIGITS = 9
+"""Of a length in tokens."""
+
 AXES = ("scientific", "nuisance", "fixed")
 
 
@@ -49,8 +54,9 @@ class Inference:
 
     Args:
         metric: the quantity that the table leads with and that arms are judged by.
+        secondary: other quantities that they are judged by; alpha is shared with these.
         margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
-        confirmatory: the arms whose comparisons are tested together, by Holm; the others are explored.
+        confirmatory: the arms whose comparisons are tested together; the others are explored.
         declared: for some arms, the costs in which they are meant to differ from the baseline.
         axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
         looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
@@ -58,12 +64,18 @@ class Inference:
     """
 
     metric: str = HEADLINE
+    secondary: list[str] = field(default_factory=list)
     margin: dict[str, float] = field(default_factory=dict)
     confirmatory: list[str] = field(default_factory=list)
     declared: dict[str, list[str]] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
     looks: tuple[int, ...] = ()
     equal: str = "steps"
+
+    @property
+    def comparisons(self) -> int:
+        """How many tests share alpha: of every confirmatory arm in every judged quantity."""
+        return len(self.confirmatory) * (1 + len(self.secondary))
 
 
 @dataclass(frozen=True)
@@ -123,26 +135,28 @@ def load_experiment(
     for key in ("base", "seeds"):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; an experiment needs base, seeds, and arms or a design")
-    if not NAME.fullmatch(path.stem):
-        raise InputError(f"{path}: the file's name names the report's folder; use letters, digits, '_', '-' and '.'")
+    name = report_name(path, tier)
     design = _design(tree, path)
-    base = override(
-        load_yaml(path.parent / str(tree["base"])), read_mapping(tree.get("common") or {}, f"{path}: common")
-    )
+    base = read_base(tree, path)
     inference, given = _inference(tree, design, path), tree["seeds"] if seeds is None else list(seeds)
     if isinstance(given, Mapping):
-        inference = replace(inference, looks=read_stages(given, len(inference.confirmatory), f"{path}: seeds"))
+        if tree.get("claims"):
+            raise InputError(
+                f"{path}: seeds: stages end where differences are found, so that no claim's test would hold its level; "
+                "give a number of seeds, or leave the claims to another experiment"
+            )
+        inference = replace(inference, looks=read_stages(given, inference.comparisons, f"{path}: seeds"))
         given = list(range(inference.looks[-1]))
     chosen = read_seeds(given, f"{path}: seeds" if seeds is None else "--seeds")
     return Experiment(
-        name=f"{path.stem}.{tier}" if tier else path.stem,
-        title=str(tree.get("title") or path.stem),
+        name=name,
+        title=read_text(tree, "title", path) or path.stem,
         tree=override(base, settings),
         design=design,
         seeds=chosen,
         inference=inference,
         claims=tuple(read_claims(tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims")),
-        notes=str(tree.get("notes") or ""),
+        notes=read_text(tree, "notes", path),
         tier=tier,
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
     )
@@ -152,12 +166,13 @@ def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
     """The experiment at another size: `tiers` may give another base, more common changes, other seeds."""
     tiers = read_mapping(tree.get("tiers") or {}, f"{path}: tiers")
     for name, changes in tiers.items():
+        path_name(name, f"{path}: tiers")
         for key in read_mapping(changes, f"{path}: tiers.{name}"):
             if key not in TIER_KEYS:
                 raise InputError(f"{path}: tiers.{name}: no key {key!r}. It takes {', '.join(TIER_KEYS)}")
     if not tier:
         return tree
-    if tier not in tiers:
+    if path_name(tier, "--tier") not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
     changes = tiers[tier]
     common = {
@@ -178,13 +193,14 @@ def _design(tree: Tree, path: Path) -> Design:
             name: read_mapping(changes or {}, f"{path}: arms.{name}")
             for name, changes in read_mapping(tree["arms"], f"{path}: arms").items()
         }
+        if len(arms) > MOST_ARMS:
+            raise InputError(f"{path}: arms: expected {MOST_ARMS} at most, found {len(arms)}")
         design = Design("arms", arms, str(tree["baseline"]))
     else:
         raise InputError(f"{path}: baseline is missing; name the arm that the others are compared with")
     design = replace(design, baseline=str(tree.get("baseline", design.baseline)))
     for name, changes in design.arms.items():
-        if not NAME.fullmatch(name):
-            raise InputError(f"{path}: arm {name!r}: use letters, digits, '_', '-', '+' and '.'")
+        path_name(name, f"{path}: arms")
         if "seed" in changes:
             raise InputError(
                 f"{path}: arms.{name}.seed: seeds belong to the experiment, so that arms are paired; use seeds"
@@ -205,30 +221,25 @@ def _quantity(name: str, path: str) -> None:
     base, at, length = name.partition("@")
     if not at:
         _one_of(name, QUANTITIES, path, "quantity")
-    elif base not in AT_LENGTH or not length.isdecimal():
+    elif base not in AT_LENGTH or not length.isdecimal() or len(length) > DIGITS:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
 
 
 def _list(value: Any, path: str) -> list[Any]:
     if not isinstance(value, list):
-        raise InputError(f"{path}: expected a list, found {value!r}")
+        raise InputError(f"{path}: expected a list, found {shown(value)}")
     return value
 
 
 def _inference(tree: Tree, design: Design, path: Path) -> Inference:
     metric = str(tree.get("metric", HEADLINE))
     _quantity(metric, f"{path}: metric")
+    secondary = _secondary(tree.get("secondary") or [], metric, f"{path}: secondary")
     others = [arm for arm in design.arms if arm != design.baseline]
     chosen = tree.get("confirmatory", True)
     if not isinstance(chosen, (bool, list)):
-        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {chosen!r}")
+        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(chosen)}")
     listed = chosen if isinstance(chosen, list) else others if chosen else []
-    margins = tree.get("margin") or {}
-    margins = margins if isinstance(margins, Mapping) else {metric: margins}
-    for quantity, margin in margins.items():
-        _quantity(str(quantity), f"{path}: margin")
-        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
-            raise InputError(f"{path}: margin.{quantity}: expected a number above 0, found {margin!r}")
     declared = {
         _one_of(arm, others, f"{path}: declared", "arm"): [
             _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in _list(costs, f"{path}: declared.{arm}")
@@ -242,14 +253,38 @@ def _inference(tree: Tree, design: Design, path: Path) -> Inference:
     confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
     if len(set(confirmatory)) < len(confirmatory):
         raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
-    margin = {str(quantity): float(m) for quantity, m in margins.items()}
+    margin = _margins(tree.get("margin") or {}, [metric, *secondary], f"{path}: margin")
     equal = _one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
-    return Inference(metric, margin, confirmatory, declared, axes, equal=equal)
+    return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal)
+
+
+def _secondary(given: Any, metric: str, path: str) -> list[str]:
+    """The quantities that are judged beside the headline."""
+    names = [str(name) for name in _list(given, path)]
+    for name in names:
+        _quantity(name, path)
+    if len({metric, *names}) <= len(names):
+        raise InputError(f"{path}: a quantity is given twice in {', '.join([metric, *names])}")
+    return names
+
+
+def _margins(given: Any, judged: Sequence[str], path: str) -> dict[str, float]:
+    """The margin of each judged quantity that has one; a number alone is the headline's."""
+    margins = given if isinstance(given, Mapping) else {judged[0]: given}
+    for quantity, margin in margins.items():
+        _quantity(str(quantity), path)
+        if quantity not in judged:
+            raise InputError(
+                f"{path}.{quantity}: is not judged, {', '.join(judged)} is; name it in metric or secondary"
+            )
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
+            raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
+    return {str(quantity): float(margin) for quantity, margin in margins.items()}
 
 
 def check_power(experiment: Experiment) -> None:
     """Raises InputError where the confirmatory comparisons cannot reach significance with the seeds there are."""
-    comparisons, seeds = len(experiment.inference.confirmatory), len(experiment.seeds)
+    comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)
     if comparisons and smallest_p(seeds) > ALPHA / comparisons:
         few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "
         raise InputError(

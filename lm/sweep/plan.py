@@ -98,7 +98,8 @@ def _checked(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell
     try:
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
         check_strategy(cell.config["trainer"])
-        _check_length(experiment.inference.metric, cell)
+        for metric in (experiment.inference.metric, *experiment.inference.secondary):
+            _check_length(metric, cell)
         return cell
     except InputError as error:
         raise InputError(f"arm {name}: {error}") from None
@@ -158,6 +159,7 @@ def write_manifest(plan: Plan, store: Store) -> Path:
         "notes": experiment.notes,
         "baseline": experiment.baseline,
         "metric": experiment.inference.metric,
+        "secondary": experiment.inference.secondary,
         "margin": experiment.inference.margin,
         "confirmatory": experiment.inference.confirmatory,
         "declared": experiment.inference.declared,

@@ -101,6 +101,9 @@ class Display(Watcher):
             soft_wrap=True,
         )
 
+    def waiting(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def settled(self, name: str, outcome: str, cells: int) -> None:
         self.done += cells
         line = f"[{self.done}/{self.total}] {name}: {outcome}"

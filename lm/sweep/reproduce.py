@@ -1,5 +1,6 @@
 """`lm reproduce`: every experiment that carries claims, and one table of the answers."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +9,8 @@ import pandas as pd
 from rich.console import Console
 
 from lm.analysis import load
-from lm.claims import Answer
-from lm.config import InputError, load_yaml, nearest
+from lm.answers import Answer, corrected
+from lm.config import InputError, load_yaml, nearest, path_name
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.tables import as_csv
 from lm.report.write import write_report
@@ -23,11 +24,11 @@ from lm.sweep.run import default_workers, threads_each
 
 def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
     """The experiment files under `folder` that carry claims, or those named. Raises InputError for a name without."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
     found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if load_yaml(path).get("claims")}
     for name in names:
-        if name not in found:
+        if path_name(name, "NAME") not in found:
             raise InputError(
                 f"{name}: no experiment with claims in {folder}.{nearest(name, list(found))} "
                 f"Choose from {', '.join(found)}"
@@ -62,12 +63,14 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
             del reasons[path]
         write_report(folder, Console(quiet=True))
         given += [(path.stem, one) for one in answers(load(folder), tier)]
+    names, found = [name for name, _ in given], corrected([one for _, one in given])
+    given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
     undone = [f"{path.stem} was not run: {reason}" for path, reason in reasons.items()]
     _write(folder, tier, given, undone)
     console = Console()
     if given:
-        show_claims(given, console, f"Published claims, tier {tier}")
+        show_claims(given, console, f"Claims, tier {tier}")
     for line in undone:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
@@ -103,12 +106,13 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manne
 
 def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:
     """The table as Markdown and as CSV."""
-    lines = [f"# Published claims, tier {tier}", "", f"Made by `lm reproduce --tier {tier}`.", ""]
+    lines = [f"# Claims, tier {tier}", "", f"Made by `lm reproduce --tier {tier}`.", ""]
     lines += [*markdown_claims(given, several=True), "", *(f"- {line}" for line in undone)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
     frame = pd.DataFrame(
         {
             "experiment": name,
+            "kind": one.claim.kind,
             "claim": one.claim.claim,
             "source": one.claim.source,
             "metric": one.claim.metric,
@@ -117,6 +121,8 @@ def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone:
             "low": one.low,
             "high": one.high,
             "seeds": one.seeds,
+            "p": one.p,
+            "p_holm": one.p_holm,
             "verdict": one.verdict,
             "note": one.note,
         }

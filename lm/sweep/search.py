@@ -18,13 +18,14 @@ from lm.components import resolve
 from lm.config import InputError, override
 from lm.report.search import write_study
 from lm.results import FORMAT, Store, finite, to_json, write_atomic
+from lm.sweep.crew import train_from
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
+from lm.sweep.fitting import check_space
 from lm.sweep.plan import check_strategy
 from lm.sweep.progress import Display
-from lm.sweep.run import Watcher, default_workers, threads_each, train_from
-from lm.sweep.space import check_space
+from lm.sweep.run import Watcher, default_workers, threads_each
 from lm.sweep.spec import SweepSpec
-from lm.sweep.study import CELLS, METHODS, REASON, open_study
+from lm.sweep.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
 from lm.sweep.trials import Search, Searches
 from lm.trainer import Execution
 
@@ -53,7 +54,7 @@ def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: f
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
     workers = workers or default_workers(spec.trials * len(spec.seeds))
     if plan_only:
-        check_space(spec.space, spec.tree, Run)
+        check_search(spec, folder)
         show_plan(spec, workers)
         return 0
     interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds)
@@ -62,14 +63,25 @@ def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: f
     return 1 if interrupted else 0
 
 
+def check_search(spec: SweepSpec, folder: Path) -> None:
+    """Finds what is wrong with a search before anything is trained or written. Raises InputError."""
+    settings = resolve(spec.tree, Run)["trainer"]
+    check_strategy(settings)
+    check_storage(spec, folder)
+    sampler(spec, 0, parallel=False)
+    pruner(spec, settings)
+    if spec.sampler.name == "grid":
+        spec.space.grid()
+    check_space(spec.space, spec.tree)
+
+
 def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_seconds: float) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
 
     Returns how many cells were interrupted.
     """
     for job in jobs:
-        check_space(job.spec.space, job.spec.tree, Run)
-        check_strategy(resolve(job.spec.tree, Run)["trainer"])
+        check_search(job.spec, job.folder)
     with contextlib.ExitStack() as stack:
         studies = []
         for job in jobs:

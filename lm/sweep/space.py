@@ -5,10 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lm.config import InputError, Tree, canonical, is_component, join, nearest, override
+from lm.config import InputError, canonical, is_component, join, nearest
+from lm.plain import shown
 
 RANGE_KEYS = ("low", "high", "log", "step", "int")
 CHOICE_KEYS = ("class_path", "init_args", "space")
+MOST_POINTS = 10_000
+"""Of a grid; more are a slip of the pen."""
+
+LARGEST_WHOLE = 2**53
+"""Up to here every whole number is a float too, as which samplers draw them."""
 
 
 class Suggests(Protocol):
@@ -43,12 +49,15 @@ class Range:
             return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
-    def values(self, path: str) -> list[float]:
-        """Every number in it. Raises InputError where they cannot be counted."""
+    def count(self, path: str) -> int:
+        """How many numbers there are in it. Raises InputError where they cannot be counted."""
         if self.step is None and not self.whole:
             raise InputError(f"space.{path}: a grid needs choices, a step, or int: true; found every number in between")
-        step = self.step or 1
-        values = [self.low + index * step for index in range(round((self.high - self.low) / step) + 1)]
+        return round((self.high - self.low) / (self.step or 1)) + 1
+
+    def values(self, path: str) -> list[float]:
+        """Every number in it. Raises InputError where they cannot be counted."""
+        values = [self.low + index * (self.step or 1) for index in range(self.count(path))]
         return [int(value) for value in values] if self.whole else values
 
     def described(self) -> dict[str, Any]:
@@ -102,8 +111,24 @@ class Space:
                 changes |= {dimension.path: chosen.value, **chosen.space.suggest(trial)}
         return changes
 
+    def points(self) -> int:
+        """How many points a grid over it has. Raises InputError if endless."""
+        sizes = (
+            dimension.values.count(dimension.path)
+            if isinstance(dimension.values, Range)
+            else sum(option.space.points() for option in dimension.values.options.values())
+            for dimension in self.dimensions
+        )
+        return math.prod(sizes)
+
     def grid(self) -> list[dict[str, Any]]:
-        """Every point, as values by name; options only where their choice is made. Raises InputError if endless."""
+        """Every point, as values by name; options only where their choice is made.
+
+        Raises:
+            InputError: where there are too many, or no end of them.
+        """
+        if self.points() > MOST_POINTS:
+            raise InputError(f"space: a grid of {self.points():,} points, expected {MOST_POINTS:,} at most")
         points: list[dict[str, Any]] = [{}]
         for dimension in self.dimensions:
             if isinstance(dimension.values, Range):
@@ -119,7 +144,7 @@ class Space:
         return points
 
     def examples(self) -> list[dict[str, Any]]:
-        """Changes that together hold every choice and both ends of every range, one dimension at a time."""
+        """Changes that hold every choice and both ends of every range, one dimension at a time."""
         found: list[dict[str, Any]] = []
         for dimension in self.dimensions:
             if isinstance(dimension.values, Range):
@@ -172,7 +197,7 @@ def read_space(node: Any, where: str) -> Space:
 
 def _space(node: Any, where: str, path: str, prefix: str) -> Space:
     if not isinstance(node, Mapping) or not node:
-        raise InputError(f"{where}: expected a mapping of dotted paths to distributions, found {node!r}")
+        raise InputError(f"{where}: expected a mapping of dotted paths to distributions, found {shown(node)}")
     return Space(tuple(_dimension(str(key), value, where, path, prefix) for key, value in node.items()))
 
 
@@ -181,19 +206,19 @@ def _dimension(key: str, node: Any, where: str, path: str, prefix: str) -> Dimen
     if full == "seed":
         raise InputError(f"{place}: a seed is not searched for; give the seeds of every trial with seeds")
     if not isinstance(node, Mapping):
-        raise InputError(f"{place}: expected {{low, high}} or {{choices: [...]}}, found {node!r}")
+        raise InputError(f"{place}: expected {{low, high}} or {{choices: [...]}}, found {shown(node)}")
     name = join(prefix, key)
     if "choices" in node:
         extra = [inner for inner in node if inner != "choices"]
         if extra:
-            raise InputError(f"{place}: choices stand alone, found {extra[0]!r} beside them")
+            raise InputError(f"{place}: choices stand alone, found {shown(extra[0])} beside them")
         return Dimension(name, full, _choices(node["choices"], place, full, name))
     return Dimension(name, full, _range(node, place))
 
 
 def _choices(values: Any, where: str, path: str, name: str) -> Choices:
     if not isinstance(values, list) or not values:
-        raise InputError(f"{where}.choices: expected a list of values, found {values!r}")
+        raise InputError(f"{where}.choices: expected a list of values, found {shown(values)}")
     options: dict[str, Option] = {}
     for value in values:
         inner: Any = None
@@ -206,6 +231,8 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
                     raise InputError(
                         f"{where}.choices: no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
                     )
+            if not isinstance(value.get("init_args") or {}, Mapping):
+                raise InputError(f"{where}.choices: init_args: expected a mapping, found {shown(value['init_args'])}")
         label = _label(value)
         if label in options:
             raise InputError(f"{where}.choices: {label} is given twice")
@@ -216,7 +243,8 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
 
 def _label(value: Any) -> str:
     if is_component(value):
-        options = ", ".join(f"{key}={_label(inner)}" for key, inner in (value.get("init_args") or {}).items())
+        given = value.get("init_args") or {}
+        options = ", ".join(f"{key}={_label(inner)}" for key, inner in given.items())
         return f"{value['class_path']}({options})" if options else str(value["class_path"])
     return value if isinstance(value, str) else canonical(value)
 
@@ -231,7 +259,7 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
             raise InputError(f"{where}: {key} is missing; a range needs low and high, or give choices")
     for key in ("log", "int"):
         if not isinstance(node.get(key, False), bool):
-            raise InputError(f"{where}.{key}: expected true or false, found {node[key]!r}")
+            raise InputError(f"{where}.{key}: expected true or false, found {shown(node[key])}")
     low, high = (_number(node[key], f"{where}.{key}") for key in ("low", "high"))
     step = None if node.get("step") is None else _number(node["step"], f"{where}.step")
     found = Range(low, high, bool(node.get("log", False)), step, bool(node.get("int", False)))
@@ -242,15 +270,21 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
 def _check_range(found: Range, where: str) -> None:
     if not found.low < found.high:
         raise InputError(f"{where}: low={found.low:zg} must be below high={found.high:zg}")
+    if not math.isfinite(found.high - found.low):
+        raise InputError(f"{where}: high={found.high:zg} less low={found.low:zg} is no finite number")
     if found.log and found.low <= 0:
         raise InputError(f"{where}: log needs low above 0, found {found.low:zg}")
     if found.whole and not all(float(v).is_integer() for v in (found.low, found.high, found.step or 1)):
         raise InputError(f"{where}: int needs whole numbers for low, high and step")
+    if found.whole and max(abs(found.low), abs(found.high)) > LARGEST_WHOLE:
+        raise InputError(f"{where}: int needs low and high between -2**53 and 2**53")
     if found.step is None:
         return
     if found.log:
         raise InputError(f"{where}: log and step exclude each other; list the values as choices")
     steps = (found.high - found.low) / found.step if found.step > 0 else 0.5
+    if not math.isfinite(steps):
+        raise InputError(f"{where}: step={found.step:zg} is too small for {found.low:zg} to {found.high:zg}")
     if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
         raise InputError(f"{where}: high must be low plus a whole number of steps, found step={found.step:zg}")
 
@@ -260,24 +294,8 @@ def _number(value: Any, where: str) -> float:
     if not isinstance(value, bool) and isinstance(value, int | float | str):
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = math.nan
         if math.isfinite(number):
             return number
-    raise InputError(f"{where}: expected a number, found {value!r}")
-
-
-def check_space(space: Space, tree: Tree, root: type) -> None:
-    """Finds misspelt paths, names and wrong types before anything is trained. Raises InputError naming the path.
-
-    Each dimension is tried on its own, without building: whether values go together is seen only trial by trial.
-    """
-    from lm.components import resolve
-
-    resolve(tree, root)
-    for changes in space.examples():
-        try:
-            resolve(override(tree, changes), root)
-        except InputError as error:
-            hint = " (int: true draws whole numbers)" if "expected a whole number" in str(error) else ""
-            raise InputError(f"space: {error}{hint}") from None
+    raise InputError(f"{where}: expected a number, found {shown(value)}")

@@ -7,8 +7,9 @@ from typing import Any
 
 from lm.analysis import HEADLINE
 from lm.config import InputError, Tree, load_yaml, nearest, override
+from lm.plain import shown
 from lm.results import QUANTITIES
-from lm.sweep.reading import NAME, read_mapping, read_seeds
+from lm.sweep.reading import read_base, read_seeds, read_text, report_name
 from lm.sweep.space import Space, read_space
 
 KEYS = ("title", "base", "common", "space", "objectives", "trials", "seeds", "sampler", "pruner", "storage", "notes")
@@ -26,8 +27,28 @@ SAMPLERS: dict[str, tuple[str, ...]] = {
 }
 """Samplers and their options, beside `seed`; named as Optuna names them."""
 
-WORDS = ("name", "qmc_type", "scramble")
-"""Options that are no numbers."""
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "seed": (0, 2**32 - 1),
+    "n_startup_trials": (0, 1_000_000),
+    "n_ei_candidates": (1, 100_000),
+    "sigma0": (1e-12, 1e12),
+    "popsize": (2, 1_000_000),
+    "population_size": (2, 1_000_000),
+    "crossover_prob": (0.0, 1.0),
+    "mutation_prob": (0.0, 1.0),
+    "swapping_prob": (0.0, 1.0),
+    "qmc_type": ("sobol", "halton"),
+    "scramble": (False, True),
+    "n_warmup_steps": (0, 2**53),
+    "interval_steps": (1, 2**53),
+    "n_min_trials": (1, 1_000_000),
+    "min_resource": (1, 2**53),
+    "reduction_factor": (2, 1_000_000),
+}
+"""What options may be: whole numbers or numbers between two ends, or one of several words."""
+
+MOST_CELLS = 100_000
+"""That a search trains; more are a slip of the pen."""
 
 PRUNERS: dict[str, tuple[str, ...]] = {
     "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
@@ -106,18 +127,16 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     for key in ("base", "space"):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
-    if not NAME.fullmatch(path.stem):
-        raise InputError(f"{path}: the file's name names the report's folder; use letters, digits, '_', '-' and '.'")
-    common = read_mapping(tree.get("common") or {}, f"{path}: common")
-    base = override(load_yaml(path.parent / str(tree["base"])), common)
+    name = report_name(path)
+    base = read_base(tree, path)
     space = read_space(tree["space"], f"{path}: space")
     for key in settings:
         for dimension in space.dimensions:
             if f"{key}.".startswith(f"{dimension.path}.") or f"{dimension.path}.".startswith(f"{key}."):
                 raise InputError(f"{key}: is searched ({dimension.path} in {path}), so it cannot be set")
     spec = SweepSpec(
-        name=path.stem,
-        title=str(tree.get("title") or path.stem),
+        name=name,
+        title=read_text(tree, "title", path) or path.stem,
         tree=override(base, settings),
         space=space,
         objectives=_objectives(tree.get("objectives", {HEADLINE: None}), f"{path}: objectives"),
@@ -125,8 +144,8 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
         seeds=read_seeds(tree.get("seeds", [0]), f"{path}: seeds"),
         sampler=read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}: sampler"),
         pruner=read_method(tree.get("pruner", "none"), PRUNERS, f"{path}: pruner"),
-        storage=None if tree.get("storage") is None else str(tree["storage"]),
-        notes=str(tree.get("notes") or ""),
+        storage=read_text(tree, "storage", path) or None,
+        notes=read_text(tree, "notes", path),
     )
     check_methods(spec, str(path))
     place = f"{path}: trials" if trials is None else "--trials"
@@ -134,17 +153,20 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
 
 
 def _trials(value: Any, spec: SweepSpec, where: str) -> int:
-    points = len(spec.space.grid()) if spec.sampler.name == "grid" else None
+    points = spec.space.points() if spec.sampler.name == "grid" else None
     if value is None and points is not None:
         return points
     if type(value) is not int or value < 1:
-        raise InputError(f"{where}: expected a whole number from 1, found {value!r}")
-    return value if points is None else min(value, points)
+        raise InputError(f"{where}: expected a whole number from 1, found {shown(value)}")
+    trials = value if points is None else min(value, points)
+    if trials * len(spec.seeds) > MOST_CELLS:
+        raise InputError(f"{where}: {trials} trials of {len(spec.seeds)} seeds, expected {MOST_CELLS:,} cells at most")
+    return trials
 
 
 def _objectives(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or not value:
-        raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {value!r}")
+        raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
     found = {}
     for name, direction in value.items():
         if name not in QUANTITIES:
@@ -152,7 +174,7 @@ def _objectives(value: Any, where: str) -> dict[str, str]:
             raise InputError(f"{where}: no quantity {name!r}.{nearest(name, list(QUANTITIES))} Choose from {listed}")
         direction = direction or QUANTITIES[name].better
         if direction not in ("lower", "higher"):
-            raise InputError(f"{where}.{name}: expected lower or higher, found {direction!r}")
+            raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")
         found[str(name)] = str(direction)
     return found
 
@@ -161,7 +183,7 @@ def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> M
     """A sampler or pruner, given by name or as `{name, seed, ...}`. Raises InputError with the nearest choice."""
     node = {"name": value} if isinstance(value, str) else value
     if not isinstance(node, Mapping) or "name" not in node:
-        raise InputError(f"{where}: expected {{name, ...}}, found {value!r}")
+        raise InputError(f"{where}: expected {{name, ...}}, found {shown(value)}")
     name = node["name"]
     if not isinstance(name, str) or name not in known:
         listed = ", ".join(known)
@@ -171,12 +193,24 @@ def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> M
         if key not in accepted:
             listed = ", ".join(accepted)
             raise InputError(f"{where}: {name} has no option {key!r}.{nearest(key, accepted)} It takes {listed}")
-        if key not in WORDS and (isinstance(node[key], bool) or not isinstance(node[key], (int, float))):
-            raise InputError(f"{where}.{key}: expected a number, found {node[key]!r}")
-    seed = node.get("seed", 0)
-    if type(seed) is not int or seed < 0:
-        raise InputError(f"{where}.seed: expected a whole number from 0, found {seed!r}")
-    return Method(str(name), {str(k): v for k, v in node.items() if k not in ("name", "seed")}, seed)
+        if key != "name":
+            _check_option(key, node[key], f"{where}.{key}")
+    return Method(name, {k: v for k, v in node.items() if k not in ("name", "seed")}, int(node.get("seed", 0)))
+
+
+def _check_option(name: str, value: Any, where: str) -> None:
+    """Refuses what an option of a sampler or pruner cannot be: Optuna would find some in the middle of a search."""
+    domain = OPTIONS[name]
+    if isinstance(domain[0], str | bool):
+        if value not in domain or type(value) is not type(domain[0]):
+            raise InputError(f"{where}: expected one of {', '.join(map(str, domain))}, found {shown(value)}")
+        return
+    low, high = domain
+    whole = isinstance(low, int)
+    fits = type(value) is int or (isinstance(value, float) and not whole)
+    if not (fits and low <= value <= high):
+        kind = "whole number" if whole else "number"
+        raise InputError(f"{where}: expected a {kind} from {low:,} to {high:,}, found {shown(value)}")
 
 
 def check_methods(spec: SweepSpec, where: str) -> None:

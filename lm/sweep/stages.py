@@ -6,6 +6,7 @@ from typing import Any
 
 from lm.analysis import Results, paired
 from lm.config import InputError, nearest
+from lm.plain import shown
 from lm.sequential import looks, sequential
 from lm.statistics import ALPHA
 from lm.sweep.reading import MOST_SEEDS
@@ -23,11 +24,14 @@ def read_stages(value: Mapping[str, Any], comparisons: int, path: str) -> tuple[
     for key in KEYS:
         number = numbers.get(key)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"{path}.{key}: expected a whole number from 1, found {number!r}")
+            raise InputError(f"{path}.{key}: expected a whole number from 1, found {shown(number)}")
     if numbers["min"] > numbers["max"]:
         raise InputError(f"{path}: min={numbers['min']} is more than max={numbers['max']}")
     if numbers["max"] > MOST_SEEDS:
         raise InputError(f"{path}.max: expected {MOST_SEEDS} seeds at most, found {numbers['max']}")
+    if numbers["stages"] > MOST_SEEDS:
+        found = numbers["stages"]
+        raise InputError(f"{path}.stages: expected {MOST_SEEDS} at most, as every one adds a seed, found {found}")
     return looks(numbers["min"], numbers["max"], numbers["stages"], ALPHA / max(1, comparisons))
 
 
@@ -37,6 +41,6 @@ def settled(results: Results, planned: tuple[int, ...], confirmatory: list[str])
     for arm in confirmatory:
         differences = [x - y for x, y in paired(results, arm, results.headline)]
         differences = [difference for difference in differences if math.isfinite(difference)]
-        look = sequential(differences, planned, planned[-1], ALPHA / len(confirmatory))
+        look = sequential(differences, planned, planned[-1], ALPHA / (len(confirmatory) * len(results.judged)))
         found[arm] = look is not None and look.rejected
     return found

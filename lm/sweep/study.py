@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import optuna
@@ -16,8 +15,10 @@ from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Way
 from optuna.trial import TrialState
+from sqlalchemy import make_url
 
-from lm.config import InputError, differences, nearest
+from lm.config import InputError, differences, nearest, require_place
+from lm.plain import shown
 from lm.sweep.spec import SweepSpec
 
 SPENT = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -39,13 +40,30 @@ def journal(spec: SweepSpec, folder: Path) -> Path | None:
     if "://" not in spec.storage:
         return Path(spec.storage)
     known = ("sqlite", "postgresql", "mysql")
-    scheme = urlsplit(spec.storage).scheme.split("+")[0]
+    scheme = spec.storage.partition("://")[0].partition("+")[0]
     if scheme not in known:
         raise InputError(
             f"storage: no kind {scheme!r}.{nearest(scheme, known)} "
             f"Give a URL of {', '.join(known)}, or the path of a journal file"
         )
     return None
+
+
+def check_storage(spec: SweepSpec, folder: Path) -> None:
+    """Refuses a storage that cannot be opened; nothing is made or opened. Raises InputError."""
+    path = journal(spec, folder)
+    if path is not None:
+        require_place(path, "storage" if spec.storage else "--out")
+        return
+    try:
+        url = make_url(str(spec.storage))
+        url.get_dialect().import_dbapi()
+    except ImportError as error:
+        raise InputError(f"storage: {shown(spec.storage)}: its driver is not installed: {error}") from None
+    except Exception as error:  # SQLAlchemy's own, and what its parsing of numbers raises
+        raise InputError(f"storage: {shown(spec.storage)}: no URL of a database: {error}") from None
+    if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
+        require_place(Path(str(url.database)), "storage")
 
 
 def repair(path: Path) -> int:
@@ -56,7 +74,7 @@ def repair(path: Path) -> int:
     Raises:
         InputError: where an unreadable line is followed by readable ones, which must not be thrown away.
     """
-    content = path.read_bytes() if path.exists() else b""
+    content = path.read_bytes() if path.is_file() else b""
     good = 0
     for number, line in enumerate(content.splitlines(keepends=True), 1):
         try:
@@ -130,7 +148,7 @@ def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePrun
     if not isinstance(every, int) or not settings["limit_val_batches"]:
         raise InputError(
             "pruner: trials are judged by validations in training; "
-            f"set trainer.val_check_interval to a number of batches, found {every!r}"
+            f"set trainer.val_check_interval to a number of batches, found {shown(every)}"
         )
     with _blame("pruner"):
         if name == "median":

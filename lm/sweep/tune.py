@@ -5,15 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.cell import Run
-from lm.components import resolve
 from lm.config import InputError, override
 from lm.results import FORMAT, Store, to_json, write_atomic
 from lm.sweep.experiment import Experiment
 from lm.sweep.run import default_workers
-from lm.sweep.search import Job, best_changes, run_searches
-from lm.sweep.space import check_space
-from lm.sweep.study import pruner, sampler
+from lm.sweep.search import Job, best_changes, check_search, run_searches
 
 FOLDER = "tune"
 MOST_TRIALS = 10_000
@@ -48,19 +44,16 @@ def tune(experiment: Experiment, store: Store, workers: int | None, checkpoint_s
     return interrupted
 
 
-def check_tuning(experiment: Experiment) -> None:
+def check_tuning(experiment: Experiment, out: Path) -> None:
     """Finds what is wrong with the search of any arm before anything is trained. Raises InputError."""
+    folder = out / experiment.name / FOLDER
     tuning = experiment.tuning
     assert tuning is not None
     if tuning.trials > MOST_TRIALS:
         raise InputError(f"tune.trials: expected at most {MOST_TRIALS}, found {tuning.trials}")
     for arm, changes in experiment.arms.items():
         spec = tuning.spec(arm, experiment.title, override(experiment.tree, changes))
-        check_space(spec.space, spec.tree, Run)
-        if spec.sampler.name == "grid":
-            spec.space.grid()
-        sampler(spec, 0, parallel=False)
-        pruner(spec, resolve(spec.tree, Run)["trainer"])
+        check_search(spec, folder / arm)
 
 
 def _winner(job: Job) -> Winner:

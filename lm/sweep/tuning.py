@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm.config import InputError, Tree, nearest
+from lm.plain import shown
 from lm.results import describe
 from lm.sweep.reading import read_seeds
 from lm.sweep.space import Space, read_space
@@ -49,7 +50,7 @@ def read_tuning(tree: Any, metric: str, confirmation: Sequence[int], path: str) 
         InputError: naming `path`.
     """
     if not isinstance(tree, Mapping):
-        raise InputError(f"{path}: expected a mapping with space and trials, found {tree!r}")
+        raise InputError(f"{path}: expected a mapping with space and trials, found {shown(tree)}")
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
@@ -59,7 +60,7 @@ def read_tuning(tree: Any, metric: str, confirmation: Sequence[int], path: str) 
     if describe(metric).better is None:
         raise InputError(f"{path}: arms are judged by {metric}, of which neither more nor less is better")
     if type(tree["trials"]) is not int or tree["trials"] < 1:
-        raise InputError(f"{path}.trials: expected a whole number from 1, found {tree['trials']!r}")
+        raise InputError(f"{path}.trials: expected a whole number from 1, found {shown(tree['trials'])}")
     seeds = read_seeds(tree.get("seeds", SEEDS), f"{path}.seeds")
     if shared := sorted(set(seeds) & set(confirmation)):
         raise InputError(

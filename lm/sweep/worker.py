@@ -5,6 +5,6 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    from lm.trainer import Execution, train
+    from lm.trainer import Execution, assist
 
-    train(Path(sys.argv[1]), lambda step, steps, loss: None, Execution(**json.loads(sys.argv[2])))
+    assist(Path(sys.argv[1]), Execution(**json.loads(sys.argv[2])))

@@ -179,9 +179,10 @@ def test_a_path_that_looks_like_a_glob_names_its_file(tmp_path: Path) -> None:
 # refusing
 
 
-def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
-    right, wrong = written(tmp_path / "input.txt", TEXT), str(tmp_path / "inptu.txt")
-    assert refusal(wrong) == f"data.corpus.path: no file matches {wrong!r}. Did you mean {right}?"
+def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "input.txt", TEXT)
+    monkeypatch.chdir(tmp_path)
+    assert refusal("inptu.txt") == "data.corpus.path: no file matches 'inptu.txt'. Did you mean input.txt?"
     assert refusal(str(tmp_path / "no" / "such" / "*.txt")).startswith("data.corpus.path: no file matches")
 
 

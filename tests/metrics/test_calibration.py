@@ -14,7 +14,7 @@ from lm.metrics.calibration import (
     bin_of,
     calibration_floor,
     classwise_calibration_error,
-    debiased_calibration_error,
+    corrected_calibration_error,
     expected_calibration_error,
     fine_bin_of,
     maximum_calibration_error,
@@ -52,38 +52,45 @@ def test_mce_is_the_largest_gap_of_a_bin_that_holds_tokens() -> None:
     assert maximum_calibration_error(COUNT_M, CONFIDENCE_M, CORRECT_M) == pytest.approx(expected, rel=1e-13)
 
 
-def test_debiasing_subtracts_what_scipys_folded_normal_adds() -> None:
-    filled = COUNT_M > 0
-    count, confidence, correct = (x[filled].numpy() for x in (COUNT_M, CONFIDENCE_M, CORRECT_M))
-    accuracy = correct / count
-    gap, spread = np.abs(correct - confidence) / count, np.sqrt(accuracy * (1 - accuracy) / count)
-    noisy = spread > 0  # the last bin, of one token, is right for certain as far as the estimate goes
-    inflation = np.zeros_like(gap)
-    inflation[noisy] = stats.foldnorm.mean(gap[noisy] / spread[noisy], scale=spread[noisy]) - gap[noisy]
-    assert (inflation[noisy] > 0).all()
-    expected = ((gap - inflation) * count).sum() / count.sum()
-    assert debiased_calibration_error(COUNT_M, CONFIDENCE_M, CORRECT_M) == pytest.approx(expected, rel=1e-12)
+SHARES_M = np.array([1, 80, 110, 120, 100, 80, 65, 55, 45, 45, 35, 40, 65, 45, 114]) / 1000
+"""Of the tokens in each bin, as a small language model has them."""
 
 
-def test_debiasing_takes_most_of_the_inflation_away() -> None:
-    """Models with a known calibration error, one of them 0, sampled many times."""
+def corrected(tokens: int, odds_ratio: float, samples: int = 400) -> tuple[float, float, float]:
+    """Mean corrected error of samples whose odds of being right are a multiple of those of the confidence; the true
+    error; and the mean floor."""
     random = np.random.default_rng(0)
-    chance_m, count = np.linspace(0.1, 0.9, 15), 60
-    for true_gap, left in ((0.0, 0.6), (0.03, 0.4)):
-        found = []
-        for _ in range(400):
-            correct_m = torch.from_numpy(random.binomial(count, chance_m).astype(float))
-            confidence_m = torch.from_numpy(count * (chance_m + true_gap))
-            sums = (torch.full((15,), float(count), dtype=torch.float64), confidence_m, correct_m)
-            found.append((expected_calibration_error(*sums), debiased_calibration_error(*sums)))
-        plain, debiased = np.mean(found, axis=0) - true_gap
-        assert plain > 0.01
-        assert abs(debiased) < left * plain
+    odds_m = (centre_m := (np.arange(15) + 0.5) / 15) / (1 - centre_m) * odds_ratio
+    chance_m = odds_m / (1 + odds_m)
+    found = []
+    for count_m in random.multinomial(tokens, SHARES_M, size=samples):
+        correct_m = random.binomial(count_m, chance_m)
+        count, confidence, correct = (torch.from_numpy(x * 1.0) for x in (count_m, count_m * centre_m, correct_m))
+        error = expected_calibration_error(count, confidence, correct)
+        floor = calibration_floor(count, confidence, confidence * (1 - torch.from_numpy(centre_m)))
+        found.append((corrected_calibration_error(error, floor), floor))
+    mean, floor = np.mean(found, axis=0)
+    return float(mean), float((SHARES_M * np.abs(chance_m - centre_m)).sum()), float(floor)
 
 
-def test_debiasing_never_goes_below_zero() -> None:
-    count_m = torch.full((15,), 100.0, dtype=torch.float64)
-    assert debiased_calibration_error(count_m, count_m / 2, count_m / 2) == 0.0
+@pytest.mark.parametrize(("tokens", "left"), [(500, 0.015), (1500, 0.008), (10_000, 0.003)])
+def test_a_calibrated_model_keeps_a_quarter_of_its_floor_when_noise_is_taken_off(tokens: int, left: float) -> None:
+    found, _, floor = corrected(tokens, 1.0)
+    assert found == pytest.approx(left, abs=2e-3)
+    assert 0.2 < found / floor < 0.34
+
+
+@pytest.mark.parametrize("tokens", [500, 1500, 10_000])
+@pytest.mark.parametrize("odds_ratio", [0.5, 1.25])
+def test_little_bias_is_left_of_an_error_whose_noise_is_taken_off(tokens: int, odds_ratio: float) -> None:
+    found, true, floor = corrected(tokens, odds_ratio)
+    assert -0.25 * floor < found - true < 0.15 * floor
+
+
+def test_where_the_error_is_below_the_floor_nothing_is_left_of_it() -> None:
+    assert corrected_calibration_error(0.02, 0.03) == 0.0
+    assert corrected_calibration_error(0.05, 0.03) == pytest.approx(0.04, rel=1e-12)
+    assert corrected_calibration_error(0.3, 0.003) == pytest.approx(0.3, rel=1e-4)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 50, 3000, 10**6])
@@ -183,7 +190,7 @@ def test_nothing_measured_is_not_a_number() -> None:
     none = torch.zeros(15, dtype=torch.float64)
     assert math.isnan(expected_calibration_error(none, none, none))
     assert math.isnan(maximum_calibration_error(none, none, none))
-    assert math.isnan(debiased_calibration_error(none, none, none))
+    assert math.isnan(corrected_calibration_error(math.nan, math.nan))
     assert math.isnan(calibration_floor(none, none, none))
     assert math.isnan(adaptive_calibration_error(none, none, none))
     assert math.isnan(classwise_calibration_error(none[None], 0))

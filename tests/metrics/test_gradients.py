@@ -12,7 +12,17 @@ from torch.nn.utils import clip_grad_norm_
 from lm.cell import Run
 from lm.components import build, resolve
 from lm.config import load_yaml
-from lm.metrics.gradients import Groups, gradient_norm, parameter_kinds, parameters_by_part
+from lm.metrics.gradients import Groups, gradient_norm, largest_gradient, parameter_kinds, parameters_by_part
+
+MATRICES = {
+    "query": "attention.query",
+    "key": "attention.key",
+    "value": "attention.value",
+    "attention_output": "attention.output",
+    "mlp_in": "mlp.up",
+    "mlp_out": "mlp.down",
+}
+"""Kinds of matrices, and where in a block each is."""
 
 
 class Parts(nn.Module):
@@ -115,12 +125,56 @@ def test_groups_are_sums_over_their_parameters(make: type[nn.Module]) -> None:
     groups, kinds = Groups(model), parameter_kinds(model)
     found = groups.summed(groups.gradients())
     for part, members in parameters_by_part(model).items():
-        assert found[part] == pytest.approx(float(gradient_norm(members)), rel=1e-12)
-        for kind in {kinds[p] for p in members} - {part}:
+        name = f"{part}.all" if part in ("embedding", "head") else part
+        assert found[name] == pytest.approx(float(gradient_norm(members)), rel=1e-12)
+        for kind in {kinds[p] for p in members}:
             alike = [p for p in members if kinds[p] == kind]
             assert found[f"{part}.{kind}"] == pytest.approx(float(gradient_norm(alike)), rel=1e-12)
     everything = float(groups.gradients().sum().sqrt())
     assert everything == pytest.approx(float(gradient_norm(model.parameters())), rel=1e-12)
+
+
+def test_every_name_of_an_untied_model_is_the_norm_of_what_it_names() -> None:
+    """The part `embedding` holds the matrix of that name and the head."""
+    model = with_gradients(decoder({"embedding": {"tied": False}, "position": "Learned"}).double())
+    groups, named = Groups(model), dict(model.named_parameters())
+    assert all(parameter.grad is not None for parameter in named.values())
+    norm = {name: float(parameter.grad.norm()) for name, parameter in named.items()}
+    tokens, head, table = (norm[f"{name}.weight"] for name in ("embedding.tokens", "embedding.head", "position.table"))
+    found = groups.summed(groups.gradients())
+    expected = {
+        "embedding": tokens,
+        "head": head,
+        "embedding.all": math.hypot(tokens, head),
+        "embedding.embedding": tokens,
+        "embedding.head": head,
+        **dict.fromkeys(("position", "position.all", "position.position"), table),
+        "final_norm.norm": norm["final_norm.weight"],
+        "final_norm.bias": norm["final_norm.bias"],
+        "final_norm": math.hypot(norm["final_norm.weight"], norm["final_norm.bias"]),
+    }
+    for layer in range(2):
+        block = f"blocks.{layer}"
+        expected[block] = math.hypot(*(norm[name] for name in norm if name.startswith(f"{block}.")))
+        for kind, place in MATRICES.items():
+            expected[f"{block}.{kind}"] = norm[f"{block}.{place}.weight"]
+        for kind, ending in (("norm", "norm.weight"), ("bias", ".bias")):
+            expected[f"{block}.{kind}"] = math.hypot(
+                *(norm[name] for name in norm if name.startswith(block) and name.endswith(ending))
+            )
+    for kind in (*MATRICES, "norm", "bias"):
+        parts = ("blocks.0", "blocks.1", "final_norm")
+        expected[kind] = math.hypot(*(expected[f"{part}.{kind}"] for part in parts if f"{part}.{kind}" in expected))
+    assert found.keys() == expected.keys()
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert groups.by_layer(groups.gradients())["embedding"] == pytest.approx([tokens], rel=1e-12)
+
+
+def test_the_largest_gradient_is_the_largest_entry_of_all() -> None:
+    model = with_gradients(Parts().double())
+    expected = max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)
+    assert float(largest_gradient(model.parameters())) == expected
+    assert float(largest_gradient([])) == 0.0
 
 
 def test_layers_come_in_order_and_one_kind_a_list() -> None:

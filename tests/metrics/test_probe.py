@@ -113,11 +113,11 @@ def test_collapse_is_flagged_and_health_is_not() -> None:
     healthy = Inside(entropy=[[0.5, 0.05]], largest_logit=[[3.0, 40.0]], first_share=[[0.1, 0.2]])
     assert healthy.flags() == []
     sharp = Inside(
-        entropy=[[0.5, 0.6], [0.02, 0.1]], largest_logit=[[3.0, 4.0], [2e4, 1.0]], first_share=[[0.1], [0.2]]
+        entropy=[[0.5, 0.6], [0.02, 0.04]], largest_logit=[[3.0, 4.0], [2e4, 1.0]], first_share=[[0.1], [0.2]]
     )
     assert sharp.flags() == [
-        "attention of layer 1 collapsed: mean entropy 0.060 ln n, under 0.1",
-        "attention logit of layer 1 at 2e+04, over 1e+04",
+        "attention of layer 2 of 2 collapsed: entropy of every head at most 0.040 ln n, under 0.05",
+        "attention logit of layer 2 of 2 at 2e+04, over 1e+04",
     ]
     assert Inside(entropy=[[0.5]], largest_logit=[[math.nan]], first_share=[[0.0]]).flags() != []
 

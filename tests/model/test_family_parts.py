@@ -1,5 +1,6 @@
 """Feed-forward layers, residuals, norms, initial values and rotations against an independent form of each."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lm.model.block import Arrangement, PreNorm, ReZero, Sandwich, ScaledResidual
-from lm.model.initial import QueryKeyLinear, ResidualLinear
+from lm.model.initial import FanIn, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
 from lm.model.norm import LayerNorm, NoNorm
 from lm.model.rope import Rope, RopeNTK
@@ -130,6 +131,27 @@ def test_xavier_has_the_variance_of_both_sides(query_key: float, scale_residual:
             kinds.add(type(module))
     assert kinds == {nn.Linear, QueryKeyLinear, ResidualLinear}
     assert model.embedding.tokens.weight.std().item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_fan_in_keeps_the_variance_of_what_a_map_is_given() -> None:
+    changes = {"width": 128, "layers": 3, "embedding.tied": False, "embedding.scaled": True, "position": "Learned"}
+    options = {"gain": 1.5, "position": 0.3, "query_key": 0.5}
+    model = decoder({**changes, "initializer": {"class_path": "FanIn", "init_args": options}}, vocabulary=257)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            expected = 1.5 * module.in_features**-0.5
+            expected *= 0.5 if isinstance(module, QueryKeyLinear) else 1
+            expected *= 6**-0.5 if isinstance(module, ResidualLinear) else 1
+            assert module.weight.std().item() == pytest.approx(expected, rel=0.05), name
+    assert model.position.table.weight.std().item() == pytest.approx(0.3, rel=0.05)
+    entering = model.embedding(torch.arange(257))
+    assert entering.std().item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("options", [{"gain": 0.0}, {"gain": math.inf}, {"position": -1.0}, {"query_key": 0.0}])
+def test_a_size_that_draws_nothing_usable_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))}=.* above 0"):
+        FanIn(**options)
 
 
 def test_queries_and_keys_may_have_a_variance_of_their_own() -> None:

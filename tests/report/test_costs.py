@@ -20,7 +20,8 @@ def change(**by: float) -> Callable[[str, int, dict[str, Any]], None]:
         record["steps"] = 100
         for name, factor in by.items() if arm == "arm" else ():
             holder = record if name == "steps" else record["cost"]
-            holder[name] *= factor
+            scaled = holder[name] * factor
+            holder[name] = int(scaled) if name == "steps" else scaled
 
     return altered
 

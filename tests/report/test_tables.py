@@ -89,7 +89,8 @@ def test_a_number_has_its_decimals(value: float, digits: int, text: str) -> None
 
 
 def row_of(**values: Any) -> Any:
-    given = {"metric": "nll", "mean": 1.5, "sd": 0.25, "difference": -0.125, "low": -0.25, "high": 0.0625, **values}
+    given = {"metric": "nll", "mean": 1.5, "sd": 0.25, "difference": -0.125, "low": -0.25, "high": 0.0625}
+    given = {**given, "interval": "joint", **values}
     (found,) = pd.DataFrame([given]).itertuples()
     return found
 
@@ -101,13 +102,14 @@ def test_a_mean_has_its_spread_where_there_is_one() -> None:
 
 
 def test_a_difference_has_its_sign_and_its_interval() -> None:
-    assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625]"
+    assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625] joint"
+    assert difference(row_of(), labelled=False) == "-0.1250 [-0.2500, +0.0625]"
+    assert difference(row_of(low=-math.inf, high=math.inf), labelled=False) == "-0.1250 [-∞, +∞]"
     assert difference(row_of(low=math.nan, high=math.nan)) == "-0.1250"
     assert difference(row_of(difference=math.nan)) == "-"
-    assert difference(row_of(difference=-1e-17, low=-1e-9, high=-0.0)) == "+0.0000 [+0.0000, +0.0000]"
-    assert (
-        difference(row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0)) == "+1,234 [+1, +2,500]"
-    )
+    tokens = row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0, interval="plain")
+    assert difference(tokens) == "+1,234 [+1, +2,500] plain"
+    assert difference(row_of(difference=-1e-17, low=-1e-9, high=-0.0), False) == "+0.0000 [+0.0000, +0.0000]"
 
 
 def test_negative_zero_is_zero_in_a_csv_file() -> None:
@@ -130,23 +132,24 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
         "arm",
         "n",
         heading(HEADLINE),
-        "difference [95 % interval]",
+        "difference [joint 95 % interval]",
         "verdict",
+        "health",
         "steps to the baseline's loss",
         *map(heading, SHOWN[1:]),  # nobody measured the perplexity
     ]
     assert [row[:5] for row in rows] == [
         ["base", "6", "2.0333 ± 0.1080", "-", "baseline"],
-        ["better", "6", "1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "6 seeds cannot reach significance (7 could)"],
+        ["better", "6", "1.7683 ± 0.1048", "-0.2650 [-∞, +∞]", "6 seeds cannot reach significance (7 could)"],
         [
             "mixed",
             "3, 1 diverged, 1 failed, 1 missing",
             "1.9833 ± 0.1041",
-            "+0.0333 [-0.1564, +0.2231]",
+            "+0.0333 [-∞, +∞]",
             "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 1 diverged, 1 failed)",
         ],
     ]
-    assert rows[0][5:] == ["1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
+    assert rows[0][5:] == ["healthy", "1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
 
 
 def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
@@ -161,9 +164,9 @@ def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeEx
         "better",
         "6",
         "1.7683 ± 0.1048",
-        "-0.2650 [-0.2967, -0.2333]",
+        "-0.2650 [-0.3000, -0.2200] joint",
         "-7.39 [-14.13, -3.51]",
-        "0.0487",
+        "0.0543",
         "0.0312",
         "better",
     ] in rows
@@ -216,7 +219,7 @@ def bold(text: str) -> list[str]:
 def test_bold_is_what_a_test_found_significant_and_nothing_else(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     table = compare(load(folder))
-    assert (table[table.metric == HEADLINE].p_holm <= ALPHA).tolist() == [False, True]
+    assert (table[table.metric == HEADLINE].p_adjusted <= ALPHA).tolist() == [False, True]
     assert bold(page(folder)) == ["better"]
     assert bold(page(experiment({"base": BASE, "mixed": MIXED}))) == []
     assert (
@@ -294,7 +297,7 @@ def test_too_few_seeds_are_told_of_with_the_number_that_would_do(experiment: Mak
     results = load(experiment({"base": BASE, "arm": MIXED}))
     told = " ".join(notes(results, compare(results)))
     assert "cannot reach significance" not in told
-    assert "Holm-adjusted over 1 comparison for each metric" in told
+    assert "Verdicts come from exact sign-flip tests of the mean at 0.05." in told
 
 
 def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExperiment) -> None:
@@ -324,12 +327,13 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
     shown = [name for name in SHOWN[1:] if name != "bits_per_byte"]
     assert header[2:] == [
         heading("bits_per_byte"),
-        "difference [95 % interval]",
+        "difference [joint 95 % interval]",
         "verdict",
+        "health",
         heading("nll"),
         *map(heading, shown),
     ]
-    assert rows[1][2:6] == ["1.7683 ± 0.1048", "-0.2650 [-0.2967, -0.2333]", "better", "2.0417"]
+    assert rows[1][2:7] == ["1.7683 ± 0.1048", "-0.2650 [-0.3000, -0.2200]", "better", "healthy", "2.0417"]
     assert bold(page(folder)) == ["arm"]
     told = notes(load(folder), compare(load(folder)))
     assert [line for line in told if line.startswith("Arms differ in tokenizer: NLL, perplexity")]
@@ -352,9 +356,38 @@ def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExper
     results = load(folder)
     told = " ".join(notes(results, compare(results)))
     assert "Exploratory, to be confirmed with other seeds: more." in told
-    assert "Verdicts of better come from exact sign-flip tests at 0.05, Holm-adjusted over 1 comparison" in told
+    assert "Verdicts of better come from exact sign-flip tests of the mean at 0.05." in told
     assert bold(page(folder)) == ["better"]
     assert tables(page(folder))[0][3][4] == "exploratory: lower, q = 0.031"
+
+
+def test_each_interval_says_what_it_is_where_there_are_several(experiment: MakeExperiment) -> None:
+    cells = {"base": BASE, "better": BETTER, "more": BETTER}
+    (header, *rows), *_ = tables(page(experiment(cells, confirmatory=["better"])))
+    assert header[3] == "difference [95 % interval]"
+    assert [row[3].split()[-1] for row in rows] == ["-", "joint", "plain"]
+    assert tables(page(experiment(cells, confirmatory=[])))[0][0][3] == "difference [plain 95 % interval]"
+    given = {"looks": [6], "maximum": 6}
+    assert tables(page(experiment(cells, adaptive=given)))[0][0][3] == "difference [repeated 95 % interval]"
+
+
+def test_which_quantities_are_judged_is_said_and_that_they_share_alpha(experiment: MakeExperiment) -> None:
+    base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
+    results = load(experiment({"base": base, "better": better}, secondary=["accuracy"], margin={"nll": 0.02}))
+    told = " ".join(notes(results, compare(results)))
+    assert "Judged: validation NLL, and beside it accuracy. Every other quantity has its plain interval" in told
+    assert "of the mean, each at 0.025 (Bonferroni: 2 comparisons)" in told
+    assert "together they hold at 95 %" in told
+    assert "Equivalent: the median difference over seeds" in told
+
+
+def test_a_quantity_that_is_not_judged_is_a_dash_and_never_bold(experiment: MakeExperiment) -> None:
+    text = page(experiment({"base": BASE, "better": BETTER}))
+    header, *rows = tables(text)[-1]
+    assert {row[-1] for row in rows if row[1] == "better" and not row[0].startswith("validation NLL")} == {"-"}
+    assert {row[-2] for row in rows if row[1] == "better" and not row[0].startswith("validation NLL")} == {"-"}
+    assert header[-1] == "verdict"
+    assert text.count("**") == 2
 
 
 def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperiment) -> None:

@@ -75,7 +75,7 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
         ({"seeds": [0.5]}, "found [0.5]"),
         ({"seeds": True}, "found True"),
         ({"arms": ["post"]}, "expected a mapping"),
-        ({"arms": {"post": {}, "../up": {}}}, "arm '../up'"),
+        ({"arms": {"post": {}, "../up": {}}}, "'../up' cannot name a file"),
         ({"arms": {"post": {"seed": 3}}}, "seeds belong to the experiment"),
         ({"arms": {"post": {"model.blok": "PreNorm"}}}, "arm post: model.blok: ... Did you mean block?"),
         ({"arms": {"post": {"model.block": "PreNrom"}}}, "arm post: model.block: ... Did you mean PreNorm?"),

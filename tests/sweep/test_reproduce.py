@@ -1,6 +1,7 @@
 """`lm reproduce` runs the experiments that carry claims, and answers each in one table."""
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 import yaml
 from helpers import RUN
 
+from lm.claims import KINDS
 from lm.cli import main
 from lm.config import InputError
+from lm.statistics import ALPHA, holm, seeds_needed, smallest_p
+from lm.sweep.experiment import load_experiment
 from lm.sweep.reproduce import find_experiments
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -17,14 +21,15 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 def write(folder: Path, name: str, **keys: Any) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "run.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 3}}))
+    (folder / "run.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 6}}))
     arms = {"layer": {"model.norm": "LayerNorm"}, "rms": {"model.norm": "RMSNorm"}}
-    tree = {"base": "run.yaml", "baseline": "layer", "seeds": [0], "arms": arms, "confirmatory": False, **keys}
+    tree = {"base": "run.yaml", "baseline": "layer", "seeds": [0, 1], "arms": arms, "confirmatory": False, **keys}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(tree))
 
 
 FEWER = {
     "claim": "RMSNorm has fewer parameters",
+    "kind": "identity",
     "metric": "parameters",
     "relation": "less",
     "arm": "rms",
@@ -45,25 +50,41 @@ def test_the_projects_own_claims_can_be_read() -> None:
     assert {"gradient_depth", "attention_entropy", "extrapolation", "glu", "norm_type", "label_smoothing"} <= names
 
 
+def test_the_projects_own_claims_are_of_three_kinds_and_have_the_seeds_to_be_decided() -> None:
+    kinds: Counter[str] = Counter()
+    for path in find_experiments(EXPERIMENTS, []):
+        experiment = load_experiment(path, {})
+        seeds = len(experiment.seeds)
+        tested = [one for one in experiment.claims if not one.exact and one.tier in ("", "C")]
+        for kind in KINDS:
+            of_mean = [one.relation in ("less", "greater") for one in tested if one.kind == kind]
+            best = holm([smallest_p(seeds) / (1 if mean else 2) for mean in of_mean])
+            assert max(best, default=0.0) <= ALPHA, f"{path.stem}: {kind}"
+        assert not tested or seeds >= seeds_needed(1)
+        kinds.update(claim.kind for claim in experiment.claims)
+    assert kinds == {"published": 23, "ours": 14, "identity": 7}
+
+
 @pytest.mark.slow
 def test_claims_are_answered_and_what_cannot_run_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    more = {**FEWER, "claim": "RMSNorm has more parameters", "relation": "greater"}
+    more = {**FEWER, "claim": "RMSNorm has more parameters", "relation": "greater", "kind": "ours"}
     large = {**FEWER, "claim": "only of the large size", "tier": "G"}
     write(tmp_path / "experiments", "sound", claims=[FEWER, more, large])
     common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
     write(tmp_path / "experiments", "textless", claims=[FEWER], common=common)
     assert main(["reproduce", "--workers", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "2 claims, each judged by itself at 5 %: 1 reproduced, 1 not reproduced, 0 inconclusive." in printed
+    assert "identity: 1 claim: 1 reproduced." in printed
+    assert "ours: 1 claim: 1 not reproduced." in printed
     assert "textless was not run: arm layer: data.corpus.path: no file matches 'nowhere.txt'" in printed
     with (tmp_path / "results" / "reproduce.C" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["experiment"], row["verdict"]) for row in rows] == [
-        ("sound", "reproduced"),
-        ("sound", "not reproduced"),
+    assert [(row["experiment"], row["kind"], row["verdict"]) for row in rows] == [
+        ("sound", "identity", "reproduced"),
+        ("sound", "ours", "not reproduced"),
     ]
     page = (tmp_path / "results" / "reproduce.C" / "table.md").read_text()
     assert "Made by `lm reproduce --tier C`." in page

@@ -101,6 +101,39 @@ def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path
     assert not list(out.glob("cells/.*.work"))
 
 
+def processes(marker: str, words: str) -> list[int]:
+    """Processes of ours whose command line holds `words`."""
+    lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in mine(marker)}
+    return [pid for pid, line in lines.items() if line.is_file() and words in line.read_text(errors="replace")]
+
+
+def test_a_killed_fork_server_changes_nothing(tmp_path: Path, ablate: Ablate) -> None:
+    spec = write(tmp_path)
+    whole = ablate(spec, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
+    environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
+    process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(out.glob("cells/.*.work/last.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for pid in processes(marker, "forkserver"):
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(process.pid):
+            os.kill(pid, signal.SIGKILL)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    assert "Traceback" not in error
+    assert measured(out) == measured(tmp_path / "whole")
+    assert not list(out.glob("cells/.*.work"))
+    tables = [(folder / "small/table.md").read_text() for folder in (out, tmp_path / "whole")]
+    assert [verdicts(table) for table in tables] == [verdicts(tables[1])] * 2
+
+
+def verdicts(table: str) -> list[str]:
+    """The lines of a report that do not depend on how long anything took."""
+    return [line for line in table.splitlines() if "NLL" in line or "failed" in line]
+
+
 def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(tmp_path: Path, ablate: Ablate) -> None:
     spec = write(tmp_path)
     assert ablate(spec, tmp_path / "out").returncode == 0

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 SPACE: dict[str, Any] = {
     "optim.lr": {"low": "1e-4", "high": 0.1, "log": True},
+    "model.width": {"choices": [16, 24]},
     "model.heads": {"choices": [1, 2, 3]},
     "model.position": {
         "choices": ["Alibi", {"class_path": "Rope", "space": {"base": {"low": 100, "high": "1e5", "log": True}}}]
@@ -88,7 +89,8 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
     assert len(states) == 12
     assert set(states) == {"complete", "pruned", "failed"}
     for trial in found["study"]:
-        assert (trial["state"] == "failed") == (trial["params"]["model.heads"] == "3")
+        unfit = trial["params"]["model.heads"] == "3" and trial["params"]["model.width"] == "16"
+        assert (trial["state"] == "failed") == unfit
         if trial["state"] == "failed":
             assert trial["reason"] == "model: heads=3 must divide width=16"
             assert f"trial {trial['number']}: failed: model: heads=3 must divide width=16" in done.stderr

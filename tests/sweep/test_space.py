@@ -13,7 +13,8 @@ from helpers import RUN
 from lm.cell import Run
 from lm.components import resolve
 from lm.config import InputError, override
-from lm.sweep.space import check_space, read_space
+from lm.sweep.fitting import check_space
+from lm.sweep.space import read_space
 from lm.sweep.spec import load_sweep
 
 SPACE: dict[str, Any] = {
@@ -165,13 +166,13 @@ def test_an_endless_range_is_no_grid() -> None:
 )
 def test_misspelt_paths_and_names_are_found_before_anything_is_trained(space: Any, words: list[str]) -> None:
     with pytest.raises(InputError) as error:
-        check_space(read_space(space, "space"), RUN, Run)
+        check_space(read_space(space, "space"), RUN)
     for word in words:
         assert word in str(error.value)
 
 
 def test_a_right_space_is_found_right() -> None:
-    check_space(read_space(SPACE, "space"), RUN, Run)
+    check_space(read_space(SPACE, "space"), RUN)
 
 
 # sweep files ---------------------------------------------------------------------------------------------------------
@@ -251,4 +252,4 @@ def test_what_is_searched_cannot_be_set(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("sweeps/*.yaml")), ids=lambda path: path.stem)
 def test_the_sweeps_of_this_repository_can_be_read_and_searched(path: Path) -> None:
     spec = load_sweep(path, {})
-    check_space(spec.space, spec.tree, Run)
+    check_space(spec.space, spec.tree)

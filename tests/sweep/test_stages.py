@@ -98,6 +98,21 @@ def test_seeds_that_cannot_bear_out_the_comparisons_are_refused(tmp_path: Path) 
     check_power(load_experiment(write(tmp_path, arms=arms, confirmatory=["slow"]), {}))
 
 
+def test_quantities_declared_beside_the_headline_take_more_seeds(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, secondary=["accuracy", "ece"]), {})
+    assert experiment.inference.comparisons == 3
+    with pytest.raises(InputError, match=r"6 seeds cannot reach significance in 3 comparisons \(7 could\)"):
+        check_power(experiment)
+    staged = load_experiment(write(tmp_path, secondary=["accuracy"], seeds={"min": 6, "max": 24, "stages": 3}), {})
+    assert staged.inference.looks == looks(6, 24, 3, 0.025)
+
+
+def test_what_is_declared_is_in_the_manifest(tmp_path: Path) -> None:
+    plan = make_plan(load_experiment(write(tmp_path, secondary=["accuracy"], seeds=8), {}))
+    found = json.loads((write_manifest(plan, Store(tmp_path)) / "experiment.json").read_text())
+    assert (found["metric"], found["secondary"]) == ("nll", ["accuracy"])
+
+
 def test_a_refused_experiment_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ablate", str(write(tmp_path, seeds=2)), "--out", str(tmp_path / "out")]) == 2
     assert "go on with --underpowered" in capsys.readouterr().err
@@ -164,10 +179,15 @@ def test_a_step_is_timed_once(tmp_path: Path) -> None:
         ({"seeds": 10**12}, "expected 1000 seeds at most"),
         ({"seeds": {"min": 6, "max": 10**9}}, "seeds.max: expected 1000 seeds at most"),
         ({"confirmatory": ["slow", "slow"]}, "an arm is given twice"),
+        ({"secondary": "accuracy"}, "secondary: expected a list"),
+        ({"secondary": ["acuracy"]}, "secondary: no quantity 'acuracy'. Did you mean accuracy"),
+        ({"secondary": ["nll"]}, "secondary: a quantity is given twice in nll, nll"),
+        ({"margin": {"accuracy": 0.1}}, "margin.accuracy: is not judged, nll is; name it in metric or secondary"),
+        ({"seeds": {"min": 6, "max": 12}, "claims": [{}]}, "seeds: stages end where differences are found"),
         ({"declared": {"slow": 3}}, "declared.slow: expected a list"),
         ({"metric": "nll@x"}, "no quantity 'nll@x'"),
         ({"margin": {"nl": 0.1}}, "margin: no quantity 'nl'"),
-        ({"margin": {"nll": float("inf")}}, "margin.nll: expected a number above 0"),
+        ({"margin": {"nll": float("inf")}}, "margin.nll: expected a finite number, found inf"),
         ({"tiers": {"G": {"common": [1]}}}, "tiers.G.common: expected a mapping"),
     ],
 )

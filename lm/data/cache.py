@@ -1,0 +1,184 @@
+"""The cache of prepared text: entries are made once, never changed, looked at before use and made again if damaged.
+
+An entry is a folder; `sums.json` in it has a check sum of every other file. One without is sound if its parts agree.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from lm.config import InputError
+from lm.locks import locked
+from lm.results import read_json, to_json
+from lm.storage import FULL, named
+
+SUMS = "sums.json"
+
+
+class DamageError(Exception):
+    """What is wrong with an entry of the cache."""
+
+
+def cache_folder() -> Path:
+    """`$LM_CACHE`, or `lm` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+    return Path(os.environ.get("LM_CACHE") or default)
+
+
+@contextlib.contextmanager
+def usable() -> Iterator[None]:
+    """Answers a cache that cannot be written to or read with one line. A full disk is another matter."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        where = f" ({error.filename})" if error.filename is not None else ""
+        raise InputError(
+            f"the cache {cache_folder()}: {error.strerror}{where}; set LM_CACHE to a folder that can be used"
+        ) from None
+
+
+def filled(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
+    """Fills an entry unless it is filled; one that is damaged is made again, and a line says so.
+
+    Args:
+        folder: of the entry.
+        check: raises DamageError for an entry that is not what it should be.
+        write: fills a folder that becomes the entry.
+
+    Raises:
+        InputError: where the cache cannot be written to.
+    """
+    with usable():
+        if wrong(folder, check) is None:
+            return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(Path(f"{folder}.lock"), f"{folder}, which another process prepares"):
+            found = wrong(folder, check)
+            if found is None:
+                return
+            if folder.exists():
+                made_again(folder, found)
+            _make(folder, write)
+
+
+def wrong(folder: Path, check: Callable[[Path], None]) -> str | None:
+    """What is wrong with an entry, None where nothing is."""
+    try:
+        check_sums(folder)
+        check(folder)
+    except DamageError as damage:
+        return str(damage)
+    return None
+
+
+def made_again(place: Path, damage: str) -> None:
+    """Says that something in the cache is made again."""
+    print(f"{place}: damaged ({damage}); made again", file=sys.stderr)
+
+
+def _make(folder: Path, write: Callable[[Path], None]) -> None:
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        write(temporary)
+        sums = {path.name: check_sum(path) for path in sorted(temporary.iterdir())}
+        (temporary / SUMS).write_text(to_json(sums), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+# parts of an entry ---------------------------------------------------------------------------------------------------
+
+
+def check_sum(path: Path) -> int:
+    """The CRC-32 of a file."""
+    total = 0
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            total = zlib.crc32(data, total)
+    return total
+
+
+def check_sums(folder: Path) -> None:
+    """Raises DamageError where a file is not what was written."""
+    if not (folder / SUMS).is_file():
+        return
+    sums = stored_json(folder / SUMS)
+    for name, expected in sums.items():
+        if not (folder / str(name)).is_file():
+            raise DamageError(f"{name} is missing")
+        if check_sum(folder / str(name)) != expected:
+            raise DamageError(f"{name} is not what was written")
+
+
+def stored_json(path: Path) -> dict[str, Any]:
+    """A mapping stored in an entry. Raises DamageError where there is none."""
+    try:
+        found = read_json(path) if path.is_file() else None
+    except InputError:
+        found = None
+    if not isinstance(found, dict):
+        raise DamageError(f"{path.name} is {'no mapping' if path.is_file() else 'missing'}")
+    return found
+
+
+def stored_array(path: Path, mapped: bool = True) -> np.ndarray:
+    """An array stored in an entry. Raises DamageError where it cannot be read to its end."""
+    try:
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except FileNotFoundError:
+        raise DamageError(f"{path.name} is missing") from None
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise DamageError(f"{path.name} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def stored_tokenizer(path: Path, sha256: str) -> tokenizers.Tokenizer:
+    """The tokenizer with this hash. Raises DamageError where the file holds none or another."""
+    try:
+        found = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DamageError(f"{path.name} is missing") from None
+    except OSError:
+        raise
+    except Exception as error:  # the Rust side raises bare Exception
+        raise DamageError(f"{path.name} is no tokenizer: {' '.join(str(error).split())}") from None
+    if hashlib.sha256(found.to_str().encode()).hexdigest() != sha256:
+        raise DamageError(f"{path.name} is another tokenizer")
+    return found
+
+
+def check_ids(ids: np.ndarray, name: str, vocabulary: int) -> None:
+    """Raises DamageError where an array is none of ids, or one is beyond the vocabulary."""
+    if ids.ndim != 1 or ids.dtype.kind != "u":
+        raise DamageError(f"{name} holds {ids.dtype} of shape {ids.shape}, expected ids")
+    if len(ids) and int(ids.max()) >= vocabulary:
+        raise DamageError(f"{name} holds id {int(ids.max())}, beyond the vocabulary of {vocabulary}")
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Stores an array by Python's own writing, which tells of every byte that a disk does not take."""
+    try:
+        with path.open("wb") as file:
+            np.lib.format.write_array(SimpleNamespace(write=file.write), array, allow_pickle=False)
+    except OSError as error:
+        raise named(error, path) from error
+
+
+def unreadable(folder: Path, damage: DamageError) -> OSError:
+    """What a damaged entry is to a run that has begun: a failure of the disk, no result."""
+    return OSError(errno.EIO, f"damaged ({damage})", str(folder))

@@ -1,0 +1,173 @@
+"""Plain values: null, booleans, numbers, text, lists and mappings, read from YAML and shown in messages.
+
+YAML can say more than any setting needs, and a few characters of it can stand for more than a machine holds. All that
+is refused here, before anything is built of it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+LONGEST_SHOWN = 80
+LONGEST_NUMBER = 100
+"""Characters; Python takes the square of their number to read them."""
+
+MOST_NODES = 20_000
+"""Values in a YAML text, those behind an alias counted wherever it stands."""
+
+DEEPEST = 50
+"""Levels of a value."""
+
+# showing -------------------------------------------------------------------------------------------------------------
+
+
+def clipped(text: str, most: int) -> str:
+    """`text` on one line, what cannot be printed escaped, and shortened in the middle to about `most` characters."""
+    if len(text) > most:
+        text = f"{text[: most // 2]} ... {text[-most // 4 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(value: object) -> str:
+    """`value` as Python writes it, shortened: what a message says was found."""
+    return clipped(repr(value), LONGEST_SHOWN)
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader for plain settings: null, booleans, numbers, text, lists and mappings of text to these.
+
+    A key is its own text, and may stand once in a mapping; YAML itself would silently keep the last. Dates are text.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.nodes, self.depth = 0, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Stops before a long or deep text has been read to its end, which takes a minute or all of the stack."""
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.nodes > 2 * MOST_NODES or self.depth > DEEPEST + 1:
+            raise yaml.composer.ComposerError(None, None, _TOO_LARGE, self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _measured(node, {}, [])
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
+            raise _refusal(f"{shown(node.value)} is no {node.tag.rpartition(':')[2]}", node) from None
+
+
+_TOO_LARGE = f"more than {MOST_NODES} values, those behind aliases counted, or nested more than {DEEPEST} deep"
+_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
+_TAG = "tag:yaml.org,2002:"
+_Loader.yaml_constructors = {
+    tag: make
+    for tag, make in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.removeprefix(_TAG) in _KINDS
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != f"{_TAG}timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _measured(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]], around: list[yaml.Node]) -> tuple[int, int]:
+    """How many values a node stands for and how deep, aliases followed; its keys are made text. Raises YAMLError."""
+    if node in around:
+        raise _refusal("an alias refers to what it stands in", node)
+    if node not in known:
+        inner = _inner(node)
+        around.append(node)
+        measured = [_measured(one, known, around) for one in inner] if len(around) <= DEEPEST else [(0, DEEPEST)]
+        around.pop()
+        known[node] = 1 + sum(size for size, _ in measured), 1 + max((depth for _, depth in measured), default=0)
+    size, depth = known[node]
+    if depth > DEEPEST or size > MOST_NODES:
+        raise _refusal(_TOO_LARGE, node)
+    return size, depth
+
+
+def _inner(node: yaml.Node) -> list[yaml.Node]:
+    """The values in a node, whose keys are made text. Raises YAMLError."""
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(_key(key), value) for key, value in node.value]
+        _refuse_twice(node)
+        return [value for _, value in node.value]
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    if node.tag in (f"{_TAG}int", f"{_TAG}float") and len(node.value) > LONGEST_NUMBER:
+        raise _refusal(f"a number of {len(node.value)} characters, expected {LONGEST_NUMBER} at most", node)
+    return []
+
+
+def _key(node: yaml.Node) -> yaml.Node:
+    """A key as text; `<<` stays what YAML takes it for."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise _refusal("a key must be text", node)
+    plain = node.tag.startswith(_TAG) and node.tag != f"{_TAG}merge"
+    return yaml.ScalarNode(f"{_TAG}str", node.value, node.start_mark, node.end_mark) if plain else node
+
+
+def _refuse_twice(node: yaml.MappingNode) -> None:
+    seen = set()
+    for key, _ in node.value:
+        if key.value in seen:
+            raise _refusal(f"key {shown(key.value)} given twice", key)
+        seen.add(key.value)
+
+
+def parsed(text: str) -> Any:
+    """The value of a YAML text. Raises YAMLError."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
+    except (ValueError, OverflowError) as error:  # of the scanner, such as a character beyond the last
+        raise yaml.YAMLError(str(error)) from None
+
+
+# judging -------------------------------------------------------------------------------------------------------------
+
+
+def unusable(value: Any, where: str = "") -> str:
+    """Where and why JSON and UTF-8 cannot hold `value`, or an empty string; `where` begins the place."""
+    if isinstance(value, Mapping):
+        found = (unusable(key, where) or unusable(inner, f"{where}.{key}".lstrip(".")) for key, inner in value.items())
+        return next(filter(None, found), "")
+    if isinstance(value, list | tuple):
+        found = (unusable(inner, f"{where}[{index}]") for index, inner in enumerate(value))
+        return next(filter(None, found), "")
+    problem = ""
+    if isinstance(value, float) and not math.isfinite(value):
+        problem = f"expected a finite number, found {value}"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        problem = f"expected a number of 64 bits, found one of {value.bit_length()}"
+    elif isinstance(value, str) and not is_text(value):
+        problem = f"expected text that UTF-8 can hold, found {shown(value)}"
+    return f"{where}: {problem}" if where and problem else problem
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it, which is not so for half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,68 @@
+"""Disks that are full, cannot be written to or give back what they were not given: no result of any run."""
+
+import errno
+import os
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+BROKEN = frozenset((*FULL, errno.EROFS, errno.EIO, errno.ESTALE))
+"""What a disk may do to a run at any time."""
+
+REFUSED = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG))
+"""What keeps a file from being written until somebody changes what was asked for, or what lies there."""
+
+
+def trouble(error: BaseException | None) -> OSError | None:
+    """The failure of a disk behind an error, if there is one."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in BROKEN:
+            return error
+        seen.add(id(error))
+        error = error.__cause__
+    return None
+
+
+def named(error: OSError, path: object) -> OSError:
+    """The error with the file that it is about, which the system leaves out where writing fails."""
+    return OSError(error.errno, error.strerror or str(error), str(path))
+
+
+def explain(error: OSError) -> str:
+    """The error in a line: where, what, and what to do about it."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    room = "; make room" if error.errno in FULL else ""
+    again = "; the same command takes up where this one stopped" if error.errno in BROKEN else ""
+    return f"{where}{error.strerror}{room}{again}"
+
+
+# checkpoints ---------------------------------------------------------------------------------------------------------
+
+SAVING = "saving.ckpt"
+"""A checkpoint not yet written to its end."""
+
+
+def save(trainer: Any, path: Path) -> None:
+    """Leaves a Lightning checkpoint at `path`, whole or not at all: Lightning may copy it there from another disk."""
+    saving = path.with_name(SAVING)
+    try:
+        trainer.save_checkpoint(saving)
+    except OSError as error:  # of a copy, the second file is the one being written
+        raise named(error, error.filename2 or path) from error
+    if trainer.is_global_zero:
+        if path.is_dir():  # of a sharding strategy
+            shutil.rmtree(path)
+        os.replace(saving, path)
+
+
+def intact(path: Path) -> bool:
+    """Whether a checkpoint is what was written: torch keeps a check sum of each of its parts."""
+    try:
+        with zipfile.ZipFile(path) as parts:
+            return parts.testzip() is None
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        return False

@@ -1,0 +1,7 @@
+"""What the fork server imports before it starts processes, which leave Ctrl-C to the command from the first moment."""
+
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+import lm.trainer  # noqa: E402, F401 - it takes seconds, in which the server is not to be interrupted either

@@ -1,0 +1,269 @@
+"""The cache where something is wrong with it: made again, or one line."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.cli import main
+from lm.config import InputError
+from lm.data.aligned import LocalPairs
+from lm.data.cache import SUMS, cache_folder, write_array
+from lm.data.corpus import Corpus
+from lm.data.pairs import PairTokens, prepare_pairs
+from lm.data.tokenizer import BPE, Bytes, Characters
+from lm.data.tokens import Facts, Tokens, check_entry, prepare, sound
+
+FRACTIONS = (0.6, 0.2, 0.2)
+TEXTS = [f"document {i}: {'xyz' * (i % 7)}\n" for i in range(40)]
+
+
+class Listed(Corpus):
+    """Documents from a list."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def documents(self) -> Iterator[str]:
+        yield from self.texts
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def change(path: Path, edit: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(edit(path.read_bytes()))
+
+
+def facts_with(folder: Path, **changes: object) -> None:
+    stored = json.loads((folder / "facts.json").read_text())
+    (folder / "facts.json").write_text(json.dumps({**stored, **changes}))
+
+
+def foreign(folder: Path, name: str) -> None:
+    """Puts a file of another text's entry in the place of this one's."""
+    other = Path(prepare(Listed([text * 2 for text in TEXTS]), BPE(300), FRACTIONS).folder)
+    shutil.copy(other / name, folder / name)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "array cut": lambda folder: change(folder / "train.npy", lambda data: data[:-7]),
+    "header cut": lambda folder: change(folder / "train.npy", lambda data: data[:20]),
+    "array empty": lambda folder: (folder / "test.npy").write_bytes(b""),
+    "array gone": lambda folder: (folder / "validation.npy").unlink(),
+    "array of another text": lambda folder: foreign(folder, "train.npy"),
+    "array of floats": lambda folder: np.save(folder / "train.npy", np.zeros(3)),
+    "array of objects": lambda folder: np.save(folder / "train.npy", np.array([{}]), allow_pickle=True),
+    "ids beyond the vocabulary": lambda folder: np.save(
+        folder / "train.npy", np.full_like(np.load(folder / "train.npy"), 60_000)
+    ),
+    "bytes of another tokenizer": lambda folder: np.save(folder / "bytes.npy", np.ones(300, np.int64)),
+    "facts cut": lambda folder: change(folder / "facts.json", lambda data: data[:30]),
+    "facts empty": lambda folder: (folder / "facts.json").write_text("{}"),
+    "facts of a list": lambda folder: (folder / "facts.json").write_text("[]"),
+    "facts gone": lambda folder: (folder / "facts.json").unlink(),
+    "facts of another text": lambda folder: foreign(folder, "facts.json"),
+    "facts with another vocabulary": lambda folder: facts_with(folder, vocabulary=7),
+    "facts with other counts": lambda folder: facts_with(folder, tokens={"train": 1, "validation": 1, "test": 1}),
+    "facts without counts": lambda folder: facts_with(folder, tokens=None, unknown=3),
+    "facts with more unknown": lambda folder: facts_with(folder, unknown={"train": 9, "validation": 0, "test": 0}),
+    "tokenizer cut": lambda folder: change(folder / "tokenizer.json", lambda data: data[:99]),
+    "tokenizer gone": lambda folder: (folder / "tokenizer.json").unlink(),
+    "tokenizer of others": lambda folder: (folder / "tokenizer.json").write_text(Bytes().train([]).to_str()),
+    "a letter changed": lambda folder: change(
+        folder / "train.npy", lambda data: data[:-4] + bytes([data[-4] ^ 1]) + data[-3:]
+    ),
+}
+SEEN_BY_SUMS_ALONE = ("a letter changed",)
+
+
+@pytest.mark.parametrize("sums", [True, False], ids=["", "without sums"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_is_made_again_and_a_line_says_so(
+    damage: str, sums: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not sums and damage in SEEN_BY_SUMS_ALONE:
+        pytest.skip("nothing else could tell")
+    facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
+    folder = Path(facts.folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    DAMAGE[damage](folder)
+    if not sums:
+        (folder / SUMS).unlink()
+    assert not sound(folder, facts)
+    capsys.readouterr()
+    assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == facts
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert said.startswith(f"{folder}: damaged (")
+    assert said.endswith("); made again\n")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert sound(folder, facts)
+    prepare(Listed(TEXTS), BPE(300), FRACTIONS)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_older_entry_without_sums_is_as_good(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
+    (Path(facts.folder) / SUMS).unlink()
+    for path in (cache_folder() / "tokenizers").glob("*.sha256"):
+        path.unlink()
+    assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == facts
+    assert not (Path(facts.folder) / SUMS).exists(), "an entry is never changed"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"version": "1.0"}', b"\xff\xfe", Bytes().train([]).to_str().encode()]
+)
+def test_a_damaged_tokenizer_is_trained_again(cache: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
+    (path,) = (cache / "tokenizers").glob("*.json")
+    path.write_bytes(content)
+    assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == facts
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert said.startswith(f"{path}: damaged (")
+
+
+def pairs(tmp_path: Path) -> LocalPairs:
+    for split in ("train", "validation"):
+        for side in ("source", "target"):
+            (tmp_path / f"{split}.{side}").write_text("".join(f"{side} {i} {'ab' * (i % 5)}\n" for i in range(20)))
+    return LocalPairs(
+        *(str(tmp_path / f"{split}.{side}") for split in ("train", "validation") for side in ("source", "target"))
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train.source.npy", "train.target.ends.npy", "bytes.npy", "tokenizer.json", "facts.json", "test.target.npy"],
+)
+@pytest.mark.parametrize("sums", [True, False], ids=["", "without sums"])
+def test_damaged_pairs_are_made_again(
+    tmp_path: Path, name: str, sums: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = prepare_pairs(pairs(tmp_path), Characters())
+    folder = Path(facts.folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    change(folder / name, lambda data: data[: len(data) * 2 // 3])
+    if not sums:
+        (folder / SUMS).unlink()
+    assert prepare_pairs(pairs(tmp_path), Characters()) == facts
+    assert capsys.readouterr().err.startswith(f"{folder}: damaged (")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert prepare_pairs(pairs(tmp_path), Characters()) == facts
+    assert capsys.readouterr().err == ""
+
+
+def test_an_entry_damaged_once_a_run_has_begun_is_a_failure_of_the_disk(tmp_path: Path) -> None:
+    facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+    change(Path(facts.folder) / "train.npy", lambda data: data[:-7])
+    with pytest.raises(OSError, match="damaged") as caught:
+        Tokens(facts)
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, facts.folder)
+    two = prepare_pairs(pairs(tmp_path), Characters())
+    (Path(two.folder) / "bytes.npy").unlink()
+    with pytest.raises(OSError, match="damaged"):
+        PairTokens(two)
+
+
+def test_an_entry_is_sound_only_for_its_own_text() -> None:
+    facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+    folder = Path(facts.folder)
+    assert sound(folder, facts)
+    assert not sound(folder.with_name("none"), facts)
+    assert not sound(folder, Facts(**{**vars(facts), "fingerprint": "another"}))
+
+
+# a cache that cannot be used -----------------------------------------------------------------------------------------
+
+
+def refusing(number: int) -> Callable[..., None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "somewhere")
+
+    return refuse
+
+
+def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"the cache .*file: Not a directory .*; set LM_CACHE to a folder"):
+        prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+
+
+@pytest.mark.parametrize("call", ["pathlib.Path.mkdir", "lm.data.tokens.locked", "lm.data.tokens.write_atomic"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_cache_that_cannot_be_written_to_is_one_line(monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
+    monkeypatch.setattr(call, refusing(number))
+    with pytest.raises(InputError, match=f"the cache .*: {os.strerror(number)} .*; set LM_CACHE to a folder"):
+        prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+
+
+def test_a_filled_cache_that_cannot_be_written_to_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+    for call in ("pathlib.Path.mkdir", "lm.data.tokens.locked", "lm.data.cache.locked", "tempfile.mkdtemp"):
+        monkeypatch.setattr(call, refusing(errno.EROFS))
+    assert prepare(Listed(TEXTS), Bytes(), FRACTIONS) == facts
+
+
+@pytest.mark.parametrize(
+    "call", ["lm.data.tokens.write_array", "lm.data.tokens.write_atomic", "lm.data.cache.os.replace"]
+)
+def test_a_disk_that_fills_up_leaves_no_half_of_an_entry(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(call, refusing(errno.ENOSPC))
+        with pytest.raises(OSError, match="No space left") as caught:
+            prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+        assert not isinstance(caught.value, InputError)
+    assert not [path for path in cache.glob("tokens/*") if path.is_dir()]
+    facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+    check_entry(Path(facts.folder), facts)
+
+
+def test_an_array_that_is_stored_in_part_is_a_full_disk() -> None:
+    with pytest.raises(OSError, match="/dev/full") as caught:
+        write_array(Path("/dev/full"), np.zeros(100_000))
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("lost", [1, 20_000])
+def test_an_array_whose_last_bytes_find_no_room_is_no_array(tmp_path: Path, lost: int) -> None:
+    ids = np.arange(8000)
+    write_array(tmp_path / "whole.npy", ids)
+    assert np.array_equal(np.load(tmp_path / "whole.npy"), ids)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "whole.npy").stat().st_size - lost, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cut\.npy"):
+            write_array(tmp_path / "cut.npy", ids)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_the_command_says_so_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
+
+    def prepares(*_: object) -> int:
+        prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+        return 0
+
+    monkeypatch.setitem(__import__("lm.commands").commands.COMMANDS, "list", prepares)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

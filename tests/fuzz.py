@@ -1,0 +1,641 @@
+"""Damaged input, made up deterministically: files, manifests and command lines that no one should ever be hurt by.
+
+A case is made from a number alone. It is a valid set of files and a valid command line, to which one to four things
+were done: a value replaced by a hostile one, a key lost, doubled, renamed or moved, bytes of a file damaged, an
+argument spoilt. `outcome` runs it in this process.
+"""
+
+import contextlib
+import copy
+import io
+import json
+import random
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config import override
+
+SECONDS, PATIENCE = 10, 120
+"""Of the processor that a case may take, and on the clock, where it waits for something or the machine is busy."""
+
+BASE = override(
+    RUN,
+    {
+        "data.corpus": {"class_path": "LocalText", "init_args": {"path": "text.txt", "document": "line"}},
+        "data.tokenizer": "Characters",
+        "data.context": 4,
+        "data.batch_size": 2,
+        "model.width": 8,
+        "model.layers": 1,
+        "trainer.max_steps": 4,
+        "trainer.precision": "32-true",
+        "evaluate": {"lengths": [4, 8], "tokens": 64},
+    },
+)
+EXPERIMENT: dict[str, Any] = {
+    "title": "A demonstration",
+    "base": "base.yaml",
+    "baseline": "rope",
+    "seeds": [0, 1],
+    "common": {"optim.lr": 0.003, "model.norm": "RMSNorm"},
+    "arms": {
+        "rope": {},
+        "alibi": {"model.position": "Alibi"},
+        "few": {"model.attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 1, "window": 3}}},
+    },
+    "metric": "nll",
+    "margin": {"nll": 0.01},
+    "confirmatory": ["alibi"],
+    "declared": {"few": ["parameters"]},
+    "axes": {"optim.lr": "nuisance"},
+    "tiers": {"G": {"common": {"model.layers": 2}, "seeds": 3}},
+    "notes": "None.",
+    "claims": [
+        {
+            "claim": "It is so.",
+            "metric": "nll",
+            "arm": "alibi",
+            "relation": "less",
+            "margin": 0.1,
+            "source": "us",
+            "kind": "ours",
+        },
+        {
+            "claim": "It grows.",
+            "metric": "log nll",
+            "over": {"rope": 1, "few": 2},
+            "relation": "slope",
+            "low": 0,
+            "kind": "ours",
+        },
+    ],
+}
+TUNED: dict[str, Any] = {
+    **{key: EXPERIMENT[key] for key in ("base", "baseline", "arms")},
+    "seeds": {"min": 6, "max": 12, "stages": 3},
+    "tune": {
+        "space": {"optim.lr": {"low": 0.001, "high": 0.1, "log": True}},
+        "trials": 3,
+        "seeds": [100],
+        "sampler": {"name": "tpe", "n_startup_trials": 2},
+        "pruner": "none",
+    },
+}
+DESIGNED: dict[str, Any] = {
+    "base": "base.yaml",
+    "seeds": 2,
+    "confirmatory": False,
+    "equal": "tokens",
+    "design": {
+        "kind": "fractional",
+        "factors": {
+            "norm": {"layer": {"model.norm": "LayerNorm"}, "rms": {"model.norm": "RMSNorm"}},
+            "mlp": {"gelu": {"model.mlp": "GELU"}, "swiglu": {"model.mlp": "SwiGLU"}},
+            "bias": {"with": {}, "without": {"model.attention.bias": False}},
+        },
+        "generators": {"bias": ["norm", "mlp"]},
+    },
+}
+SWEEP: dict[str, Any] = {
+    "title": "A search",
+    "base": "base.yaml",
+    "common": {"trainer.val_check_interval": 2},
+    "space": {
+        "optim.lr": {"low": 1.0e-4, "high": 3.0e-2, "log": True},
+        "model.layers": {"low": 1, "high": 2, "int": True},
+        "model.dropout": {"low": 0.0, "high": 0.5, "step": 0.1},
+        "model.position": {
+            "choices": ["Alibi", {"class_path": "Rope", "space": {"base": {"low": 100, "high": 1000, "log": True}}}]
+        },
+    },
+    "objectives": {"nll": "lower"},
+    "trials": 4,
+    "seeds": [0],
+    "sampler": {"name": "tpe", "seed": 0, "n_startup_trials": 2},
+    "pruner": {"name": "median", "n_startup_trials": 2, "n_warmup_steps": 1},
+    "storage": "sqlite:///study.db",
+}
+MANIFEST: dict[str, Any] = {
+    "format": 1,
+    "name": "demo",
+    "title": "A demonstration",
+    "tier": "C",
+    "notes": "",
+    "baseline": "a",
+    "metric": "nll",
+    "margin": {"nll": 0.05},
+    "confirmatory": ["b"],
+    "declared": {"b": ["parameters"]},
+    "axes": {"model.block": "scientific"},
+    "equal": "steps",
+    "design": {"kind": "arms", "aliases": []},
+    "claims": [
+        {"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}, "kind": "ours"}
+    ],
+    "seeds": [0, 1, 2],
+    "arms": {
+        arm: {
+            "changes": {} if arm == "a" else {"model.block": ["PostNorm", "PreNorm"]},
+            "levels": {},
+            "parameters": 1000,
+            "cells": {str(seed): f"{arm}-{seed}" for seed in range(3)},
+        }
+        for arm in ("a", "b")
+    },
+}
+STUDY: dict[str, Any] = {
+    "format": 1,
+    "name": "search",
+    "title": "A search",
+    "notes": "",
+    "objectives": {"nll": "lower"},
+    "space": {
+        "optim.lr": {"low": 0.001, "high": 0.1, "log": True, "step": None, "int": False},
+        "model.norm": {"choices": ["LayerNorm", "RMSNorm"]},
+    },
+    "trials": 3,
+    "seeds": [0],
+    "methods": [{"sampler": {"name": "tpe", "seed": 0}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}],
+    "study": [
+        {
+            "number": number,
+            "state": "complete",
+            "params": {"optim.lr": 0.01 * (number + 1), "model.norm": "LayerNorm"},
+            "values": [2.0 - 0.1 * number],
+            "reason": None,
+            "cells": {},
+            "seconds": 1.0,
+            "reported": {},
+        }
+        for number in range(3)
+    ],
+}
+TEXT = "".join(f"line {number} of a short text, twice {number % 7}\n" for number in range(40))
+
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    "fit": (["fit", "base.yaml", "--out", "out"], ["base.yaml"]),
+    "count": (["count", "base.yaml", "--json"], ["base.yaml"]),
+    "ablate": (["ablate", "experiment.yaml", "--plan", "--out", "out"], ["experiment.yaml", "base.yaml"]),
+    "tier": (["ablate", "experiment.yaml", "--plan", "--tier", "G", "--seeds", "0,1"], ["experiment.yaml"]),
+    "tune": (["ablate", "tuned.yaml", "--plan", "--workers", "2"], ["tuned.yaml"]),
+    "design": (["ablate", "designed.yaml", "--plan", "--optim.lr", "0.01"], ["designed.yaml"]),
+    "sweep": (["sweep", "sweep.yaml", "--plan", "--trials", "3"], ["sweep.yaml", "base.yaml"]),
+    "reproduce": (["reproduce", "experiment", "--experiments", ".", "--plan"], ["experiment.yaml"]),
+    "report": (["report", "out/demo"], ["out/demo/experiment.json"]),
+    "search": (["report", "out/search"], ["out/search/study.json"]),
+    "trace": (["trace", "out/demo", "b", "nll"], ["out/demo/experiment.json"]),
+    "evaluate": (["evaluate", "a-0", "--lengths", "4,8", "--out", "out"], []),
+    "generate": (["generate", "a-0", "--prompt", "line", "--seed", "1", "--out", "out"], []),
+    "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
+}
+"""For each kind of case a valid command line and the files it reads, of which some are damaged."""
+
+TRAINING = ("fit", "count", "ablate", "tier", "tune", "design", "sweep", "report", "search")
+"""Kinds of which there are more cases: what they read reaches furthest."""
+
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, "", " ", [], {}, [[]], [None], {"": None}, {"a": {"b": {}}}),
+    *(
+        0,
+        -1,
+        1,
+        2,
+        3,
+        7,
+        1000,
+        2**31,
+        2**53 + 1,
+        2**63,
+        2**64 - 1,
+        2**64,
+        -(2**63),
+        10**18,
+        10**30,
+        10**400,
+        99999999999,
+    ),
+    *(0.0, -0.0, 0.5, 1.0, 1.5, -1.5, 1e-300, 1e300, -1e300, 5e-324, float("nan"), float("inf"), float("-inf")),
+    *(
+        "nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "1e-4",
+        "3",
+        "'3'",
+        "0x10",
+        "true",
+        "null",
+        "~",
+        "1:30",
+        "2020-01-01",
+        "2020-13-45",
+    ),
+    *("Rope", "AdamW", "SGD", "Rprop", "Muon", "Learned", "RopeYarn", "T5Bias", "LinearAttention", "BatchNorm", "GPT2"),
+    *(
+        "EncoderDecoder",
+        "PairData",
+        "PaddedRows",
+        "MarkovText",
+        "BracketText",
+        "HubText",
+        "BPE",
+        "Unigram",
+        "WordPiece",
+    ),
+    *(
+        "..",
+        "../../x",
+        "/",
+        ".",
+        "a.b",
+        "os.path",
+        "sys.exit",
+        "exits.Thing",
+        "fails.Thing",
+        "no.such.Thing",
+        "x" * 300,
+    ),
+    *(
+        "/dev/null",
+        "/dev/zero",
+        "pipe",
+        "out",
+        "text.txt",
+        "*",
+        "~",
+        "~nobody",
+        "a\0b",
+        "a\nb",
+        "\ud800",
+        "\x1b[31m",
+        "é" * 200,
+    ),
+    *(
+        "{",
+        "}",
+        "[",
+        "&a",
+        "*a",
+        "<<",
+        "!!int",
+        "nll",
+        "nll@99999999999999",
+        "nll@²",
+        "data/tokens",
+        "log ",
+        "rope",
+        "a",
+    ),
+    *({"class_path": "Rope"}, {"class_path": ["Rope"]}, {"class_path": "Rope", "init_args": [1]}, {"class_path": None}),
+    *({"class_path": "RopeYarn", "init_args": {"stretch": -1}}, {"class_path": "BPE", "init_args": {"size": 10**7}}),
+    *(
+        {"low": 0, "high": 1},
+        {"low": 1, "high": 0},
+        {"low": -1e308, "high": 1e308},
+        {"choices": []},
+        {"choices": [1, "1"]},
+    ),
+    *({"low": 0, "high": 10**9, "int": True}, {"low": 0, "high": 1, "step": 1e-300}, {"choices": [[], {}, None]}),
+    *({"low": 0, "high": 1e18, "step": 1}, {"low": 1e-320, "high": 1, "log": True}, {"choices": ["a"], "low": 1}),
+    *(
+        {"min": 1, "max": 10**9, "stages": 2},
+        {"min": 2, "max": 3, "stages": 10**9},
+        {"max": -1},
+        [0, 0],
+        list(range(50)),
+    ),
+    *({"name": "gp"}, {"name": "grid"}, {"name": "qmc", "qmc_type": "x"}, {"name": "nsga2", "population_size": 1}),
+    *(
+        {"name": "cmaes", "sigma0": -1},
+        {"name": "hyperband", "reduction_factor": 1},
+        {"name": ["tpe"]},
+        {"name": "none"},
+    ),
+    *("sqlite://", "sqlite:////no/such/x.db", "mysql://a:b@c/d", "x://y", "postgresql://[", "sqlite:///out", "://"),
+    *("fractional", "factorial", "one_at_a_time", "leave_one_out", "seconds", "flops", "range", "equivalent", "slope"),
+)
+BYTES = (
+    b"\0",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\t",
+    b"\n",
+    b"'",
+    b'"',
+    b": ",
+    b"- ",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"&a ",
+    b"*a ",
+)
+TEXTS = (
+    "a: " + "[" * 3000,
+    "a: &a [x]\n" + "".join(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}' if i else '*a'] * 10)}]\n" for i in range(12)),
+    "a: &a {<<: *a}",
+    "a: &a [*a]",
+    "seed: " + "9" * 5000,
+    "seed: 0b_",
+    "seed: !!int abc",
+    "seed: 2020-13-45",
+    "? {a: b}\n: c",
+    "a: !!binary aGk=\nb: !!set {a, b}\nc: !!timestamp x",
+    '"\\ud800": 1',
+    '"\\UFFFFFFFF": 1',
+    "%YAML 9" + "9" * 5000 + ".1\n---\na: b",
+    "---\na: b\n---\nc: d",
+    "[" * 200000,
+    "x: 1\n" * 3,
+    "{}",
+    "",
+    "null",
+)
+FLAGS = (
+    "--seeds",
+    "--tier",
+    "--workers",
+    "--out",
+    "--trials",
+    "--set",
+    "--checkpoint-seconds",
+    "--lengths",
+    "--tokens",
+)
+MORE_FLAGS = (
+    "--split",
+    "--temperature",
+    "--top-k",
+    "--beam",
+    "--alpha",
+    "--context",
+    "--batch",
+    "--experiments",
+    "--input",
+)
+
+# making --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """What is in the files, the command line, and what was done to them."""
+
+    number: int
+    kind: str
+    files: dict[str, bytes]
+    arguments: list[str]
+    done: list[str]
+
+
+def valid_files() -> dict[str, Any]:
+    """The files of a case that nothing was done to."""
+    named = {"base": BASE, "experiment": EXPERIMENT, "tuned": TUNED, "designed": DESIGNED, "sweep": SWEEP}
+    trees: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
+    return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY}
+
+
+def make(number: int) -> Case:
+    """The case of this number."""
+    draw = random.Random(number)
+    kind = draw.choice([*COMMANDS, *TRAINING, *TRAINING])
+    arguments, read = copy.deepcopy(COMMANDS[kind])
+    trees, done = copy.deepcopy(valid_files()), []
+    for _ in range(draw.choice((1, 1, 1, 1, 2, 3))):
+        if read and draw.random() < 0.85:
+            name = draw.choice(read)
+            done.append(f"{name}: {draw.choice(DAMAGES)(trees, name, draw)}")
+        else:
+            done.append(spoil(arguments, draw))
+    if "--plan" in COMMANDS[kind][0] and "--plan" not in arguments:
+        arguments.append("--plan")  # nothing is trained here
+    files = {name: tree if isinstance(tree, bytes) else written(name, tree) for name, tree in trees.items()}
+    if read and draw.random() < 0.15:
+        name = draw.choice(read)
+        files[name] = damaged(files[name], draw)
+        done.append(f"{name}: damaged")
+    return Case(number, kind, files, arguments, done)
+
+
+def written(name: str, tree: Any) -> bytes:
+    """A tree as the file that holds it."""
+    if name.endswith(".json"):
+        return json.dumps(tree).encode("utf-8", "surrogatepass")
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
+
+
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a tree."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [place for key, value in items for place in ((tree, key), *places(value))]
+
+
+def place_in(tree: Any, draw: random.Random) -> tuple[Any, Any]:
+    return draw.choice(places(tree) or [({}, "nothing")])
+
+
+def replaced(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """A value becomes another."""
+    node, key = place_in(trees[name], draw)
+    value = copy.deepcopy(draw.choice(HOSTILE))
+    node[key] = value
+    return f"{key!r} = {value!r:.60}"
+
+
+def dotted(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """Something is changed by its dotted path, where files have such changes."""
+    found = [
+        node[key] for node, key in places(trees[name]) if key in ("common", "arms", "space", "rope", "few", "with")
+    ]
+    node = next((one for one in draw.sample(found, len(found)) if isinstance(one, dict)), {})
+    key, value = draw.choice(PATHS), copy.deepcopy(draw.choice(HOSTILE))
+    node[key] = value
+    return f"{key} := {value!r:.60}"
+
+
+def lost(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """A key or an item is gone."""
+    node, key = place_in(trees[name], draw)
+    if key in node or isinstance(node, list):
+        del node[key]
+    return f"without {key!r}"
+
+
+def renamed(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """A key is called otherwise."""
+    node, key = place_in(trees[name], draw)
+    other = draw.choice([value for value in HOSTILE if isinstance(value, (str, int, float)) and value == value])
+    if isinstance(node, dict) and key in node:
+        node[other] = node.pop(key)
+    return f"{key!r} called {other!r:.60}"
+
+
+def swapped(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """Two values take each other's place, or one stands in two."""
+    (one, key), (other, place) = place_in(trees[name], draw), place_in(trees[name], draw)
+    with contextlib.suppress(KeyError, IndexError):
+        one[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(one[key])
+    return f"{key!r} for {place!r}"
+
+
+def nested(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """A value lies in many lists or mappings."""
+    node, key = place_in(trees[name], draw)
+    depth, kind = draw.choice((1, 2, 5, 40, 60)), draw.choice(("list", "mapping"))
+    with contextlib.suppress(KeyError, IndexError):
+        for _ in range(depth):
+            node[key] = [node[key]] if kind == "list" else {"a": node[key]}
+    return f"{key!r} in {depth} of {kind}"
+
+
+def many(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """A container holds far more."""
+    node, key = place_in(trees[name], draw)
+    count = draw.choice((50, 2000))
+    if isinstance(node, dict):
+        node.update({f"more{index}": node.get(key) for index in range(count)})
+    else:
+        node.extend([node[0] if node else None] * count)
+    return f"{count} more like {key!r}"
+
+
+def other_text(trees: dict[str, Any], name: str, draw: random.Random) -> str:
+    """Another text altogether."""
+    text = draw.choice(TEXTS)
+    trees[name] = text.encode()
+    return f"{text:.60}"
+
+
+DAMAGES: tuple[Callable[[dict[str, Any], str, random.Random], str], ...] = (
+    *[replaced] * 7,
+    *[dotted] * 7,
+    *(lost, renamed, swapped, nested, many, other_text),
+)
+PATHS = (
+    *(
+        "seed",
+        "trainer.max_steps",
+        "trainer.accumulate_grad_batches",
+        "trainer.val_check_interval",
+        "trainer.precision",
+    ),
+    *(
+        "trainer.gradient_clip_val",
+        "trainer.limit_val_batches",
+        "trainer.devices",
+        "trainer.strategy",
+        "trainer.num_nodes",
+    ),
+    *(
+        "trainer.accelerator",
+        "trainer.log_every_n_steps",
+        "trainer.max_time",
+        "trainer.deterministic",
+        "evaluate.lengths",
+    ),
+    *("optim", "optim.lr", "optim.optimizer", "optim.optimizer.betas", "optim.optimizer.eps", "optim.schedule"),
+    *("optim.optimizer.weight_decay", "optim.schedule.warmup", "optim.schedule.final", "optim.objective.z_loss"),
+    *("optim.objective.label_smoothing", "model", "model.width", "model.heads", "model.layers", "model.dropout"),
+    *("model.position", "model.position.base", "model.norm", "model.norm.eps", "model.mlp", "model.mlp.expansion"),
+    *("model.attention.window", "model.attention.softcap", "model.attention.scale", "model.attention.key_value_heads"),
+    *(
+        "model.attention",
+        "model.block",
+        "model.block.alpha",
+        "model.initializer",
+        "model.initializer.std",
+        "model.embedding",
+    ),
+    *("data", "data.context", "data.batch_size", "data.split", "data.corpus", "data.corpus.path", "data.corpus.field"),
+    *("data.corpus.size", "data.tokenizer", "data.tokenizer.size", "data.evaluation_batch_size", "evaluate.tokens"),
+    *("a..b", "", ".", "model.position.class_path", "model.position.init_args", "a" + ".a" * 100, "model.nothing"),
+)
+
+
+def damaged(content: bytes, draw: random.Random) -> bytes:
+    """A file with some of its bytes cut, doubled or overwritten."""
+    start = draw.randrange(len(content) + 1)
+    end = min(len(content), start + draw.choice((1, 2, 10, 1000)))
+    return content[:start] + draw.choice((b"", content[start:end] * 2, draw.choice(BYTES))) + content[end:]
+
+
+def spoil(arguments: list[str], draw: random.Random) -> str:
+    """A command line with an argument lost, doubled, replaced or added."""
+    value = draw.choice([value for value in HOSTILE if not isinstance(value, (dict, list))])
+    text = str(value) if draw.random() < 0.7 else json.dumps(draw.choice(HOSTILE))
+    what, place = draw.choice((0, 1, 2, 3, 3, 4, 4, 4, 4)), draw.randrange(len(arguments))
+    if what == 0:
+        arguments[place] = text
+    elif what == 1:
+        arguments.insert(place, arguments[place])
+    elif what == 2 and place:
+        del arguments[place]
+    elif what == 3:
+        arguments += [draw.choice((*FLAGS, *MORE_FLAGS)), text]
+    else:
+        arguments += (
+            [f"--{draw.choice(PATHS)}", text] if draw.random() < 0.7 else ["--set", f"{draw.choice(PATHS)}={text}"]
+        )
+    return f"arguments {arguments!r:.200}"
+
+
+# running -------------------------------------------------------------------------------------------------------------
+
+
+class TooSlow(BaseException):
+    """Raised in a case that takes too long; no `except Exception` may hide it."""
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TooSlow
+
+    kinds = ((signal.SIGALRM, signal.ITIMER_REAL, PATIENCE), (signal.SIGPROF, signal.ITIMER_PROF, seconds))
+    before = [signal.signal(number, stop) for number, _, _ in kinds]
+    for _, timer, limit in kinds:
+        signal.setitimer(timer, limit)
+    try:
+        yield
+    finally:
+        for (number, timer, _), handler in zip(kinds, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
+
+
+def outcome(case: Case) -> str:
+    """Runs a case in the current folder, whose files are those of the case. Returns what is wrong, or an empty text."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with (
+            alarm(SECONDS),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            code: object = main(case.arguments)
+    except SystemExit as error:  # --help and --version
+        code = error.code or 0
+    except TooSlow:
+        return f"took more than {SECONDS} seconds:\n{traceback.format_exc()}"
+    except BaseException:
+        return traceback.format_exc()
+    lines = err.getvalue().splitlines()
+    if code not in (0, 1, 2):
+        return f"exit code {code}: {err.getvalue()[-500:]}"
+    if code == 2 and (len(lines) != 1 or not lines[0].startswith("lm: ")):
+        return f"exit code 2 with {len(lines)} lines on stderr: {err.getvalue()[:500]}"
+    if code == 2 and len(lines[0]) > 2500:
+        return f"a line of {len(lines[0])} characters: {lines[0][:300]}"
+    return ""

@@ -1,0 +1,253 @@
+"""The crew: fork servers, processes and locks taken away from it, and the cells are as if nothing had been."""
+
+import contextlib
+import multiprocessing.forkserver
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stand_in
+from stand_in import STEPS, StandIn
+
+from lm.config import InputError
+from lm.results import Store
+from lm.sweep import crew, vigil
+from lm.sweep.crew import SERVERS, train_cells
+from lm.sweep.plan import Planned
+from lm.sweep.run import Running, Watcher
+
+pytestmark = pytest.mark.slow
+FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
+
+
+class Told(Watcher):
+    """Keeps what it is told, and does something once a cell has come to a step."""
+
+    def __init__(self, deed: Callable[[list[Running]], None] | None = None, step: int = 3) -> None:
+        self.deed, self.step = deed, step
+        self.lines: list[str] = []
+        self.records: dict[str, Any] = {}
+
+    def progress(self, running: list[Running], left: int) -> None:
+        if self.deed is not None and running and all(one.step >= self.step for one in running):
+            deed, self.deed = self.deed, None
+            deed(running)
+
+    def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
+        self.records[planned.cell.id] = record
+
+    def waiting(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that train nothing, from a server that imports nothing."""
+    monkeypatch.setattr(crew, "train_one", stand_in.train_one)
+    monkeypatch.setattr(crew, "PRELOAD", [])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: bool = False) -> int:
+    planned: list[Any] = [Planned("arm", seed, cell) for seed, cell in enumerate(cells)]  # type: ignore[arg-type]
+    return train_cells(planned, store, workers, told, stand_in.execution(again))
+
+
+def server() -> int:
+    """The process number of multiprocessing's fork server."""
+    found = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    assert isinstance(found, int)
+    return found
+
+
+def kill_server(running: list[Running]) -> None:
+    os.kill(server(), signal.SIGKILL)
+
+
+def whole(store: Store, *cells: str) -> bool:
+    """Whether every cell went through each of its steps once."""
+    return all(store.record(cell)["walked"] == "." * STEPS for cell in cells)
+
+
+def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(store: Store) -> None:
+    killed: list[int] = []
+    told = Told(lambda running: killed.append(server()) or kill_server(running))
+    assert trained(store, told, StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)) == 0
+    assert whole(store, FIRST, SECOND, THIRD)
+    assert {record["status"] for record in told.records.values()} == {"ok"}
+    assert [record["tries"] for record in told.records.values()] == [1, 1, 1]
+    assert server() not in killed
+
+
+def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_against_none(store: Store) -> None:
+    kills = []
+
+    def kill_all(running: list[Running]) -> None:
+        kills.append(len(running))
+        told.deed = kill_all if len(kills) < 3 else None
+        told.step += 4
+        kill_server(running)
+        for one in running:
+            os.kill(one.process.pid, signal.SIGKILL)
+
+    told = Told(kill_all)
+    assert crew.ATTEMPTS < 3 < SERVERS
+    assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
+    assert kills  # how many there is time for depends on the machine
+    assert whole(store, FIRST, SECOND)
+    assert all(record["status"] == "ok" for record in told.records.values())
+    assert max(record["tries"] for record in told.records.values()) > 1
+
+
+def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Store) -> None:
+    def kill_all(running: list[Running]) -> None:
+        told.deed = kill_all
+        kill_server(running)
+        os.kill(running[0].process.pid, signal.SIGKILL)
+
+    told = Told(kill_all, step=1)
+    assert trained(store, told, StandIn(FIRST)) == 1
+    assert told.records == {FIRST: None}
+    assert not store.finished(FIRST)
+
+
+@pytest.mark.parametrize("error", [EOFError, ConnectionRefusedError, BrokenPipeError])
+def test_a_fork_server_that_ends_as_a_process_is_started_is_replaced(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    whose, failed = multiprocessing.context.ForkServerProcess, []
+
+    def start(self: Any, real: Callable[[Any], None] = whose.start) -> None:
+        if not failed:
+            failed.append(self)
+            raise error
+        real(self)
+
+    monkeypatch.setattr(whose, "start", start)
+    assert trained(store, Told(), StandIn(FIRST)) == 0
+    assert failed
+    assert whole(store, FIRST)
+
+
+def test_fork_servers_that_all_end_at_once_are_told_in_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: Any) -> None:
+        raise EOFError
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", start)
+    with pytest.raises(InputError, match=f"ended {SERVERS} times"):
+        trained(store, Told(), StandIn(FIRST))
+
+
+@pytest.mark.parametrize("orphaned", [False, True], ids=["", "orphaned"])
+def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> None:
+    pids: list[int] = []
+
+    def interrupt(running: list[Running]) -> None:
+        pids.extend(one.process.pid for one in running)
+        if orphaned:
+            kill_server(running)
+            os.kill(pids[0], signal.SIGSTOP)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(store, Told(interrupt), StandIn(FIRST), StandIn(SECOND))
+    deadline = time.monotonic() + 10
+    while any(vigil.state(pid) not in (None, "Z") for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [vigil.state(pid) for pid in pids if vigil.state(pid) not in (None, "Z")] == []
+    with store.claim(FIRST) as free:
+        assert free
+
+
+def test_a_cell_killed_once_goes_on_and_one_killed_twice_has_failed(store: Store) -> None:
+    told = Told()
+    once, twice = StandIn(FIRST, {5: "SIGKILL"}), StandIn(SECOND, {5: "SIGKILL", 9: "SIGKILL"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm.trainer.finish", lambda cell, store, outcome, times: store.finish(cell.id, failed(outcome)))
+        assert trained(store, told, once, twice) == 0
+    assert whole(store, FIRST)
+    assert store.record(SECOND)["status"] == "failed"
+    assert "process killed by SIGKILL" in told.records[SECOND]["error"]
+
+
+def failed(outcome: dict[str, Any]) -> dict[str, Any]:
+    return {"format": 1, **outcome}
+
+
+def test_a_failure_tried_again_and_killed_once_goes_on(store: Store) -> None:
+    store.finish(FIRST, failed({"status": "failed", "error": "before"}))
+    told = Told()
+    assert trained(store, told, StandIn(FIRST, {5: "SIGKILL"}), again=True) == 0
+    assert told.records[FIRST]["status"] == "ok"
+    assert whole(store, FIRST)
+
+
+def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vigil, "FIRST_SECONDS", 0.05)
+
+    class LetsGo(Told):
+        def waiting(self, line: str) -> None:
+            super().waiting(line)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stopped[0], signal.SIGCONT)
+
+    stopped: list[int] = []
+    told = LetsGo(lambda running: stopped.append(running[0].process.pid) or os.kill(stopped[0], signal.SIGSTOP))
+    assert trained(store, told, StandIn(FIRST)) == 0
+    assert any(f" s: process {stopped[0]} is stopped, SIGCONT lets it go on" in line for line in told.lines)
+    assert all(line.startswith("arm seed 0: no word for ") for line in told.lines)
+    assert whole(store, FIRST)
+
+
+def test_a_cell_that_another_process_holds_is_waited_for_by_name(store: Store) -> None:
+    class LetsGo(Told):
+        def waiting(self, line: str) -> None:
+            super().waiting(line)
+            held.close()
+
+    told, held = LetsGo(), contextlib.ExitStack()
+    held.enter_context(store.lock(FIRST))
+    assert trained(store, told, StandIn(FIRST)) == 0
+    assert told.lines[0].startswith(f"arm seed 0: waiting for cell {FIRST[:8]}: held by process {os.getpid()} on host ")
+    assert whole(store, FIRST)
+
+
+def test_a_process_killed_while_another_holds_the_cell_writes_nothing_there(store: Store) -> None:
+    class Kills(Told):
+        def waiting(self, line: str) -> None:
+            super().waiting(line)
+            if "waiting for" in line:
+                for pid in children():
+                    os.kill(pid, signal.SIGKILL)
+
+    told = Kills()
+    with store.lock(FIRST):
+        store.work(FIRST).mkdir(parents=True)
+        assert trained(store, told, StandIn(FIRST)) == 1
+        assert told.records == {FIRST: None}
+        assert list(store.work(FIRST).iterdir()) == []
+    assert not store.finished(FIRST)
+    assert told.lines[-1].startswith("arm seed 0: process killed by SIGKILL")
+    assert f"the cell is left to process {os.getpid()} on host " in told.lines[-1]
+
+
+def children() -> list[int]:
+    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+
+
+def test_a_full_disk_ends_the_command_and_is_no_failure_of_the_cell(store: Store) -> None:
+    told = Told()
+    with pytest.raises(OSError, match="No space left on device"):
+        trained(store, told, StandIn(FIRST, {5: "disk"}), StandIn(SECOND), workers=1)
+    assert told.records == {FIRST: None}, "the second has not begun"
+    assert not store.finished(FIRST)
+    assert trained(store, Told(), StandIn(FIRST, {5: "disk"}), StandIn(SECOND)) == 0
+    assert whole(store, FIRST, SECOND)

@@ -1,0 +1,95 @@
+"""What is said of a process that says nothing, and when."""
+
+import time
+
+import pytest
+
+from lm.sweep import vigil
+from lm.sweep.vigil import Late, Vigil
+
+
+class Machine:
+    """A process of which nothing is heard, and a clock."""
+
+    def __init__(self, state: str | None = "R") -> None:
+        self.now, self.doing, self.used = 0.0, state, 0.0
+
+    def vigil(self) -> Vigil:
+        return Vigil(4711, lambda: self.now, lambda pid: self.doing, lambda pid: self.used)
+
+
+def heard(one: Vigil, machine: Machine, seconds: int) -> dict[float, str]:
+    """What is said in so many seconds, by when."""
+    found = {}
+    for _ in range(seconds):
+        machine.now += 1
+        if (line := one.look()) is not None:
+            found[machine.now] = line
+    return found
+
+
+def test_a_stopped_process_is_told_of_within_ten_seconds_and_then_rarely() -> None:
+    machine = Machine("T")
+    found = heard(machine.vigil(), machine, 300)
+    assert list(found) == [8, 24, 72, 216]
+    assert found[8] == "no word for 8 s: process 4711 is stopped, SIGCONT lets it go on"
+
+
+def test_a_process_at_work_is_told_of_after_a_minute_with_what_it_used() -> None:
+    machine = Machine("R")
+    one = machine.vigil()
+    machine.used = 3.0
+    assert heard(one, machine, 59) == {}
+    assert heard(one, machine, 1)[60] == (
+        "no word for 60 s: process 4711 lives and has used 3 s of a processor; "
+        "long steps, compilation and evaluation are silent"
+    )
+    assert list(heard(one, machine, 540)) == [180, 540]
+
+
+def test_a_process_that_speaks_now_and_then_is_never_told_of() -> None:
+    machine = Machine("R")
+    one = machine.vigil()
+    for _ in range(20):
+        assert heard(one, machine, 50) == {}
+        one.word()
+
+
+def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
+    machine = Machine("S")
+    one = machine.vigil()
+    heard(one, machine, 100)
+    machine.doing = "t"
+    assert list(heard(one, machine, 2)) == [101]
+
+
+def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -> None:
+    machine = Machine("R")
+    one = machine.vigil()
+    assert heard(one, machine, 30) == {}
+    machine.doing = "Z"
+    found = heard(one, machine, 10)
+    assert list(found) == [39]
+    assert found[39] == "no word for 39 s: process 4711 has ended; the fork server is silent"
+
+
+@pytest.mark.parametrize("state", [None, "R"])
+def test_where_nothing_is_known_of_processes_silence_is_told_all_the_same(state: str | None) -> None:
+    machine = Machine(state)
+    one = Vigil(4711, lambda: machine.now, lambda pid: state, lambda pid: None)
+    assert heard(one, machine, 61) == {
+        60: "no word for 60 s: process 4711 lives; long steps, compilation and evaluation are silent"
+    }
+
+
+def test_a_block_that_takes_long_is_told_of_and_one_that_does_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    with Late("waiting for it", lines.append):
+        pass
+    assert lines == []
+    monkeypatch.setattr(vigil, "FIRST_SECONDS", 0.001)
+    with Late("waiting for it", lines.append):
+        deadline = time.monotonic() + 60
+        while not lines and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert set(lines) == {"waiting for it"}

@@ -1,0 +1,267 @@
+"""Damaged records and curves: named with cell and file, left out of every number; the rest of a report goes on."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, record
+from matplotlib import pyplot as plt
+from rich.console import Console
+
+from lm.analysis import Results, compare, curves, load
+from lm.cli import main
+from lm.damage import of_record, of_rows, sealed
+from lm.pace import pace
+from lm.report.figures import learning_curve
+from lm.report.notes import notes
+from lm.report.page import sections
+from lm.report.tables import summary
+from lm.report.write import write_report
+from lm.results import DamagedError, Store
+
+MakeExperiment = Callable[..., Path]
+CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68], "other": [1.8, 1.9, 1.7]}
+
+# records -------------------------------------------------------------------------------------------------------------
+
+
+def whole() -> dict[str, Any]:
+    """A record with everything that a report may look into."""
+    layers = {"entropy": [[0.5, 0.4], [0.3, 0.2]], "gradient_norm": {"mlp_in": [1.0, 2.0], "bias": [1.0, 2.0, 3.0]}}
+    lengths = {"16": {"tokens": 32, "nll": 2.0, "sliding_nll": 1.9, "by_position": [2.0] * 16}, "32": {"error": "no"}}
+    more = {
+        "initial": layers,
+        "final": layers,
+        "flags": ["step 3: no"],
+        "evaluations": {"lengths": lengths},
+        "steps": 30,
+    }
+    return {**record("cell", 2.0, 0), **json.loads(json.dumps(more))}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The whole record with another value at a path; ... takes it away."""
+    found: Any = whole()
+    *way, last = [int(key) if key.isdecimal() and key not in ("16", "32") else key for key in path.split("/")]
+    inner: Any = found
+    for key in way:
+        inner = inner[key]
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return dict(found)
+
+
+DAMAGES = [
+    ("id", 3, "id: expected text, found 3"),
+    ("status", "well", "status: expected one of ok, diverged, failed, found 'well'"),
+    ("status", ..., "has no status"),
+    ("metrics", [1], r"metrics: expected a mapping, found \[1\]"),
+    ("metrics", {}, "has no metrics/nll"),
+    ("metrics/nll", "2.0", "metrics/nll: expected a number, found '2.0'"),
+    ("metrics/ece", [0.1], r"metrics/ece: expected a number, found \[0.1\]"),
+    ("metrics/ece", math.nan, "metrics/ece: expected a number, found nan"),
+    ("metrics/ece", -math.inf, "metrics/ece: expected a number, found -inf"),
+    ("metrics/ece", 10**400, r"metrics/ece: expected a number, found 10+ \.\.\. 0+"),
+    ("metrics/ece", True, "metrics/ece: expected a number, found True"),
+    ("cost/tokens", {"a": 1}, "cost/tokens: expected a number"),
+    ("provenance/packages", ..., "has no provenance/packages"),
+    ("data/tokenizer", 7, "data/tokenizer: expected text, found 7"),
+    ("evaluated/tokens", 1.5, "evaluated/tokens: expected a whole number, found 1.5"),
+    ("evaluated", ..., "has no evaluated/tokens"),
+    ("pairing", None, "has no pairing"),
+    ("flags", "step 3", "flags: expected a list of texts, found 'step 3'"),
+    ("steps", -1, "steps: expected a whole number, found -1"),
+    ("initial/entropy/0/1", "x", "initial/entropy/0/1: expected a number, found 'x'"),
+    ("initial/entropy/1", [0.3], "initial/entropy: expected numbers, or lists of one length"),
+    ("final/entropy", [[0.3, 0.2]], "final/entropy: expected 2 entries as in initial/entropy, found 1"),
+    ("final/gradient_norm/mlp_in", {"a": "b"}, "final/gradient_norm/mlp_in/a: expected a number"),
+    ("reliability/count/3", 41, "reliability/count: adds up to 1,201, expected the 1,200 tokens"),
+    ("reliability/accuracy", [0.1], "reliability: expected as many bins of each kind"),
+    ("evaluations/lengths/16/nll", "2", "evaluations/lengths/16/nll: expected a number, found '2'"),
+    ("evaluations/lengths/16/by_position", ..., "evaluations/lengths/16: has no by_position"),
+    ("evaluations/lengths/32", 2.0, "evaluations/lengths/32: expected what was measured"),
+    ("format", ..., "format: expected 1, found None"),
+]
+
+
+def test_a_whole_record_and_every_committed_one_is_sound() -> None:
+    assert of_record(whole()) == ""
+    for outcome in ("diverged", "failed"):
+        assert of_record(record("cell", outcome, 0)) == ""
+    paths = list((ROOT / "results" / "reference" / "cells").glob("*/record.json"))
+    assert paths
+    assert {of_record(json.loads(path.read_text(encoding="utf-8"))) for path in paths} == {""}
+
+
+@pytest.mark.parametrize(("path", "value", "words"), DAMAGES, ids=lambda x: str(x)[:30])
+def test_a_damaged_record_is_named_and_enters_nothing(
+    experiment: MakeExperiment, path: str, value: Any, words: str
+) -> None:
+    folder = experiment(CELLS)
+    file = Store(folder.parent).directory("arm-1") / "record.json"
+    file.write_text(json.dumps({**changed(path, value), "id": value if path == "id" else "arm-1"}))
+    with pytest.raises(DamagedError, match=words):
+        Store(folder.parent).record("arm-1", needed=True)
+    assert_left_out(load(folder), str(file), words)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"format": 1, "status": "o', "null", "[1]", '"text"', "[" * 10**5, "\xff"]
+)
+def test_a_record_that_is_cut_short_is_named(experiment: MakeExperiment, content: str) -> None:
+    folder = experiment(CELLS)
+    file = Store(folder.parent).directory("arm-1") / "record.json"
+    file.write_bytes(content.encode("latin-1"))
+    assert_left_out(load(folder), str(file), r"(not valid JSON|format: expected 1)")
+
+
+def assert_left_out(results: Results, path: str, words: str) -> None:
+    table = compare(results)
+    (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
+    assert (row.n, row.damaged, row.missing, row.failed, row.pairs) == (2, 1, 0, 0, 2)
+    assert row.mean == pytest.approx((1.7 + 1.68) / 2, rel=1e-12)
+    assert "1 damaged" in row.verdict
+    (line,) = [line for line in notes(results, table) if "damaged" in line]
+    assert re.search(words, line)
+    assert line.startswith("Warning: arm seed 1 is damaged and enters no mean: ")
+    assert path in line
+    assert ["arm", "2, 1 damaged"] in [row[:2] for row in summary(results, table)[1]]
+
+
+def test_a_report_on_damage_goes_on_to_its_end_and_says_so(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    assert main(["report", str(folder)]) == 0
+    (Store(folder.parent).directory("arm-1") / "record.json").write_text("{")
+    assert main(["report", str(folder)]) == 1
+    page = (folder / "table.md").read_text()
+    assert "2, 1 damaged" in page
+    assert "Warning: arm seed 1 is damaged" in page
+    assert main(["trace", str(folder), "arm", "nll"]) == 0
+
+
+# learning curves -----------------------------------------------------------------------------------------------------
+
+CURVE = "step,train_loss,validation_nll\n1,5.0,\n4,4.5,4.6\n8,4.0,4.1\n12,3.9,4.0\n16,3.8,3.9\n18,3.7,\n"
+RUN = {"steps": 18}
+
+
+def rows(*kept: int) -> str:
+    lines = CURVE.splitlines(keepends=True)
+    return "".join(lines[index] for index in (0, *kept))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (CURVE[:-1], "ends in the middle of row 6"),
+        (CURVE[:-4], "ends in the middle of row 6"),
+        (rows(1, 2, 3), "ends at step 8, expected 18"),
+        (rows(1, 2, 4, 5, 6), "train_loss: rows are missing between steps"),
+        (rows(1, 3, 4, 5, 6), "train_loss: rows are missing between steps"),
+        (rows(1, 2, 3, 5, 4, 6), "its steps are not in order"),
+        (rows(), "expected a column of steps and rows of numbers"),
+        ("", "ends in the middle of row 1"),
+        (CURVE.replace("4.1", "4,1"), "row 3 has 4 of 3 columns"),
+        (CURVE.replace("4.1", "4.l"), "row 3, validation_nll: expected a number, found '4.l'"),
+        (CURVE.replace("8,4.0", "eight,4.0"), "row 3, step: expected a number, found 'eight'"),
+        (CURVE.replace("step", "stop"), "expected a column of steps"),
+    ],
+)
+def test_a_damaged_curve_is_known_without_a_seal_and_with_one(content: str, words: str) -> None:
+    assert of_rows(CURVE, RUN) == ""
+    assert words in of_rows(content, RUN)
+    assert of_rows(content, {**RUN, "curve": sealed(CURVE)})
+
+
+def test_a_seal_knows_the_least_change() -> None:
+    record = {**RUN, "curve": sealed(CURVE)}
+    assert of_rows(CURVE, record) == ""
+    assert of_rows(rows(1, 2), record) == "has 2 rows, expected 6"
+    assert "hash differs" in of_rows(CURVE.replace("4.1", "4.2"), record)
+
+
+@pytest.mark.parametrize(
+    ("training", "validation"), [(1, 1), (1, 5), (5, 1), (3, 4), (7, 30), (30, 7), (40, 3), (4, 40), (5, 5), (2, 29)]
+)
+def test_whole_curves_are_sound_whatever_their_intervals(training: int, validation: int) -> None:
+    lines = ["step,train_loss,validation_nll"]
+    for step in range(1, 31):
+        measured = "5.0" if step in (1, 30) or step % training == 0 else ""
+        validated = "4.0" if step % validation == 0 else ""
+        lines += [f"{step},{measured},{validated}"] if measured or validated else []
+    assert of_rows("\n".join([*lines, ""]), {"steps": 30}) == ""
+
+
+@pytest.mark.parametrize(("batches", "accumulated"), [(6, 4), (5, 2), (7, 3), (1, 3), (9, 2)])
+def test_validations_between_two_steps_of_accumulated_gradients_are_no_gap(batches: int, accumulated: int) -> None:
+    steps = sorted({count // accumulated for count in range(batches, 30 * accumulated + 1, batches)} - {0})
+    content = "step,validation_nll\n" + "".join(f"{step},4.0\n" for step in steps)
+    assert of_rows(content, {"steps": steps[-1]}) == ""
+
+
+def broken(folder: Path, cell: str, seal: bool) -> Path:
+    """Takes the last row of a cell's curve away; with a seal, one in the middle as well would do."""
+    store = Store(folder.parent)
+    path, file = store.history(cell), store.directory(cell) / "record.json"
+    described = json.loads(file.read_text())
+    more = {"curve": sealed(path.read_text())} if seal else {"steps": 30}
+    file.write_text(json.dumps({**described, **more}))
+    assert not load(folder).broken
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    return path
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, seal: bool) -> None:
+    folder = experiment(CELLS)
+    path = broken(folder, "arm-2", seal)
+    results = load(folder)
+    table, paces = compare(results), pace(results)
+    columns, shown, _ = summary(results, table, paces)
+    column = columns.index("steps to the baseline's loss")
+    steps = {row[0]: row[column] for row in shown}
+    assert steps["arm"] == "-"
+    assert steps["other"] != "-"
+    assert curves(results, "arm", "validation_nll").empty
+    assert [row[0] for _, _, body, _ in sections(results) for row in body if len(row) > 2].count("arm") == 1, "costs"
+    figure, axes = plt.subplots()
+    assert learning_curve(results, axes)
+    labels = [line.get_label() for line in axes.lines]
+    plt.close(figure)
+    assert labels == ["base (n=3)", "other (n=3)"]
+    (line,) = [line for line in notes(results, table) if line.startswith("Warning")]
+    assert line.startswith("Warning: the learning curve of arm seed 2 is damaged")
+    assert str(path) in line
+    assert table[(table.arm == "arm") & (table.metric == "nll")].n.item() == 3, "the record is as good as it was"
+
+
+def test_where_the_baselines_curve_is_damaged_no_arm_is_measured_by_it(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    broken(folder, "base-0", seal=True)
+    assert pace(load(folder)) == []
+    console = Console(record=True, width=200, quiet=True)
+    assert write_report(folder, console).broken == {"base-0": "has 2 rows, expected 3"}
+    assert "the learning curve of base seed 0 is damaged" in (folder / "table.md").read_text()
+
+
+def test_one_curve_that_is_gone_is_damage_and_all_of_an_arm_are_not(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    for seed in range(3):
+        Store(folder.parent).history(f"other-{seed}").unlink()
+    Store(folder.parent).history("arm-1").unlink()
+    results = load(folder)
+    assert results.broken == {"arm-1": "is missing"}
+    assert [one.arm for one in pace(results)] == []
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"step,validation_nll\n10,\0\n"])
+def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: bytes) -> None:
+    folder = experiment(CELLS)
+    Store(folder.parent).history("arm-1").write_bytes(content)
+    assert list(load(folder).broken) == ["arm-1"]

@@ -1,0 +1,163 @@
+"""Every component and every setting refuses numbers outside its domain, before anything is trained."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import MODEL, RUN, ModelRoot
+
+from lm.cell import Run, check
+from lm.components import build, choices, plain_options, resolve, slots
+from lm.config import InputError, override
+from lm.data.source import BracketText, MarkovText
+from lm.data.text import TextData
+from lm.data.tokenizer import BPE, Unigram, WordPiece
+from lm.model.shape import Shape
+from lm.model.transformer import Decoder
+
+SHAPE = Shape(vocabulary=11, context=12, width=16, heads=2, layers=2)
+
+RUNS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"seed": 2**64}, ["seed", "64 bits"]),
+    ({"seed": "3"}, ["seed", "expected a whole number", "'3'"]),
+    ({"trainer.gradient_clip_val": -1}, ["trainer.gradient_clip_val", "0 or more", "-1"]),
+    ({"trainer.accumulate_grad_batches": 0}, ["trainer.accumulate_grad_batches", "1 or more"]),
+    ({"trainer.accumulate_grad_batches": 10**9}, ["trainer.accumulate_grad_batches", "10,000 at most"]),
+    ({"trainer.val_check_interval": 0}, ["trainer.val_check_interval", "from 1", "found 0"]),
+    ({"trainer.val_check_interval": 0.0}, ["trainer.val_check_interval", "above 0"]),
+    ({"trainer.val_check_interval": 1.5}, ["trainer.val_check_interval", "1.5"]),
+    ({"trainer.log_every_n_steps": 0}, ["trainer.log_every_n_steps", "1 or more"]),
+    ({"trainer.devices": 99999999999}, ["trainer.devices", "1,024 at most"]),
+    ({"trainer.limit_val_batches": -1}, ["trainer.limit_val_batches", "0 or more"]),
+    ({"optim.schedule.warmup": 13}, ["warmup=13", "12 steps", "trainer.max_steps"]),
+    ({"optim.schedule": {"class_path": "InverseSquareRoot"}}, ["warmup=4000", "12 steps"]),
+    ({"optim.schedule": {"class_path": "Constant", "init_args": {"warmup": 99}}}, ["warmup=99"]),
+    ({"optim.lr": "inf"}, ["optim.lr", "expected a number", "'inf'"]),
+    ({"optim.optimizer.betas": [0.9, 1.0]}, ["optim", "beta"]),
+    ({"optim.optimizer.eps": -1.0}, ["optim", "psilon"]),
+    ({"optim.optimizer": {"class_path": "SGD", "init_args": {"dampening": -2.0}}}, ["optim", "dampening=-2.0"]),
+    ({"optim.optimizer": {"class_path": "RMSprop", "init_args": {"alpha": 1.5}}}, ["optim", "alpha=1.5"]),
+    ({"optim.optimizer": {"class_path": "ASGD", "init_args": {"lambd": -1.0}}}, ["optim", "lambd=-1.0"]),
+    ({"optim.optimizer": {"class_path": "MuonAdamW", "init_args": {"betas": [2.0, 0.9]}}}, ["optim", "beta1=2.0"]),
+    ({"optim.optimizer": {"class_path": "MuonAdamW", "init_args": {"ns_steps": 0}}}, ["optim", "ns_steps=0"]),
+    ({"optim.optimizer": {"class_path": "AdamW", "init_args": {"differentiable": True}}}, ["optim"]),
+    ({"model.attention.window": 17}, ["model", "window=17", "the context, 16 tokens"]),
+    ({"model.layers": 100_000}, ["model", "layers=100000", "1,000 at most"]),
+    ({"model.width": 10**6, "model.heads": 1}, ["model", "parameters", "1e+12 at most"]),
+    ({"model.mlp.expansion": 1e12}, ["model", "expansion=1000000000000.0"]),
+    ({"data.batch_size": 10**9}, ["data", "batch_size=1000000000", "trainer.accumulate_grad_batches"]),
+    ({"data.context": 1, "data.batch_size": 10**7}, ["data.batch_size", "100 times"]),
+    ({"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 10**7}}}, ["data.tokenizer.size", "10000000"]),
+    ({"model.position": ".."}, ["no Position called '..'"]),
+    ({"model.position": "../../x"}, ["no Position called '../../x'"]),
+    ({"model.position": "exits.Thing"}, ["model.position", "cannot import 'exits.Thing'", "SystemExit"]),
+    ({"model.position": "fails.Thing"}, ["model.position", "cannot import 'fails.Thing'", "KeyError"]),
+    ({"model.position": "hangs.Thing"}, ["model.position", "cannot import 'hangs.Thing'", "more than"]),
+    ({"trainer.strategy": {"class_path": "exits.Thing"}}, ["trainer"]),
+]
+MODULES = {"exits": "raise SystemExit(0)", "fails": "raise KeyError('no')", "hangs": "while True: pass"}
+
+
+@pytest.mark.parametrize(("changes", "words"), RUNS, ids=lambda value: str(value)[:70])
+def test_a_run_that_could_not_be_trained_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: list[str]
+) -> None:
+    for name, code in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(f"{code}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("lm.imported.IMPORT_SECONDS", 0.2)
+    with pytest.raises(InputError) as caught:
+        check(override(RUN, changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
+    ("position", "Rope", {"base": [0.0, -1.0]}),
+    ("position", "RopeLinear", {"base": [0.0], "stretch": [0.5]}),
+    ("position", "RopeNTK", {"base": [-3.0], "stretch": [0.0]}),
+    ("position", "RopeYarn", {"base": [0.0, 1.0], "stretch": [0.9], "fast": [0.5], "slow": [0.0, 64.0]}),
+    ("position", "Sinusoidal", {"base": [0.0], "amplitude": [-1.0]}),
+    ("position", "T5Bias", {"buckets": [0, 5], "longest": [1]}),
+    ("norm", "LayerNorm", {"eps": [0.0, -1e-5]}),
+    ("norm", "RMSNorm", {"eps": [0.0, -1e-6]}),
+    ("norm", "BatchNorm", {"eps": [0.0], "momentum": [0.0, 1.1]}),
+    ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
+    *[
+        ("attention", name, {"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]})
+        for name in ("MultiHead", "GroupedQuery", "MultiQuery")
+    ],
+    ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
+    *[
+        ("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]})
+        for name in ("ReLU", "GELU", "SiLU", "Sigmoid", "GLU", "ReGLU", "GEGLU", "SwiGLU")
+    ],
+]
+WRONG = [
+    (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "option", "value"), WRONG)
+def test_a_part_of_a_model_refuses_a_number_outside_its_domain(kind: str, name: str, option: str, value: Any) -> None:
+    tree = override({"model": MODEL}, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}})
+    make = build(resolve(tree, ModelRoot), ModelRoot).model
+    with pytest.raises(ValueError, match=rf"{option}="):
+        make(11, 12)
+
+
+def test_every_number_of_every_part_of_a_model_has_a_case() -> None:
+    found = set()
+    for kind, slot in slots(Decoder, 2).items():
+        for name, cls in choices(slot.base).items():
+            options = plain_options(cls, slot.supplied)
+            found |= {(kind, name, key) for key, value in options.items() if type(value) in (int, float)}
+    tested = {(kind, name, option) for kind, name, option, _ in WRONG}
+    assert {one for one in found - tested if one[0] != "initializer"} == set()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("kind", "name", "option"), [("norm", "RMSNorm", "eps"), ("block", "ScaledResidual", "alpha")])
+def test_a_constructor_takes_no_number_that_is_none(kind: str, name: str, option: str, value: float) -> None:
+    with pytest.raises(InputError, match=option):
+        resolve(override(RUN, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}}), Run)
+
+
+def test_a_source_of_text_has_a_size_that_fits_into_memory() -> None:
+    with pytest.raises(ValueError, match="size=1000000000000 must be from 1"):
+        MarkovText(size=10**12)
+    with pytest.raises(ValueError, match="depth=1000000000 must be from 1"):
+        BracketText(depth=10**9)
+
+
+@pytest.mark.parametrize("shares", [(0.9, 0.2, -0.1), (1.0, 0.0, 0.0), (float("nan"), 0.5, 0.5), (0.5, 0.5, 0.5)])
+def test_shares_of_a_text_add_to_one(shares: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="three shares"):
+        TextData(0, MarkovText(size=100), BPE(300), 4, 2, split=shares)
+
+
+@pytest.mark.parametrize("kind", [BPE, Unigram, WordPiece])
+def test_a_vocabulary_is_bounded_by_the_text(kind: Any) -> None:
+    with pytest.raises(InputError, match=r"data\.tokenizer\.size: 10000000 tokens are more than the training text can"):
+        kind(10**7).train(["a short text"])
+
+
+@pytest.mark.parametrize("kind", [BPE, Unigram])
+def test_a_text_of_one_endless_word_is_refused_by_what_takes_its_square(kind: Any) -> None:
+    with pytest.raises(InputError, match="a word of 30000 characters"):
+        kind(300).train(["abc" * 10_000])
+
+
+def test_a_pipe_is_no_text(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    corpus = {"class_path": "LocalText", "init_args": {"path": str(tmp_path / "pipe.txt")}}
+    with pytest.raises(InputError, match="no file matches"):
+        check(override(RUN, {"data.corpus": corpus}))
+
+
+def test_a_deep_line_of_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000 + "\n")
+    corpus = {"class_path": "LocalText", "init_args": {"path": str(tmp_path / "deep.jsonl")}}
+    with pytest.raises(InputError, match=r"deep\.jsonl:1 is not a JSON object"):
+        check(override(RUN, {"data.corpus": corpus}))

@@ -1,0 +1,202 @@
+"""Runs that were not fit to be compared are found, and only those; the report says so beside every verdict on them."""
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm import health
+from lm.analysis import compare, load
+from lm.answers import answer
+from lm.claims import Claim
+from lm.health import faults, last_tenth, unhealthy
+from lm.report.tables import summary
+
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
+BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+
+MakeExperiment = Callable[..., Path]
+Change = Callable[[dict[str, Any]], None]
+
+HEALTHY: dict[str, Any] = {
+    "status": "ok",
+    "steps": 400,
+    "metrics": {"clipped_share": 0.2},
+    "initial": {"gradient_norm": {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]}},
+    "final": {
+        "entropy": [[0.9, 0.99], [0.5, 0.2], [0.4, 0.3]],
+        "dead_share": [0.0, 0.1, 0.4],
+        "gradient_norm": {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]},
+    },
+}
+
+
+def put(*keys: Any) -> Change:
+    """Sets the last of `keys` at the place that the others lead to."""
+    *path, last, value = keys
+
+    def change(record: dict[str, Any]) -> None:
+        for key in path:
+            record = record[key]
+        record[last] = value
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(record: dict[str, Any]) -> None:
+        for one in changes:
+            one(record)
+
+    return change
+
+
+def gradient(moment: str, size: float) -> Change:
+    """The gradient of the second block, as a share of the others', all of one size."""
+    norms = {"query": [0.02, 0.02 * size, 0.02], "mlp_out": [0.1, 0.1 * size, 0.1], "embedding": [1.0]}
+    return put(moment, "gradient_norm", norms)
+
+
+BROKEN: dict[str, tuple[Change, Change, list[str]]] = {
+    "uniform": (
+        put("final", "entropy", 0, [0.981, 0.9999]),
+        put("final", "entropy", 0, [0.979, 0.9999]),
+        ["attention of layer 1 of 3 stays uniform"],
+    ),
+    "collapsed": (
+        put("final", "entropy", 2, [0.001, 0.049]),
+        put("final", "entropy", 2, [0.001, 0.051]),
+        ["attention of layer 3 of 3 collapses"],
+    ),
+    "asleep": (
+        both(gradient("initial", 0.9e-4), gradient("final", 0.9e-2)),
+        both(gradient("initial", 1.1e-4), gradient("final", 0.9e-2)),
+        ["block 2 of 3 gets next to no gradient"],
+    ),
+    "asleep at first": (
+        both(gradient("initial", 0.9e-4), gradient("final", 0.9e-2)),
+        both(gradient("initial", 0.9e-4), gradient("final", 1.1e-2)),
+        ["block 2 of 3 gets next to no gradient"],
+    ),
+    "dead": (
+        put("final", "dead_share", 1, 0.51),
+        put("final", "dead_share", 1, 0.49),
+        ["most hidden units of layer 2 of 3 are dead"],
+    ),
+    "clipped": (
+        put("metrics", "clipped_share", 0.51),
+        put("metrics", "clipped_share", 0.49),
+        ["most steps are clipped"],
+    ),
+}
+"""For each rule a change that breaks it, one that comes close, and what is said."""
+
+
+def changed(change: Change) -> dict[str, Any]:
+    record = copy.deepcopy(HEALTHY)
+    change(record)
+    return record
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_fault_is_found_beyond_its_bound_and_not_before(name: str) -> None:
+    broken, close, said = BROKEN[name]
+    assert faults(changed(broken)) == said
+    assert faults(changed(close)) == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert len({said[0] for _, _, said in BROKEN.values()}) == len(health.RULES)
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.06, ["the loss is still falling at the end"]), (0.04, [])])
+def test_a_loss_that_still_falls_is_found(share: float, said: list[str]) -> None:
+    final, fall = 2.0, 3.0
+    losses = {40: 4.0, 360: final + share * fall, 400: final}
+    curve = pd.DataFrame({"validation_nll": losses, "train_loss": {10: final + fall, 400: 1.9}}).sort_index()
+    assert last_tenth(curve, 400) == pytest.approx(share)
+    assert faults(HEALTHY, curve) == said
+
+
+def test_the_last_tenth_is_read_between_validations() -> None:
+    """Validated every 100 of 1,000 steps, and every 300, on a straight line: a tenth of the fall either way."""
+    for interval in (100, 500):
+        steps = np.arange(interval, 1001, interval)
+        curve = pd.DataFrame({"validation_nll": pd.Series(3 - steps / 1000, steps), "train_loss": pd.Series({0: 3.0})})
+        assert last_tenth(curve, 1000) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        None,
+        pd.DataFrame({"train_loss": {10: 3.0}}),
+        pd.DataFrame({"validation_nll": {50: 3.0, 300: 2.0}, "train_loss": {10: 3.0}}),
+        pd.DataFrame({"validation_nll": {50: 3.0, 400: 3.0}, "train_loss": {10: 3.0}}),
+    ],
+    ids=["not kept", "no validation", "ends early", "no fall"],
+)
+def test_a_curve_that_does_not_say_is_no_fault(curve: pd.DataFrame | None) -> None:
+    assert math.isnan(last_tenth(curve, 400))
+    assert faults(HEALTHY, curve) == []
+
+
+@pytest.mark.parametrize("change", [put("steps", 49), put("status", "diverged"), put("final", {}), put("metrics", {})])
+def test_a_look_at_the_beginning_a_lost_run_and_one_that_measured_less_break_no_rule(change: Change) -> None:
+    assert faults(changed(change)) == []
+
+
+def test_faults_of_some_seeds_are_counted() -> None:
+    assert unhealthy([[], []]) == ""
+    assert unhealthy([["a"], ["a", "b"]]) == "a; b on 1 of 2 seeds"
+
+
+def break_arm(name: str, fault: Change = BROKEN["clipped"][0]) -> Callable[[str, int, dict[str, Any]], None]:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["steps"] = 400
+        if arm == name:
+            fault(record)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("ill", "verdict"),
+    [
+        ("", "better"),
+        ("base", "better (baseline unhealthy: most steps are clipped)"),
+        ("arm", "better (arm unhealthy: most steps are clipped)"),
+    ],
+)
+def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
+    experiment: MakeExperiment, ill: str, verdict: str
+) -> None:
+    results = load(experiment({"base": BASE, "arm": BETTER}, break_arm(ill)))
+    table = compare(results)
+    columns, rows, bold = summary(results, table)
+    by_arm = {row[0]: row for row in rows}
+    assert by_arm["arm"][columns.index("verdict")] == verdict
+    assert bold == [False, not ill]
+    expected = {name: "most steps are clipped" if name == ill else "healthy" for name in ("base", "arm")}
+    assert {name: row[columns.index("health")] for name, row in by_arm.items()} == expected
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_to_a_claim_says_that_an_arm_was_unhealthy(experiment: MakeExperiment, exact: bool) -> None:
+    results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("base")))
+    found = answer(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
+    assert found.verdict == "reproduced"
+    assert found.note == ("" if exact else "base unhealthy: most steps are clipped")
+
+
+def test_the_curve_of_a_run_is_looked_at(experiment: MakeExperiment) -> None:
+    """The curves of the fixture fall by a tenth of a nat in every third of the run."""
+    folder = experiment({"base": BASE, "arm": BETTER}, break_arm(""))
+    path = load(folder).store.history("arm-0")
+    path.write_text("step,train_loss,validation_nll\n10,3.0,\n200,,2.9\n400,,2.0\n")
+    assert set(compare(load(folder)).health) == {"healthy", "the loss is still falling at the end on 1 of 6 seeds"}

@@ -1,0 +1,114 @@
+"""Locks that say whom they wait for."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lm import locks
+from lm.locks import Patience, busy_seconds, holder, if_free, locked, state
+
+HERE = socket.gethostname()
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[contextlib.ExitStack]:
+    """A lock held by somebody; closing what is yielded lets it go."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(path, "nothing"))
+        yield stack
+
+
+def test_patience_speaks_after_ten_seconds_and_then_ever_more_rarely() -> None:
+    clock = Clock()
+    patience = Patience(10.0, clock)
+    spoken = []
+    for _ in range(1000):
+        clock.now += 1
+        if patience.spent():
+            spoken.append(patience.lasted)
+    assert spoken == [10, 30, 90, 270, 810]
+    patience.restart()
+    assert (patience.left, patience.spent()) == (10.0, False)
+    clock.now += 500  # nobody asked for long
+    assert (patience.spent(), patience.spent()) == (True, False)
+
+
+def test_a_lock_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "FIRST_SECONDS", 0.01)
+    lines: list[str] = []
+    with held(tmp_path / "lock") as stack:
+
+        def say(line: str) -> None:
+            lines.append(line)
+            stack.close()
+
+        with locked(tmp_path / "lock", "the thing", say):
+            assert "left no name" not in holder(tmp_path / "lock")
+    assert len(lines) == 1
+    assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
+
+
+def test_a_free_lock_is_taken_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with locked(tmp_path / "lock", "the thing"):
+        pass
+    with if_free(tmp_path / "lock") as ours:
+        assert ours
+    assert capsys.readouterr().err == ""
+    assert os.listdir(tmp_path) == ["lock"], "whoever held it leaves no name behind"
+
+
+def test_a_lock_that_is_held_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
+    with held(tmp_path / "lock"), if_free(tmp_path / "lock") as ours:
+        assert not ours
+        assert str(os.getpid()) in holder(tmp_path / "lock"), "the holder's name stays"
+    with if_free(tmp_path / "lock") as ours:
+        assert ours
+
+
+def test_the_name_beside_a_lock_is_advice_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, beside = tmp_path / "lock", tmp_path / "lock.holder"
+    beside.write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": 0}))
+    with if_free(path) as ours:
+        assert ours, "a name that was left holds nothing"
+        for text in ("", "{", "[1]", '{"pid": "x"}', '{"pid": 1, "host": "h", "since": 1e300}', "\x00"):
+            beside.write_text(text)
+            assert holder(path) == "a process that left no name"
+    monkeypatch.setattr(locks.Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    with if_free(path) as ours:
+        assert ours, "a full disk takes no lock away"
+
+
+def test_the_holder_is_told_with_its_day_and_whether_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, since = tmp_path / "lock", time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1))
+    beside = tmp_path / "lock.holder"
+    monkeypatch.setattr(locks, "state", lambda pid: "T")
+    beside.write_text(json.dumps({"pid": 4711, "host": HERE, "since": since}))
+    assert holder(path) == f"process 4711 (stopped) on host {HERE} since 2024-03-01 12:03"
+    beside.write_text(json.dumps({"pid": 4711, "host": "elsewhere", "since": since}))
+    assert holder(path) == "process 4711 on host elsewhere since 2024-03-01 12:03"
+
+
+def test_what_the_machine_knows_of_a_process() -> None:
+    assert state(os.getpid()) in ("R", "S", "D", None)
+    assert state(2**30) is None
+    assert busy_seconds(2**30) is None
+    found = busy_seconds(os.getpid())
+    assert found is None or found >= 0

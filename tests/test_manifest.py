@@ -1,0 +1,80 @@
+"""A damaged manifest is named with the place of the damage, before anything is made of it."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import fuzz
+import pytest
+
+from lm.analysis import load
+from lm.config import InputError
+from lm.manifest import EXPERIMENT, STUDY, check_shape
+from lm.report.study import load_study
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("results/**/experiment.json")), ids=lambda path: path.parent.name)
+def test_the_manifests_of_this_repository_are_whole(path: Path) -> None:
+    check_shape(json.loads(path.read_text()), EXPERIMENT, path, "")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("results/**/study.json")), ids=lambda path: path.parent.name)
+def test_the_studies_of_this_repository_are_whole(path: Path) -> None:
+    check_shape(json.loads(path.read_text()), STUDY, path, "")
+    load_study(path.parent)
+
+
+def damaged(tree: dict[str, Any], place: list[Any], value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(tree)
+    node: Any = changed
+    for step in place[:-1]:
+        node = node[step]
+    if value is KeyError:
+        del node[place[-1]]
+    else:
+        node[place[-1]] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (["title"], None, "title: is damaged, found None"),
+        (["seeds"], [0, "1"], r"seeds\[1\]: is damaged, found '1'"),
+        (["seeds"], KeyError, "seeds: is damaged, found nothing"),
+        (["arms", "b"], 3, r"arms\.b: is damaged, found 3"),
+        (["arms", "b", "cells", "0"], [], r"arms\.b\.cells\.0: is damaged, found \[\]"),
+        (["arms", "b", "cells", "0"], "../../x", "cannot name a file"),
+        (["arms", "b", "changes", "model.block"], ["a"], r"changes\.model\.block: is damaged, found \['a'\]"),
+        (["margin", "nll"], True, r"margin\.nll: is damaged, found True"),
+        (["claims", 0, "contrast", "a"], float("nan"), r"claims\[0\]\.contrast\.a: is damaged, found nan"),
+        (["claims", 0, "more"], 1, r"claims\[0\]: is damaged, found the name 'more'"),
+    ],
+)
+def test_a_damaged_manifest_of_an_experiment_is_named(tmp_path: Path, place: list[Any], value: Any, words: str) -> None:
+    (tmp_path / "experiment.json").write_text(json.dumps(damaged(fuzz.MANIFEST, place, value)))
+    with pytest.raises(InputError, match=words):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (["study", 0, "params"], [], r"study\[0\]\.params: is damaged"),
+        (["study", 1, "values"], [1.0, 2.0], "trial 1 has the values"),
+        (["study", 1, "values"], None, "trial 1 has the values None"),
+        (["study", 2, "state"], "done", "trial 2 is done"),
+        (["study", 2, "params", "model.norm"], "T5Bias", "trial 2 has model.norm='T5Bias'"),
+        (["study", 2, "params", "optim.lr"], "T5Bias", "trial 2 has optim.lr='T5Bias'"),
+        (["space", "optim.lr", "low"], 0, "space.optim.lr holds nothing"),
+        (["objectives"], {"nl": "lower"}, "objectives hold nl: lower"),
+        (["methods"], [], "methods are empty"),
+    ],
+)
+def test_a_damaged_study_is_named(tmp_path: Path, place: list[Any], value: Any, words: str) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(damaged(fuzz.STUDY, place, value)))
+    with pytest.raises(InputError, match=words):
+        load_study(tmp_path)

@@ -1,0 +1,81 @@
+"""Paths into records: those of real records lead where the plan says they do, and what is no number is refused."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from lm.analysis import value
+from lm.claims import read_claim
+from lm.config import InputError
+from lm.paths import SECTIONS, dead_end
+
+CELLS = ROOT / "results" / "reference" / "cells"
+
+
+def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
+    """Every path below a node with what lies there; lists are gone into as well."""
+    yield way, node
+    below = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, inner in below:
+        yield from paths(inner, f"{way}/{key}")
+
+
+@pytest.mark.parametrize("file", sorted(CELLS.glob("*/record.json"))[::40], ids=lambda path: str(path.parent.name[:6]))
+def test_what_a_committed_record_holds_is_known_to_be_a_number_or_not(file: Path) -> None:
+    record = json.loads(file.read_text(encoding="utf-8"))
+    for section in SECTIONS.keys() & record.keys():
+        for path, found in paths(record[section] or {}, section):
+            if isinstance(found, int | float | list) and found != []:
+                assert dead_end(path) == "", path
+                assert math.isfinite(value(record, path)), path
+            elif isinstance(found, str | dict) and not path.startswith("evaluations/"):
+                assert dead_end(path), path
+            if isinstance(found, str | dict):
+                assert math.isnan(value(record, path)), "not measured, and no crash"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("data/tokens", "data/tokens holds several things by name, and a claim is about a number"),
+        ("data/fingerprint", "data/fingerprint is text"),
+        ("data/tokns/train", r"data has no 'tokns'. Did you mean tokens\? It has fingerprint,"),
+        ("initial/gradient_norm", "initial/gradient_norm holds several things by name"),
+        ("initial/entropi", "initial has no 'entropi'. Did you mean entropy"),
+        ("initial/entropy/first", "of which 'first' is no place"),
+        ("evaluations/test", "go on to one of them, such as evaluations/test/"),
+        ("evaluations/lengths/128", "evaluations/lengths/128 holds several things by name"),
+        ("evaluations/lengths/128/error", "is text"),
+        ("reliability/count/3/x", "of which 'x' is no place"),
+        ("metrics/nll/0", "metrics/nll is a number, and nothing lies below it"),
+        ("metrics/", "metrics has no ''"),
+        ("log data/tokens / initial/entropy", "data/tokens holds"),
+        ("nll - data/tokenizer", "data/tokenizer is text"),
+    ],
+)
+def test_a_claim_on_what_is_no_number_is_refused_by_the_plan(path: str, words: str) -> None:
+    tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
+    with pytest.raises(InputError, match=rf"claims\[0\].metric: .*{words}"):
+        read_claim(tree, ["a", "b"], "a", "claims[0]")
+
+
+@pytest.mark.parametrize(
+    "path", ["data/tokens/validation", "initial/gradient_norm/mlp_out/-1", "evaluations/test/scaled/ece", "cost/tokens"]
+)
+def test_a_path_that_may_lead_to_a_number_is_taken(path: str) -> None:
+    tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
+    assert read_claim(tree, ["a", "b"], "a", "claims[0]").metric == path
+
+
+@pytest.mark.parametrize("found", ["text", "3.5", {"a": 1}, True, None, [], [1, "x"], [[1.0], 2.0, None], math.nan])
+def test_what_is_no_number_is_not_measured(found: Any) -> None:
+    assert math.isnan(value({"status": "ok", "final": {"entropy": found}}, "final/entropy"))
+
+
+def test_a_list_of_lists_is_the_mean_of_its_numbers() -> None:
+    assert value({"status": "ok", "final": {"entropy": [[1.0, 2.0], [3.0, 6.0]]}}, "final/entropy") == 3.0

@@ -1,0 +1,63 @@
+"""The power of the sign-flip test against counting: by hand, by brute force, by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.power import TTestPower
+
+from lm.audit import sign_flip_ps
+from lm.power import detectable, power
+from lm.statistics import ALPHA
+
+
+def found(n: int, effect: float, alpha: float, experiments: int) -> float:
+    """The share of simulated experiments in which the test itself finds the effect."""
+    sample = np.random.default_rng([n, 99]).normal(effect, 1.0, (experiments, n))
+    return float(np.mean(sign_flip_ps(sample) <= alpha))
+
+
+@pytest.mark.parametrize(("n", "arms"), [(6, 1), (7, 1), (8, 1), (8, 3), (10, 7)])
+def test_what_is_said_to_be_found_four_times_in_five_is(n: int, arms: int) -> None:
+    experiments = 8_000 if n < 10 else 3_000
+    share = found(n, detectable(n, 1.0, ALPHA / arms), ALPHA / arms, experiments)
+    assert share == pytest.approx(0.8, abs=0.02)
+
+
+def test_six_seeds_find_what_gives_all_of_them_one_sign() -> None:
+    for effect in (0.5, 1.0, 2.0):
+        one_sign = stats.norm.cdf(effect) ** 6 + stats.norm.cdf(-effect) ** 6
+        assert power(6, effect, 1.0) == pytest.approx(one_sign, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [16, 24, 40])
+def test_with_many_seeds_it_is_students(n: int) -> None:
+    for effect in (0.3, 0.6):
+        assert power(n, effect, 1.0) == pytest.approx(TTestPower().power(effect, n, ALPHA), abs=0.02)
+
+
+def test_without_an_effect_it_is_the_level_that_the_test_attains() -> None:
+    assert power(6, 0.0, 1.0) == pytest.approx(2 / 64, abs=0.003)
+    assert power(8, 0.0, 1.0) == pytest.approx(12 / 256, abs=0.003)
+
+
+def test_it_follows_the_unit_and_the_sign_does_not_matter() -> None:
+    assert detectable(7, 0.02) == pytest.approx(0.02 * detectable(7, 1.0), rel=1e-9)
+    assert power(7, -1.0, 0.7) == power(7, 1.0, 0.7)
+    assert power(7, 0.5, 1.0) < power(7, 1.0, 1.0) < power(8, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.8, 0.95])
+def test_the_detectable_effect_has_the_power_asked_for(chance: float) -> None:
+    assert power(8, detectable(8, 0.7, chance=chance), 0.7) == pytest.approx(chance, abs=1e-6)
+
+
+def test_where_no_level_is_attainable_nothing_is_detectable() -> None:
+    assert detectable(5, 0.7) == math.inf
+    assert power(5, 100.0, 0.7) == 0.0
+    assert detectable(6, 0.7, ALPHA / 2) == math.inf
+    assert math.isnan(detectable(1, 0.7))
+    assert math.isnan(detectable(6, math.nan))
+    assert math.isnan(power(1, 1.0, 1.0))
+    assert (detectable(6, 0.0), power(6, 0.1, 0.0), power(6, 0.0, 0.0)) == (0.0, 1.0, 0.0)

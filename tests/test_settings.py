@@ -1,0 +1,125 @@
+"""Settings of Lightning's trainer: each says what is computed, or how it is run, or is refused or fixed."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+import pytest
+from helpers import RUN
+from lightning.pytorch.callbacks import Timer
+
+from lm.cell import COMPUTED, EXECUTION, UNSOUND, Run, Trainer, check
+from lm.components import build, plain_options
+from lm.config import InputError, override
+from lm.recorder import Recorder
+
+FIXED = frozenset(
+    (
+        "callbacks",
+        "max_epochs",
+        "min_epochs",
+        "min_steps",
+        "check_val_every_n_epoch",
+        "num_sanity_val_steps",
+        "limit_train_batches",
+        "overfit_batches",
+        "fast_dev_run",
+        "barebones",
+        "logger",
+        "plugins",
+        "profiler",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+        "enable_autolog_hparams",
+        "use_distributed_sampler",
+        "reload_dataloaders_every_n_epochs",
+        "default_root_dir",
+        "model_registry",
+    )
+)
+"""What the trainer decides itself."""
+
+
+def test_every_setting_of_lightning_has_its_place() -> None:
+    """A new one of a new Lightning is to be looked at before anybody uses it."""
+    places = (COMPUTED, EXECUTION, frozenset(UNSOUND), FIXED)
+    found = set(inspect.signature(lightning.pytorch.Trainer.__init__).parameters) - {"self"}
+    assert found == frozenset().union(*places)
+    assert sum(map(len, places)) == len(found)
+    assert set(plain_options(Trainer, 1)) == found - FIXED
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_time", "00:00:00:30", "would end a cell by the speed of the machine; give max_steps"),
+        ("max_time", {"seconds": 30}, "give max_steps"),
+        ("limit_test_batches", 2, "has no effect"),
+        ("benchmark", True, "how fast this machine is"),
+        ("limit_predict_batches", 0.5, "has no effect"),
+    ],
+)
+def test_a_setting_that_the_clock_would_decide_is_refused_by_the_plan(name: str, value: Any, words: str) -> None:
+    with pytest.raises(InputError, match=f"trainer: {name}=.*{words}"):
+        check(override(RUN, {f"trainer.{name}": value}))
+
+
+@pytest.mark.parametrize("every", ["00:10:00", {"minutes": 10}])
+def test_validation_by_the_clock_is_refused_by_the_plan(every: Any) -> None:
+    with pytest.raises(InputError, match="val_check_interval: expected a number of batches"):
+        check(override(RUN, {"trainer.val_check_interval": every}))
+
+
+def test_what_is_refused_leaves_the_identity_alone_where_it_says_nothing() -> None:
+    assert check(override(RUN, {"trainer.benchmark": False})).id == check(RUN).id
+
+
+def test_strategies_with_settings_of_their_own_are_refused_by_the_plan() -> None:
+    with pytest.raises(InputError, match=r"trainer.strategy: 'deepspeed_stage_2' has settings .* such as ddp or fsdp"):
+        check(override(RUN, {"trainer.strategy": "deepspeed_stage_2"}))
+
+
+def test_batch_norm_in_several_processes_is_refused_by_the_plan() -> None:
+    """Each would take its statistics from its own rows: one identity, and a number that hangs on the machine."""
+    two = {"trainer.devices": 2, "trainer.strategy": "ddp"}
+    check(override(RUN, two))
+    check(override(RUN, {"model.norm": "BatchNorm"}))
+    check(override(RUN, {**two, "model.norm": "BatchNorm", "trainer.sync_batchnorm": True}))
+    with pytest.raises(
+        InputError, match=r"trainer.devices: batch norm would see the rows of each of 2 processes alone"
+    ):
+        check(override(RUN, {**two, "model.norm": "BatchNorm"}))
+
+
+def trainer(work: Path) -> Trainer:
+    run: Run = build(check(RUN).config, Run)
+    recorder = Recorder(work, run.data(0), lambda *_: None, 0.0)
+    return run.trainer(recorder)
+
+
+def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [type(callback) for callback in trainer(tmp_path).callbacks] == [Recorder]
+    connector = "lightning.pytorch.trainer.connectors.callback_connector._load_external_callbacks"
+    monkeypatch.setattr(connector, lambda group: [Timer(duration={"seconds": 1})])
+    with pytest.raises(ValueError, match="Timer: an installed package adds this to every run"):
+        trainer(tmp_path)
+
+
+def test_a_checkpoint_that_lies_about_is_not_taken_for_the_runs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under SLURM Lightning takes up what it finds in its folder: that must be the cell's."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "hpc_ckpt_1.ckpt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert trainer(tmp_path / "work")._checkpoint_connector._hpc_resume_path is None
+
+
+def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {"MAX_TIME": "00:00:00:01", "ACCUMULATE_GRAD_BATCHES": "7", "MAX_STEPS": "3"}.items():
+        monkeypatch.setenv(f"PL_TRAINER_{name}", text)
+    found = trainer(tmp_path)
+    assert (found.max_steps, found.accumulate_grad_batches) == (12, 1)
+    assert [type(callback) for callback in found.callbacks] == [Recorder]

@@ -1,0 +1,127 @@
+"""Disks that are full or fail."""
+
+import errno
+import os
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lm.results import write_atomic
+from lm.storage import SAVING, explain, intact, named, save, trouble
+
+FULL = OSError(errno.ENOSPC, "No space left on device", "/out/x")
+
+
+def test_the_disk_behind_an_error_is_found() -> None:
+    wrapped = RuntimeError("cannot save")
+    wrapped.__cause__ = FULL
+    assert trouble(FULL) is FULL
+    assert trouble(wrapped) is FULL
+    for other in (RuntimeError("no"), OSError("no"), FileNotFoundError(errno.ENOENT, "no"), None):
+        assert trouble(other) is None
+    circle = RuntimeError("a")
+    circle.__cause__ = circle
+    assert trouble(circle) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            FULL,
+            "/out/x: No space left on device; make room; the same command takes up where this one stopped",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "/out/x"),
+            "/out/x: Read-only file system; the same command takes up where this one stopped",
+        ),
+        (OSError(errno.EACCES, "Permission denied", "/out/x"), "/out/x: Permission denied"),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded"),
+            "Disk quota exceeded; make room; the same command takes up where this one stopped",
+        ),
+    ],
+)
+def test_a_failing_disk_is_explained_in_a_line(error: OSError, line: str) -> None:
+    assert explain(error) == line
+
+
+def test_an_error_is_given_the_file_it_is_about() -> None:
+    assert (
+        str(named(OSError(errno.ENOSPC, "No space left on device"), "y")) == "[Errno 28] No space left on device: 'y'"
+    )
+    assert "disk full" in str(named(OSError("disk full"), "y"))
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_atomic(tmp_path / "a.json", "old")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomic(tmp_path / "a.json", "new")
+    assert caught.value.filename == str(tmp_path / "a.json")
+    assert os.listdir(tmp_path) == ["a.json"]
+    assert (tmp_path / "a.json").read_text() == "old"
+
+
+def trainer(fails: bool = False) -> SimpleNamespace:
+    """Saves a checkpoint as Lightning may: bit by bit."""
+
+    def save_checkpoint(path: Path) -> None:
+        path.write_bytes(b"PK")
+        if fails:
+            raise FULL
+        torch.save({"weights": torch.arange(1000.0)}, path)
+
+    return SimpleNamespace(save_checkpoint=save_checkpoint, is_global_zero=True)
+
+
+def test_a_checkpoint_is_there_whole_or_as_it_was_before(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    save(trainer(), path)
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    with pytest.raises(OSError, match="No space left") as caught:
+        save(trainer(fails=True), path)
+    assert caught.value.filename == str(path), "not the temporary file it was copied from"
+    assert intact(path)
+    assert sorted(os.listdir(tmp_path)) == ["last.ckpt", SAVING]
+    save(trainer(), path)
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_a_checkpoint_in_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
+    def folder(path: Path) -> None:
+        path.mkdir()
+        (path / f"shard-{len(os.listdir(tmp_path))}").touch()
+
+    for _ in range(2):
+        save(SimpleNamespace(save_checkpoint=folder, is_global_zero=True), tmp_path / "last.ckpt")
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert os.listdir(tmp_path / "last.ckpt") == ["shard-2"]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "text", "missing"])
+def test_a_checkpoint_that_is_not_what_was_written_is_known(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "last.ckpt"
+    save(trainer(), path)
+    assert intact(path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as parts:
+        largest = max(parts.infolist(), key=lambda part: part.file_size)
+    middle = largest.header_offset + len(whole) // 2
+    changed = {
+        "empty": b"",
+        "cut": whole[: len(whole) // 2],
+        "changed": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+        "text": b"no checkpoint",
+        "missing": whole,
+    }
+    path.write_bytes(changed[damage])
+    if damage == "missing":
+        path.unlink()
+    assert not intact(path)
