@@ -123,6 +123,7 @@ def sampler(spec: SweepSpec, done: int, parallel: bool) -> optuna.samplers.BaseS
     samplers = optuna.samplers
     needs = {"gp": "torch", "cmaes": "cmaes"}
     _need(needs.get(name), f"sampler {name}")
+    _quiet()
     with _blame("sampler"):
         if name == "tpe":
             return samplers.TPESampler(seed=seed, group=spec.space.conditional, constant_liar=parallel, **options)
@@ -159,6 +160,12 @@ def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePrun
         )
 
 
+def _quiet() -> None:
+    """Optuna tells of every study made, and warns of options that it calls experimental; neither is a user's matter."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
 def _need(package: str | None, what: str) -> None:
     if package is not None:
         try:
@@ -191,8 +198,7 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
     Raises:
         InputError: where another process works on it, it cannot be read, or it holds another search.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    _quiet()
     path = journal(spec, folder)
     chosen = pruner(spec, settings)
     with owned(path or folder / "study"):

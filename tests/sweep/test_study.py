@@ -3,6 +3,7 @@
 import contextlib
 import json
 import statistics
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from lm.sweep import trials
 from lm.sweep.plan import Planned
 from lm.sweep.space import Space, read_space
 from lm.sweep.spec import Method, SweepSpec
-from lm.sweep.study import open_study, owned, repair
+from lm.sweep.study import open_study, owned, repair, sampler
 from lm.sweep.trials import Search, Searches
 
 SETTINGS = {"max_steps": 40, "val_check_interval": 10, "limit_val_batches": 2, "accumulate_grad_batches": 1}
@@ -417,3 +418,10 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_option_out_of_range_is_blamed_on_the_sampler(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sampler: .*population"):
         carry_out(tmp_path, World(), spec(sampler=Method("nsga2", {"population_size": 1})))
+
+
+def test_options_that_optuna_calls_experimental_are_used_without_a_word() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        sampler(spec(MIXED), 0, parallel=True)
+    assert told == []
