@@ -22,6 +22,9 @@ Pick = Callable[[Record], Any]
 
 Style = Literal["-", "--"]
 
+ROWS = 3
+"""Rows of a legend under its panels that a figure has room for."""
+
 BEGINNING: Style = "--"
 END: Style = "-"
 """Line styles of a model as it was initialised, and as it was trained."""
@@ -66,10 +69,11 @@ def line(axes: Axes, x_n: Sequence[float] | np.ndarray, values_sn: np.ndarray, c
 
 
 def legend(figure: Figure, colours_of: dict[str, Colour], styles: dict[str, Style]) -> None:
-    """A legend under the panels: arms by colour, line styles in grey."""
+    """A legend under the panels: arms by colour, line styles in grey; the figure grows where many arms need rows."""
     handles = [Line2D([], [], color=colour, label=arm) for arm, colour in colours_of.items()]
     handles += [Line2D([], [], color="grey", linestyle=style, label=label) for label, style in styles.items()]
     columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.6)))
+    figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - ROWS))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
 
 
