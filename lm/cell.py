@@ -13,11 +13,13 @@ import lightning.pytorch
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lm.behaviour import behaviour_of
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id, text_id
 from lm.data import IGNORED, pairs, rows, text  # noqa: F401 - their classes are choices
 from lm.data.batch import Data
 from lm.data.tokens import Facts
+from lm.fingerprint import code_of
 from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
 from lm.model.count import flops_per_token
 from lm.model.transformer import Model
@@ -25,7 +27,6 @@ from lm.optim import Optim
 from lm.plain import shown
 from lm.recorder import Recorder
 from lm.rehearsal import tried
-from lm.results import FORMAT
 
 
 class Trainer(lightning.pytorch.Trainer):
@@ -192,8 +193,15 @@ class Cell:
     id: str
 
 
+IDENTITY = 1
+"""Version of what is hashed below, apart from the versions of what lies on disk: another would orphan every cell."""
+
+
 def identity(config: Tree, facts: Facts) -> str:
-    """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out."""
+    """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out.
+
+    Code is part of it: of classes named by their dotted path, and as the behaviour versions of this package's parts.
+    """
     return run_id(_identified(config, facts))
 
 
@@ -209,7 +217,9 @@ def _identified(config: Tree, facts: Facts) -> Tree:
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
     what.pop("evaluate", None)
-    return {"format": FORMAT, "config": what, "text": facts.identity()}
+    raised = {"code": code_of(what), "behaviour": behaviour_of(what)}
+    added = {name: found for name, found in raised.items() if found}
+    return {"format": IDENTITY, "config": what, "text": facts.identity(), **added}
 
 
 SEED = "\0seed\0"

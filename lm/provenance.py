@@ -1,8 +1,8 @@
 """Under what circumstances a cell was made."""
 
-import functools
 import os
 import platform
+import re
 import resource
 import socket
 import subprocess
@@ -14,6 +14,16 @@ from typing import Any
 import torch
 
 from lm import __version__
+from lm.config import Tree, path_name
+from lm.fingerprint import code_of, project, sources
+from lm.imported import imported
+from lm.results import write_atomic
+
+OWN = Path(__file__).parent
+"""The folder of this package."""
+
+LONGEST_DIFF = 1_000_000
+"""Characters of a checkout's changes that are kept."""
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
@@ -33,23 +43,44 @@ def peak_memory() -> float:
     return kilobytes / 2**20 if sys.platform == "darwin" else kilobytes / 2**10
 
 
-@functools.cache
-def git_state() -> dict[str, Any]:
-    """Commit of the checkout this package runs from, and whether it holds changes; None outside a checkout."""
-    folder = Path(__file__).parent
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git says in a folder; None where it fails or there is none."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
 
-    commit = git("rev-parse", "HEAD")
-    changes = git("status", "--porcelain", "--untracked-files=no")
+def git_state(folder: Path = OWN) -> dict[str, Any]:
+    """Commit of the checkout that a folder lies in, and whether it holds changes; None outside a checkout."""
+    commit = git(folder, "rev-parse", "HEAD")
+    changes = git(folder, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": None if commit is None or changes is None else bool(changes)}
+
+
+def keep_code(config: Tree, work: Path) -> dict[str, Any]:
+    """Keeps the code of a user's own classes with the cell that is trained with it.
+
+    Their modules go to `code/` in the work folder, and what the checkout around them holds beyond its commit to
+    `code/changes.diff`. Returns what each class is known by, and the commit of its checkout.
+
+    Raises:
+        InputError: where a module was changed after this process imported it.
+    """
+    kept: dict[str, Any] = {}
+    for name, known_by in code_of(config).items():
+        cls = imported(name, name)
+        for module, path in sources(cls).items():
+            plain = re.sub(r"[^A-Za-z0-9_.]", "-", f"module.{module}.py")
+            write_atomic(work / "code" / path_name(plain, "name of a module"), path.read_bytes())
+        folder = project(cls)
+        kept[name] = {"known_by": known_by, "git": None if folder is None else git_state(folder)}
+        if folder is not None and (changes := git(folder, "diff", "HEAD")):
+            write_atomic(work / "code" / "changes.diff", changes[:LONGEST_DIFF] + "\n")
+    return kept
 
 
 def provenance() -> dict[str, Any]:

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lm.cell import Cell, Run, Trainer, quiet
+from lm.cell import Cell, Run, Trainer, identity, quiet
 from lm.components import build
+from lm.config import InputError
 from lm.data.tokens import Facts
 from lm.evaluate import FREQUENT, add, evaluations
 from lm.locks import Say, to_stderr
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
-from lm.provenance import provenance
+from lm.provenance import keep_code, provenance
 from lm.recorder import Judge, Recorder, Report, go_on
 from lm.results import FORMAT, Record, Store, finite, read_json, to_json, write_atomic
 from lm.signals import by_signal
@@ -84,8 +85,9 @@ def train(
         _drop_damaged(work / "last.ckpt")
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
-        times = {"started": time.time(), "resumed": store.started(cell.id)}
+        times: dict[str, Any] = {"started": time.time(), "resumed": store.started(cell.id)}
         try:
+            times["code"] = unchanged_code(cell, work)
             if not (work / "outcome.json").is_file() and not fit(cell, work, report, execution, judge):
                 shutil.rmtree(work)
                 return
@@ -97,6 +99,14 @@ def train(
                 raise broken from error
             outcome = failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         finish(cell, store, outcome, {**times, "finished": time.time()})
+
+
+def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
+    """Keeps a user's own code with the cell. Raises InputError where it no longer is what the cell is known by."""
+    kept = keep_code(cell.config, work)
+    if kept and identity(cell.config, cell.facts) != cell.id:
+        raise InputError(f"{', '.join(kept)}: its code was changed after this cell was planned; give the command again")
+    return kept
 
 
 def _drop_damaged(checkpoint: Path) -> None:

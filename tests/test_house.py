@@ -15,6 +15,8 @@ ORDER = (
     "domain",
     "config",
     "imported",
+    "fingerprint",
+    "behaviour",
     "components",
     "catalogue",
     "locks",

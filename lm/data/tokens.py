@@ -33,6 +33,8 @@ from lm.data.cache import (
 )
 from lm.data.corpus import SPLITS, Corpus, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
+from lm.fingerprint import OURS
+from lm.fingerprint import fingerprint as code_fingerprint
 from lm.locks import locked
 from lm.results import to_json, write_atomic
 
@@ -139,6 +141,8 @@ def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> token
     for key, value in settings.items():  # a vocabulary file is known by what it holds
         if isinstance(value, str) and Path(value).is_file():
             settings[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
+    if not type(tokenizer).__module__.startswith(f"{OURS}."):
+        settings["code"] = code_fingerprint(type(tokenizer))
     path = cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
     with usable():
         with contextlib.suppress(DamageError):
