@@ -257,11 +257,11 @@ def test_plan_shows_cells_differences_and_time_and_writes_nothing(
 
 @pytest.mark.slow
 def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
-    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1, 2]}
+    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1]}
     (base / "spec.yaml").write_text(yaml.safe_dump(spec))
     done = lm("ablate", "spec.yaml", "--underpowered", "--out", "out", cwd=base)
     assert done.returncode == 0, done.stderr
-    assert "3 seeds cannot reach significance" in " ".join(done.stdout.split())
+    assert "2 seeds cannot reach significance" in " ".join(done.stdout.split())
     table = (base / "out/spec/table.md").read_text()
     for name in ("table.md", "table.csv", "learning_curve.png", "reliability.svg", "gradient_norm.png"):
         (base / "out/spec" / name).unlink()

@@ -74,17 +74,24 @@ def mine(marker: str) -> list[int]:
     return found
 
 
-def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path, ablate: Ablate) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results folder of an experiment that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(command(write(folder), folder / "out"), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "4 to train" in done.stderr
+    return folder / "out"
+
+
+def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path, ablate: Ablate, whole: Path) -> None:
     spec = write(tmp_path)
-    first = ablate(spec, tmp_path / "whole")
-    assert first.returncode == 0, first.stderr
-    assert "4 to train" in first.stderr
     out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
     environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
     for _ in range(3):
         process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.DEVNULL)
         done = len(list(out.glob("cells/[0-9a-f]*")))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and process.poll() is None:
             if len(list(out.glob("cells/[0-9a-f]*"))) > done or list(out.glob("cells/.*.work/last.ckpt")):
                 break
@@ -97,7 +104,7 @@ def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path
         assert not mine(marker), "an orphan goes on training"
     again = ablate(spec, out)
     assert again.returncode == 0, again.stderr
-    assert measured(out) == measured(tmp_path / "whole")
+    assert measured(out) == measured(whole)
     assert not list(out.glob("cells/.*.work"))
 
 
@@ -107,14 +114,12 @@ def processes(marker: str, words: str) -> list[int]:
     return [pid for pid, line in lines.items() if line.is_file() and words in line.read_text(errors="replace")]
 
 
-def test_a_killed_fork_server_changes_nothing(tmp_path: Path, ablate: Ablate) -> None:
+def test_a_killed_fork_server_changes_nothing(tmp_path: Path, whole: Path) -> None:
     spec = write(tmp_path)
-    whole = ablate(spec, tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
     out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
     environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
     process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(out.glob("cells/.*.work/last.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.01)
     for pid in processes(marker, "forkserver"):
@@ -123,9 +128,9 @@ def test_a_killed_fork_server_changes_nothing(tmp_path: Path, ablate: Ablate) ->
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     assert "Traceback" not in error
-    assert measured(out) == measured(tmp_path / "whole")
+    assert measured(out) == measured(whole)
     assert not list(out.glob("cells/.*.work"))
-    tables = [(folder / "small/table.md").read_text() for folder in (out, tmp_path / "whole")]
+    tables = [(folder / "small/table.md").read_text() for folder in (out, whole)]
     assert [verdicts(table) for table in tables] == [verdicts(tables[1])] * 2
 
 
@@ -134,15 +139,13 @@ def verdicts(table: str) -> list[str]:
     return [line for line in table.splitlines() if "NLL" in line or "failed" in line]
 
 
-def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(tmp_path: Path, ablate: Ablate) -> None:
-    spec = write(tmp_path)
-    assert ablate(spec, tmp_path / "out").returncode == 0
-    table = (tmp_path / "out/small/table.md").read_text()
-    cells = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")}
-    again = ablate(spec, tmp_path / "out")
+def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(ablate: Ablate, whole: Path) -> None:
+    table = (whole / "small/table.md").read_text()
+    cells = {path: path.stat().st_mtime_ns for path in (whole / "cells").glob("*/*")}
+    again = ablate(whole.parent / "small.yaml", whole)
     assert "4 cells: 4 done, 0 to train" in again.stderr
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")} == cells
-    assert (tmp_path / "out/small/table.md").read_text() == table
+    assert {path: path.stat().st_mtime_ns for path in (whole / "cells").glob("*/*")} == cells
+    assert (whole / "small/table.md").read_text() == table
 
 
 def test_two_commands_at_once_train_each_cell_once(tmp_path: Path) -> None:
@@ -161,12 +164,13 @@ def test_two_commands_at_once_train_each_cell_once(tmp_path: Path) -> None:
 
 USER = """
 import os
+from pathlib import Path
 from lm.model.mlp import ReLU
 
 class Raises(ReLU):
-    \"\"\"Fails once it is trained.\"\"\"
+    \"\"\"Fails once it is trained, unless something outside the code has changed.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta":
+        if self.training and x_btd.device.type != "meta" and not Path(__file__).with_name("luck").exists():
             raise RuntimeError("out of luck")
         return super().forward(x_btd)
 
@@ -200,7 +204,7 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(
     records = [record for record, _ in measured_all(tmp_path / "out")]
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "failed", "ok"]
 
-    (tmp_path / "user_parts.py").write_text(USER.replace('raise RuntimeError("out of luck")', "pass"))
+    (tmp_path / "luck").touch()
     kept = ablate(spec, tmp_path / "out", "--seeds", "0")
     assert "2 failed earlier" in kept.stderr
     again = ablate(spec, tmp_path / "out", "--seeds", "0", "--retry-failed")
@@ -230,11 +234,11 @@ def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None
         start_new_session=True,
         preexec_fn=listen,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not list(tmp_path.glob("out/cells/[0-9a-f]*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert error.strip().splitlines()[-1] == "lm: interrupted; the same command takes up where this one stopped"
     assert "Traceback" not in error

@@ -112,7 +112,7 @@ def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path
     for _ in range(3):
         process = subprocess.Popen(command(spec, out, "--workers", "2"), stderr=subprocess.DEVNULL)
         before = len(list(out.glob("cells/[0-9a-f]*")))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and process.poll() is None:
             if len(list(out.glob("cells/[0-9a-f]*"))) > before or list(out.glob("cells/.*.work/last.ckpt")):
                 break
@@ -131,14 +131,14 @@ def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path
 
 
 def test_a_second_process_is_refused_in_one_line(tmp_path: Path, sweep: Sweep) -> None:
-    spec, out = write(tmp_path), tmp_path / "out"
+    spec, out = write(tmp_path, trials=1000), tmp_path / "out"  # it will not end by itself
     first = subprocess.Popen(command(spec, out, "--workers", "1"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (out / "small/study.journal").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     second = sweep(spec, out)
     first.send_signal(signal.SIGINT)
-    assert first.wait(60) == 130
+    assert first.wait(300) == 130
     assert second.returncode == 2
     assert second.stderr.strip().endswith("another process works on this study; wait for it, or use another --out")
     assert len(second.stderr.strip().splitlines()) == 1

@@ -77,7 +77,8 @@ def test_wrong_stages_are_one_line(value: dict[str, int], words: str) -> None:
 
 @pytest.mark.slow
 def test_training_stops_where_the_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2})
+    short = {"trainer.max_steps": 5, "trainer.val_check_interval": 5, "trainer.limit_val_batches": 1}
+    spec = write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}, common=short)
     assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--workers", "2"]) == 0
     first = looks(6, 12, 2, 0.05)[0]
     assert f"after {first} seeds: every confirmatory difference is found" in capsys.readouterr().err
