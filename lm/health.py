@@ -23,6 +23,9 @@ such heads hardly learns any more where to look. In sweeps/char_tiny.yaml it com
 ASLEEP, AWAKE = 1e-4, 1e-2
 """Gradient of a block over that of the median block: one that starts below the first must end above the second."""
 
+STOPPED = 1e-4
+"""Gradient of a block at the end over its own at first, below which it no longer learns; healthy runs end above .1."""
+
 DEAD = 0.5
 """Share of a layer's hidden units that are zero on every token."""
 
@@ -88,6 +91,15 @@ def sleeping_blocks(record: Record) -> list[str]:
     return [f"block {index + 1} of {len(first)} gets next to no gradient" for index in np.flatnonzero(asleep)]
 
 
+def stopped_blocks(record: Record) -> list[str]:
+    """Whether blocks that got a gradient at first get next to none at the end."""
+    first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
+    if not len(first) or len(first) != len(last):
+        return []
+    count = int((last < STOPPED * first).sum())
+    return [f"{count} of {len(first)} blocks get next to no gradient any more"] if count else []
+
+
 def _block_gradients(norms: Any) -> np.ndarray:
     """The norm of the gradient of each block; empty where kinds of matrices are not there once a block."""
     of_kinds = [norms[kind] for kind in BLOCK_KINDS if norms and kind in norms]
@@ -116,6 +128,7 @@ RULES: tuple[Callable[[Record], list[str]], ...] = (
     uniform_attention,
     collapsed_attention,
     sleeping_blocks,
+    stopped_blocks,
     dead_units,
     mostly_clipped,
 )

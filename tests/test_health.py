@@ -83,6 +83,11 @@ BROKEN: dict[str, tuple[Change, Change, list[str]]] = {
         both(gradient("initial", 0.9e-4), gradient("final", 1.1e-2)),
         ["block 2 of 3 gets next to no gradient"],
     ),
+    "stopped": (
+        put("final", "gradient_norm", {"query": [0.9e-4 * 0.02, 0.02, 0.02], "mlp_out": [0.9e-5, 0.1, 0.1]}),
+        put("final", "gradient_norm", {"query": [1.1e-4 * 0.02, 0.02, 0.02], "mlp_out": [1.1e-5, 0.1, 0.1]}),
+        ["1 of 3 blocks get next to no gradient any more"],
+    ),
     "dead": (
         put("final", "dead_share", 1, 0.51),
         put("final", "dead_share", 1, 0.49),
