@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing
+from lm.circumstances import ACROSS_TOKENIZERS, confounded, differing, mixed
 from lm.config import InputError
 from lm.curve import curve_table
 from lm.damage import is_number, of_curve
+from lm.formats import MANIFEST
 from lm.health import faults, unhealthy
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure, plain
 from lm.manifest import EXPERIMENT, check_shape
-from lm.results import FORMAT, QUANTITIES, DamagedError, Record, Store, describe, read_json
+from lm.results import QUANTITIES, DamagedError, Record, Store, describe, read_json
 from lm.statistics import rate_interval
 
 HEADLINE = "nll"
@@ -104,7 +105,7 @@ def load(folder: Path) -> Results:
         raise InputError(
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
         )
-    manifest = read_json(path)
+    manifest = MANIFEST.read(read_json(path), path)
     _check_manifest(manifest, path)
     store = Store(folder.resolve().parent)
     results = Results(manifest, {}, store)
@@ -131,10 +132,7 @@ def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
 
 
 def _check_manifest(manifest: Any, path: Path) -> None:
-    """Refuses a manifest of another version, or one that has lost what a report needs. Raises InputError."""
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != FORMAT:
-        raise InputError(f"{path}: format {found!r}, expected {FORMAT}; it was written by another version")
+    """Refuses a manifest that has lost what a report needs. Raises InputError."""
     check_shape(manifest, EXPERIMENT, path, "run `lm ablate` again")
     if manifest["baseline"] not in manifest["arms"]:
         raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
@@ -228,7 +226,8 @@ def compare(results: Results) -> pd.DataFrame:
             if reason:
                 row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
             said = found.verdict + (_survivors(results, row) if (arm, quantity) in judged else "")
-            row["verdict"] = (reason or said) + (_illness(results, arm) if (arm, quantity) in judged else "")
+            beside = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
+            row["verdict"] = (reason or said) + beside
             well = not ill[arm] and not ill[results.arms[0]]
             row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
             rows.append(row)
@@ -238,9 +237,7 @@ def compare(results: Results) -> pd.DataFrame:
 def _curve(results: Results, record: Record) -> pd.DataFrame | None:
     """The losses of a run by step; None where its curve was not kept."""
     path = results.store.history(record["id"])
-    if not path.is_file() or record["id"] in results.broken:
-        return None
-    return pd.read_csv(path, index_col="step", usecols=lambda name: name in ("step", "train_loss", "validation_nll"))
+    return curve_table(path) if path.is_file() and record["id"] not in results.broken else None
 
 
 def _illness(results: Results, arm: str) -> str:
@@ -250,6 +247,13 @@ def _illness(results: Results, arm: str) -> str:
         return ""
     sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]
     return f" ({'; '.join(sides)})" if sides else ""
+
+
+def _mixture(results: Results, arm: str) -> str:
+    """What stands beside the verdict on an arm whose cells, or whose baseline's, were not all made alike."""
+    sides = list(zip(*results.pairs(arm).values(), strict=True)) if arm != results.arms[0] else []
+    names = dict.fromkeys(name for side in sides for name in mixed(side))
+    return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
 def _judged(results: Results) -> dict[tuple[str, str], Comparison]:

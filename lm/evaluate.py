@@ -232,5 +232,5 @@ def add(record: dict[str, Any], name: str, found: dict[str, Any]) -> None:
 def missing(record: dict[str, Any], config: dict[str, Any]) -> bool:
     """Whether a finished cell lacks lengths that its configuration asks for now."""
     wanted = config.get("evaluate") or {}
-    there = record.get("evaluations", {}).get("lengths", {})
+    there = (record.get("evaluations") or {}).get("lengths", {})
     return record["status"] == "ok" and not {str(length) for length in wanted.get("lengths", [])} <= set(there)

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback
 from lm.damage import sealed
 from lm.data.batch import Data
 from lm.data.order import chain
+from lm.formats import OUTCOME
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel, gathered, numbers
@@ -236,7 +237,8 @@ class Recorder(Callback):
         save(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve(self.rows))
-            write_atomic(self.work / "outcome.json", to_json(finite(self.outcome(trainer, pl_module, measured))))
+            outcome = OUTCOME.stamped(self.outcome(trainer, pl_module, measured))
+            write_atomic(self.work / "outcome.json", to_json(finite(outcome)))
 
     @torch.inference_mode()
     def evaluate(self, trainer: Any, module: LanguageModel) -> dict[str, Any]:

@@ -153,12 +153,12 @@ def keep(record: Record, name: str, found: dict[str, Any]) -> None:
     if name in (SPLIT, "lengths"):
         add(record, name, found)
     else:
-        record.setdefault("evaluations", {})[name] = found
+        record["evaluations"][name] = found
 
 
 def lengths(trained: Trained, record: Record, wanted: Sequence[int], tokens: int) -> dict[str, Any]:
     """NLL on validation at the lengths wanted and those measured before, all over the same tokens."""
-    before = [int(length) for length in record.get("evaluations", {}).get("lengths", {})]
+    before = [int(length) for length in record["evaluations"].get("lengths", {})]
     every = sorted({*wanted, *before})
     if tokens < every[-1]:
         raise InputError(

@@ -23,11 +23,10 @@ from typing import Any, Literal
 
 from lm.config import InputError, path_name, require_regular
 from lm.damage import of_record
+from lm.formats import RECORD
 from lm.locks import Say, holder, if_free, locked, to_stderr
+from lm.plain import shown
 from lm.storage import SAVING, named
-
-FORMAT = 1
-"""Version of the record. A store written by another version is refused, not guessed at."""
 
 WORK_FILES = ("cell.json", "outcome.json", SAVING)
 """What a work folder holds that a finished cell does not."""
@@ -199,10 +198,10 @@ class Store:
         return (self.work(cell) / "last.ckpt").is_file()
 
     def record(self, cell: str, needed: bool = False) -> Record:
-        """The record of a finished cell; with `needed` one that holds all that reports need.
+        """The record of a finished cell, as this version writes it; with `needed` one that holds all that reports need.
 
         Raises:
-            InputError: where it comes from another version.
+            InputError: where a newer version wrote it.
             DamagedError: where it is no longer what training wrote.
         """
         path = self.directory(cell) / "record.json"
@@ -210,16 +209,12 @@ class Store:
             record = read_json(path)
         except InputError as error:
             raise DamagedError(str(error).removeprefix(f"{path}: "), path) from None
-        found = record.get("format") if isinstance(record, dict) else None
-        if isinstance(found, int) and found != FORMAT:
-            raise InputError(
-                f"{path}: record format {found!r}, expected {FORMAT}; "
-                "it was written by another version: use that version, or another --out"
-            )
-        wrong = of_record(record, needed) if found == FORMAT else f"format: expected {FORMAT}, found {found!r}"
-        if wrong:
+        if not isinstance(record, dict) or "format" not in record:
+            raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
+        record = RECORD.read(record, path)
+        if wrong := of_record(record, needed):
             raise DamagedError(wrong, path)
-        return dict(record)
+        return record
 
     def history(self, cell: str) -> Path:
         """Where the learning curve of a finished cell lies."""
@@ -252,7 +247,7 @@ class Store:
 
     def finish(self, cell: str, record: Record) -> Record:
         """Writes the record into the cell's work folder and makes the folder the finished cell."""
-        write_atomic(self.work(cell) / "record.json", to_json(record))
+        write_atomic(self.work(cell) / "record.json", to_json(RECORD.stamped(record)))
         self.complete(cell)
         return record
 

@@ -17,12 +17,13 @@ from lm.components import build
 from lm.config import InputError
 from lm.data.tokens import Facts
 from lm.evaluate import FREQUENT, add, evaluations
+from lm.formats import CELL, OUTCOME, nothing_recorded
 from lm.locks import Say, to_stderr
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
 from lm.provenance import keep_code, provenance
 from lm.recorder import Judge, Recorder, Report, go_on
-from lm.results import FORMAT, Record, Store, finite, read_json, to_json, write_atomic
+from lm.results import Record, Store, finite, read_json, to_json, write_atomic
 from lm.signals import by_signal
 from lm.storage import intact, trouble
 
@@ -32,7 +33,7 @@ def write_work(cell: Cell, store: Store) -> Path:
     import yaml
 
     work = store.work(cell.id)
-    write_atomic(work / "cell.json", to_json(asdict(cell)))
+    write_atomic(work / "cell.json", to_json(CELL.stamped(asdict(cell))))
     write_atomic(work / "config.yaml", yaml.safe_dump(cell.config, sort_keys=False))
     return work
 
@@ -91,7 +92,7 @@ def train(
             if not (work / "outcome.json").is_file() and not fit(cell, work, report, execution, judge):
                 shutil.rmtree(work)
                 return
-            outcome = evaluated(cell, work, read_json(work / "outcome.json"))
+            outcome = evaluated(cell, work, outcome_of(work))
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and by_signal(error):
                 raise
@@ -109,6 +110,13 @@ def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
     return kept
 
 
+def outcome_of(work: Path) -> Record:
+    """What the recorder left at the end of training; before outcomes had a format they had the first."""
+    path = work / "outcome.json"
+    found = read_json(path)
+    return OUTCOME.read({"format": 1, **found} if isinstance(found, dict) else found, path)
+
+
 def _drop_damaged(checkpoint: Path) -> None:
     """A checkpoint that the disk did not keep is no reason for a cell to fail: it begins anew."""
     if checkpoint.is_file() and not intact(checkpoint):
@@ -118,7 +126,8 @@ def _drop_damaged(checkpoint: Path) -> None:
 
 def assist(work: Path, execution: Execution) -> None:
     """A further process of a multi-device cell; the first one holds the cell and has described it in `work`."""
-    described = read_json(work / "cell.json")
+    path = work / "cell.json"
+    described = CELL.read(read_json(path), path)
     cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
     fit(cell, work, lambda *_: None, execution)
 
@@ -181,7 +190,7 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
 def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> Record:
     """Makes the work folder a finished cell with a record of `outcome`."""
     record = {
-        "format": FORMAT,
+        **nothing_recorded(),
         "id": cell.id,
         **outcome,
         "data": {key: value for key, value in asdict(cell.facts).items() if key != "folder"},

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.formats import MANIFEST, RECORD
+from lm.results import Store, to_json, write_atomic
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 
@@ -58,7 +59,7 @@ MakeExperiment = Callable[..., Path]
 def record(cell: str, outcome: float | str, seed: int) -> dict[str, Any]:
     """A record as training leaves it; quantities beside the NLL are simple functions of it."""
     common = {
-        "format": FORMAT,
+        "format": RECORD.version,
         "id": cell,
         "data": {"fingerprint": "f", "tokenizer": "t"},
         "provenance": {"git": {"commit": "c", "dirty": False}, "device": "cpu", "packages": {"torch": "2"}},
@@ -120,7 +121,7 @@ def experiment(tmp_path: Path) -> MakeExperiment:
                     write_atomic(store.work(stored["id"]) / "history.csv", curve)
                 store.finish(stored["id"], stored)
         described = {
-            "format": FORMAT,
+            "format": MANIFEST.version,
             "name": "demo",
             "title": "A demonstration",
             "notes": "",

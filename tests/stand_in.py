@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from lm import locks
-from lm.results import FORMAT, Store
+from lm.formats import RECORD
+from lm.results import Store
 
 STEPS = 20
 
@@ -50,7 +51,7 @@ def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slo
             with steps.open("a") as file:
                 file.write(".")
             pipe.send(("progress", step + 1, STEPS, 0.0))
-        record = {"format": FORMAT, "status": "ok", "walked": steps.read_text(), "metrics": {"nll": 1.0}}
+        record = {"format": RECORD.version, "status": "ok", "walked": steps.read_text(), "metrics": {"nll": 1.0}}
         store.finish(cell.id, {**record, "tries": len((work / "tries").read_text())})
 
 

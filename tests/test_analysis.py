@@ -14,9 +14,10 @@ from scipy import stats
 
 from lm.analysis import Results, circumstances, compare, curves, load, one_tokenizer, paired, unpaired, value
 from lm.config import InputError
+from lm.formats import MANIFEST
 from lm.judgement import Comparison, confirm
 from lm.power import detectable
-from lm.results import FORMAT, QUANTITIES
+from lm.results import QUANTITIES
 from lm.sequential import repeated_interval, sequential, stage_alpha
 from lm.statistics import ALPHA, effect_size, equivalence_p, sign_flip_interval, sign_flip_p, t_interval
 
@@ -422,7 +423,7 @@ def test_a_verdict_is_withheld_where_circumstances_differ_as_the_arms_do(
     assert row(table, "better").verdict == f"not comparable: {name} differs on every seed"
     assert not table.significant.any()
     table = compare(load(experiment({"base": BASE, "better": BETTER}, change(set(range(5))))))
-    assert row(table, "better").verdict == "better"
+    assert row(table, "better").verdict == f"better (cells differ among themselves in {name})"
 
 
 def test_a_circumstance_that_the_arm_is_about_withholds_nothing(experiment: MakeExperiment) -> None:
@@ -542,8 +543,10 @@ def test_a_folder_without_an_experiment_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": BASE}, format=FORMAT + 1)
-    with pytest.raises(InputError, match=f"format {FORMAT + 1}, expected {FORMAT}; it was written by another version"):
+    folder = experiment({"base": BASE}, format=MANIFEST.version + 1)
+    with pytest.raises(
+        InputError, match=f"format {MANIFEST.version + 1}, expected 1 to {MANIFEST.version}; a newer version wrote it"
+    ):
         load(folder)
 
 

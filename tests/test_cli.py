@@ -171,9 +171,9 @@ def test_results_of_another_version_are_refused(base: Path, capsys: pytest.Captu
     manifest = {"format": 0, "baseline": "a", "arms": {}, "seeds": []}
     (base / "old").mkdir()
     (base / "old/experiment.json").write_text(json.dumps(manifest))
-    refused(["report", "old"], capsys, "old/experiment.json", "format 0", "expected 1", "another version")
+    refused(["report", "old"], capsys, "old/experiment.json", "format 0", "expected 1 to", "damaged")
     (base / "old/experiment.json").write_text("[]")
-    refused(["report", "old"], capsys, "old/experiment.json", "format None", "expected 1")
+    refused(["report", "old"], capsys, "old/experiment.json", "format None", "expected 1 to")
     refused(["report", "old/experiment.json"], capsys, "old/experiment.json: is a file", "such as old")
     (base / "old/experiment.json").write_text("{")
     refused(["report", "old"], capsys, "old/experiment.json", "not valid JSON")

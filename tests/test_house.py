@@ -23,6 +23,7 @@ ORDER = (
     "signals",
     "storage",
     "damage",
+    "formats",
     "results",
     "paths",
     "health",

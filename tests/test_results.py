@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lm.config import InputError
+from lm.formats import RECORD
 from lm.results import (
-    FORMAT,
     QUANTITIES,
     WORK_FILES,
     DamagedError,
@@ -76,7 +76,7 @@ def test_unreadable_json_is_refused_by_name(tmp_path: Path, text: str | None, me
 
 def test_a_cell_is_finished_only_once_it_has_been_renamed(store: Store) -> None:
     work = begun(store)
-    write_atomic(work / "record.json", to_json({"format": FORMAT}))
+    write_atomic(work / "record.json", to_json({"format": RECORD.version}))
     assert not store.finished(CELL)
     store.recover(CELL)
     assert store.finished(CELL)
@@ -85,7 +85,7 @@ def test_a_cell_is_finished_only_once_it_has_been_renamed(store: Store) -> None:
 
 def test_a_finished_cell_holds_its_record_and_drops_what_only_the_work_needed(store: Store) -> None:
     begun(store)
-    record = {"format": FORMAT, "status": "ok", "metrics": {"nll": 1.5, "perplexity": None}}
+    record = {"format": RECORD.version, "status": "ok", "metrics": {"nll": 1.5, "perplexity": None}}
     assert store.finish(CELL, record) == record
     assert store.record(CELL) == record
     assert sorted(os.listdir(store.directory(CELL))) == ["history.csv", "record.json"]
@@ -104,18 +104,18 @@ def test_the_last_weights_take_the_place_of_a_checkpoint_once_there_is_a_record(
     with monkeypatch.context() as patch:
         patch.setattr("lm.results.write_atomic", full)
         with pytest.raises(OSError, match="disk full"):
-            store.finish(CELL, {"format": FORMAT})
+            store.finish(CELL, {"format": RECORD.version})
     assert (work / "last.ckpt").read_text() == "a checkpoint"
-    store.finish(CELL, {"format": FORMAT})
+    store.finish(CELL, {"format": RECORD.version})
     assert sorted(os.listdir(store.directory(CELL))) == ["history.csv", "last.ckpt", "record.json"]
     assert (store.directory(CELL) / "last.ckpt").read_text() == "the last weights"
 
 
 def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     begun(store, "old.txt")
-    store.finish(CELL, {"format": FORMAT, "status": "failed"})
+    store.finish(CELL, {"format": RECORD.version, "status": "failed"})
     begun(store, "new.txt")
-    store.finish(CELL, {"format": FORMAT, "status": "ok"})
+    store.finish(CELL, {"format": RECORD.version, "status": "ok"})
     assert store.record(CELL)["status"] == "ok"
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
 
@@ -131,7 +131,7 @@ def test_recovering_does_nothing_to_work_without_a_record(store: Store) -> None:
 
 def test_recovering_leaves_a_cell_to_who_holds_it(store: Store) -> None:
     work = begun(store)
-    write_atomic(work / "record.json", to_json({"format": FORMAT}))
+    write_atomic(work / "record.json", to_json({"format": RECORD.version}))
     with store.lock(CELL):
         store.recover(CELL)
         assert not store.finished(CELL)
@@ -152,7 +152,7 @@ def test_a_cell_is_pending_until_it_has_a_record_and_again_if_it_failed(store: S
     assert store.pending(CELL)
     for status, again in (("failed", True), ("ok", False), ("diverged", False)):
         begun(store)
-        store.finish(CELL, {"format": FORMAT, "status": status})
+        store.finish(CELL, {"format": RECORD.version, "status": status})
         assert not store.pending(CELL)
         assert store.pending(CELL, again=True) is again
 
@@ -165,9 +165,9 @@ def test_a_finish_cut_short_anywhere_is_completed_later(
         raise KeyboardInterrupt
 
     begun(store, "old.txt")
-    store.finish(CELL, {"format": FORMAT, "status": "failed"})
+    store.finish(CELL, {"format": RECORD.version, "status": "failed"})
     begun(store, "new.txt")
-    write_atomic(store.work(CELL) / "record.json", to_json({"format": FORMAT, "status": "ok"}))
+    write_atomic(store.work(CELL) / "record.json", to_json({"format": RECORD.version, "status": "ok"}))
     with monkeypatch.context() as patch:
         patch.setattr("lm.results.shutil.rmtree" if call == "rmtree" else f"lm.results.os.{call}", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -182,17 +182,19 @@ def test_a_cell_is_started_once_it_has_a_checkpoint(store: Store) -> None:
     assert not store.started(CELL)
     write_atomic(work / "last.ckpt", b"weights")
     assert store.started(CELL)
-    store.finish(CELL, {"format": FORMAT})
+    store.finish(CELL, {"format": RECORD.version})
     assert not store.started(CELL)
 
 
 def test_a_record_of_another_version_is_refused(store: Store) -> None:
-    write_atomic(store.directory(CELL) / "record.json", json.dumps({"format": FORMAT + 1}))
-    with pytest.raises(InputError, match=f"expected {FORMAT}; it was written by another version"):
+    write_atomic(store.directory(CELL) / "record.json", json.dumps({"format": RECORD.version + 1}))
+    with pytest.raises(InputError, match=f"expected 1 to {RECORD.version}; a newer version wrote it"):
         store.record(CELL)
 
 
-@pytest.mark.parametrize("found", [{"status": "ok"}, [1], {"format": FORMAT}, {"format": FORMAT, "status": "good"}])
+@pytest.mark.parametrize(
+    "found", [{"status": "ok"}, [1], {"format": RECORD.version}, {"format": RECORD.version, "status": "good"}]
+)
 def test_a_record_that_is_none_is_damaged(store: Store, found: object) -> None:
     write_atomic(store.directory(CELL) / "record.json", json.dumps(found))
     with pytest.raises(DamagedError):

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.config import InputError
+from lm.formats import SEARCH
 from lm.manifest import STUDY, check_shape
 from lm.plain import clipped, shown
 from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
-from lm.results import FORMAT, QUANTITIES, read_json
+from lm.results import QUANTITIES, read_json
 
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10
@@ -68,9 +69,7 @@ class Study:
 def load_study(folder: Path) -> Study:
     """Reads `study.json`. Raises InputError where it is missing or of another version."""
     path = folder / "study.json"
-    manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{path}: expected a study of format {FORMAT}; it was written by another version")
+    manifest = SEARCH.read(read_json(path), path)
     check_shape(manifest, STUDY, path, "run `lm sweep` again")
     if damage := next(
         filter(None, (_damage(trial, manifest) for trial in manifest["study"])), _damaged_space(manifest)

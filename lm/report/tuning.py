@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.analysis import Results, compare, load
+from lm.formats import TUNED
 from lm.report.arms import colours
 from lm.report.figures import save
 from lm.report.study import Study, load_study, warnings_of
@@ -42,7 +43,7 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
     if not described.is_file() or not (twin / "experiment.json").is_file():
         return None
     studies = {arm: load_study(folder / FOLDER / arm) for arm in results.arms}
-    return read_json(described), load(twin), studies
+    return TUNED.read(read_json(described), described), load(twin), studies
 
 
 def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:

@@ -12,6 +12,7 @@ from lm.analysis import load
 from lm.cell import sizes
 from lm.config import InputError
 from lm.evaluate import missing as lacks_lengths
+from lm.formats import TUNED
 from lm.remeasure import measure_lengths
 from lm.report.write import write_report
 from lm.results import Store, read_json
@@ -66,7 +67,8 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
             return 1
     folder, interrupted = carry_out(plan, store, manner)
     if experiment.tuning is not None and not interrupted:
-        winners = read_json(folder / FOLDER / "tuned.json")["arms"]
+        path = folder / FOLDER / "tuned.json"
+        winners = TUNED.read(read_json(path), path)["arms"]
         twin = tuned(experiment, winners)
         watch = Stopwatch(store.out / twin.name / "seconds.json")
         print("the experiment over again, each arm with its winner", file=sys.stderr)

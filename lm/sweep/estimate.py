@@ -9,6 +9,7 @@ import torch
 
 from lm.cell import Cell, Run, sizes
 from lm.components import build
+from lm.formats import SECONDS
 from lm.model.transformer import initialized
 from lm.optim import tables
 from lm.results import Store, read_json, to_json, write_atomic
@@ -79,11 +80,18 @@ class Stopwatch:
         self.path = path
 
     def __call__(self, cell: Cell) -> float:
-        known: dict[str, float] = read_json(self.path) if self.path.is_file() else {}
+        known = self._known()
         if cell.id not in known:
             known[cell.id] = step_seconds(cell, threads=1)[0] * cell.config["trainer"]["accumulate_grad_batches"]
-            write_atomic(self.path, to_json(known))
+            write_atomic(self.path, to_json(SECONDS.stamped({"seconds": known})))
         return known[cell.id]
+
+    def _known(self) -> dict[str, float]:
+        """Seconds by cell; a file from before it had a format holds nothing else."""
+        found = read_json(self.path) if self.path.is_file() else {}
+        if "format" not in found:
+            found = SECONDS.stamped({"seconds": found})
+        return dict(SECONDS.read(found, self.path)["seconds"])
 
 
 def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: int) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import Any
 from lm.cell import Cell, check, identity, seeded, sizes
 from lm.claims import Claim
 from lm.config import InputError, differences, override
-from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.formats import MANIFEST
+from lm.results import Store, to_json, write_atomic
 from lm.sweep.equal import equal_steps
 from lm.sweep.experiment import Experiment
 
@@ -152,7 +153,6 @@ def write_manifest(plan: Plan, store: Store) -> Path:
     experiment, looks = plan.experiment, plan.experiment.inference.looks
     folder = store.out / experiment.name
     manifest = {
-        "format": FORMAT,
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
@@ -179,5 +179,5 @@ def write_manifest(plan: Plan, store: Store) -> Path:
             for arm in experiment.arms
         },
     }
-    write_atomic(folder / "experiment.json", to_json(manifest))
+    write_atomic(folder / "experiment.json", to_json(MANIFEST.stamped(manifest)))
     return folder

@@ -16,8 +16,9 @@ from rich.text import Text
 from lm.cell import Run, check
 from lm.components import resolve
 from lm.config import InputError, override
+from lm.formats import SEARCH
 from lm.report.search import write_study
-from lm.results import FORMAT, Store, finite, to_json, write_atomic
+from lm.results import Store, finite, to_json, write_atomic
 from lm.sweep.crew import train_from
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.fitting import check_space
@@ -131,7 +132,6 @@ class Relay:
 def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
     """Leaves `study.json`, all that a report needs."""
     manifest = {
-        "format": FORMAT,
         "name": spec.name,
         "title": spec.title,
         "notes": spec.notes,
@@ -142,7 +142,7 @@ def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
         "methods": study.user_attrs[METHODS],
         "study": [_described(trial) for trial in study.get_trials(deepcopy=False)],
     }
-    write_atomic(folder / "study.json", to_json(finite(manifest)))
+    write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
 
 
 def _described(trial: FrozenTrial) -> dict[str, Any]:

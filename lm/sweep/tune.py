@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lm.config import InputError, override
-from lm.results import FORMAT, Store, to_json, write_atomic
+from lm.formats import TUNED
+from lm.results import Store, to_json, write_atomic
 from lm.sweep.experiment import Experiment
 from lm.sweep.run import default_workers
 from lm.sweep.search import Job, best_changes, check_search, run_searches
@@ -65,7 +66,6 @@ def _write(path: Path, winners: dict[str, Winner], experiment: Experiment) -> No
     tuning = experiment.tuning
     assert tuning is not None
     described = {
-        "format": FORMAT,
         "metric": tuning.metric,
         "trials": tuning.trials,
         "seeds": tuning.seeds,
@@ -76,7 +76,7 @@ def _write(path: Path, winners: dict[str, Winner], experiment: Experiment) -> No
             for arm, winner in winners.items()
         },
     }
-    write_atomic(path, to_json(described))
+    write_atomic(path, to_json(TUNED.stamped(described)))
 
 
 def tuned(experiment: Experiment, winners: dict[str, Any]) -> Experiment:

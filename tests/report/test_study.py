@@ -13,12 +13,13 @@ from matplotlib import pyplot as plt
 from rich.console import Console
 
 from lm.config import InputError
+from lm.formats import SEARCH
 from lm.report import importance
 from lm.report.importance import importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of
 from lm.report.study_figures import ABSENT, FIGURES, draw_study, parallel_coordinates, pareto, position, slices
-from lm.results import FORMAT, to_json, write_atomic
+from lm.results import to_json, write_atomic
 
 LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
 WIDTH = {"low": 16, "high": 96, "log": False, "step": 16, "int": True}
@@ -58,7 +59,7 @@ def drawn(count: int, seed: int = 0, objectives: int = 1) -> list[dict[str, Any]
 
 def write(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> Path:
     manifest = {
-        "format": FORMAT,
+        "format": SEARCH.version,
         "name": "demo",
         "title": "A *search*",
         "notes": "",
@@ -105,8 +106,8 @@ def test_only_complete_trials_are_ranked(tmp_path: Path) -> None:
 def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"study\.json"):
         load_study(tmp_path)
-    with pytest.raises(InputError, match="another version"):
-        load_study(write(tmp_path, [], format=FORMAT + 1))
+    with pytest.raises(InputError, match="a newer version wrote it"):
+        load_study(write(tmp_path, [], format=SEARCH.version + 1))
 
 
 # edges ---------------------------------------------------------------------------------------------------------------

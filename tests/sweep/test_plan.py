@@ -13,7 +13,8 @@ from lm.cell import Cell, Run, identity, seeded
 from lm.components import resolve
 from lm.config import InputError, override
 from lm.data.tokens import Facts
-from lm.results import FORMAT, Store
+from lm.formats import RECORD
+from lm.results import Store
 from lm.sweep import estimate
 from lm.sweep.ablate import Manner, _missing
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
@@ -179,7 +180,7 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     for planned, status in zip(plan.cells, ("ok", "failed", "diverged"), strict=False):
         store.work(planned.cell.id).mkdir(parents=True)
-        store.finish(planned.cell.id, {"format": FORMAT, "status": status})
+        store.finish(planned.cell.id, {"format": RECORD.version, "status": status})
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
     assert [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path))] == missing
     again = [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path, retry_failed=True))]

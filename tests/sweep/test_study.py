@@ -15,7 +15,8 @@ from optuna.trial import TrialState
 from lm.cell import Cell
 from lm.config import InputError, Tree, run_id
 from lm.data.tokens import Facts
-from lm.results import FORMAT, Store
+from lm.formats import RECORD
+from lm.results import Store
 from lm.sweep import study as studies
 from lm.sweep import trials
 from lm.sweep.plan import Planned
@@ -72,7 +73,7 @@ class World:
     def keep(self, cell: str, record: dict[str, Any]) -> None:
         assert self.store is not None
         self.store.work(cell).mkdir(parents=True)
-        self.store.finish(cell, {"format": FORMAT, **record})
+        self.store.finish(cell, {"format": RECORD.version, **record})
 
     def say(self, name: str, outcome: str, cells: int) -> None:
         self.said.append((name, outcome, cells))
@@ -273,7 +274,7 @@ def test_a_pruner_without_validations_is_refused(tmp_path: Path) -> None:
 def test_a_cell_that_is_finished_is_not_trained_again(tmp_path: Path) -> None:
     store, finished = Store(tmp_path), {"x": 2, "y": 1, "seed": 0}
     store.work(run_id(finished)).mkdir(parents=True)
-    store.finish(run_id(finished), {"format": FORMAT, **well(finished)})
+    store.finish(run_id(finished), {"format": RECORD.version, **well(finished)})
     world = World()
     done = carry_out(tmp_path, world, spec(GRID, trials=9, sampler=Method("grid")))
     assert finished not in world.trained

@@ -1,0 +1,117 @@
+"""Files that older versions wrote are read as if this one had written them."""
+
+import copy
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from helpers import RUN
+from rich.console import Console
+
+from lm.analysis import compare, load
+from lm.cell import check
+from lm.circumstances import circumstances_of
+from lm.config import InputError
+from lm.damage import of_record
+from lm.formats import MANIFEST, OUTCOME, RECORD, Format
+from lm.report.write import write_report
+from lm.sweep.estimate import Stopwatch
+
+REFERENCE = ROOT / "results" / "reference"
+LATER = {
+    "initial": ("initial", "final", "flags", "evaluations", "curve"),
+    "evaluations": ("evaluations", "curve"),
+    "curve": ("curve",),
+}
+"""What records of older shapes lack, by the first of it."""
+
+MakeExperiment = Callable[..., Path]
+
+
+def by_shape() -> dict[str, dict[str, Any]]:
+    """A record of each shape that lies in the references, by the parts that it lacks of those above."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(REFERENCE.glob("cells/*/record.json")):
+        record = json.loads(path.read_text())
+        shape = next((name for name in LATER if name not in record), "none")
+        found.setdefault(shape if record["format"] == 1 else "new", record)
+    return found
+
+
+def test_references_hold_every_older_shape_of_a_record() -> None:
+    assert {*LATER, "none"} <= set(by_shape())
+
+
+@pytest.mark.parametrize("shape", [*LATER, "none"])
+def test_a_record_of_each_shape_is_read_whole(shape: str) -> None:
+    old = by_shape()[shape]
+    new = RECORD.read(copy.deepcopy(old), Path("record.json"))
+    assert new["format"] == RECORD.version
+    assert {*LATER["initial"], "reliability", "error", "diverged", "steps"} <= set(new)
+    assert of_record(new) == ""
+    assert new["evaluations"] == old.get("evaluations", {})
+    assert new["flags"] == old.get("flags", [])
+    assert {name: part for name, part in new.items() if name in old and name not in ("format", "provenance")} == {
+        name: part for name, part in old.items() if name not in ("format", "provenance")
+    }
+    assert new["provenance"].keys() - old["provenance"].keys() <= {"precision", "code"}
+    assert RECORD.read(new, Path("record.json")) == new
+
+
+def test_a_manifest_from_before_the_inference_was_declared_is_read(experiment: MakeExperiment) -> None:
+    base, arm = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95], [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+    folder = experiment({"base": base, "arm": arm, "other": base}, notes="")
+    today = json.loads((folder / "experiment.json").read_text())
+    kept = ("name", "title", "notes", "baseline", "metric", "seeds", "arms")
+    old = {"format": 1, **{key: today[key] for key in kept if key in today}}
+    (folder / "experiment.json").write_text(json.dumps(old))
+    results = load(folder)
+    assert results.confirmatory == ["arm", "other"]
+    assert results.judged == ["nll"]
+    table = compare(results)
+    assert table[(table.arm == "arm") & (table.metric == "nll")].verdict.item() == "better"
+    write_report(folder, Console(file=io.StringIO()))
+
+
+def test_every_manifest_of_the_references_is_read() -> None:
+    for path in REFERENCE.glob("*/experiment.json"):
+        content = json.loads(path.read_text())
+        assert MANIFEST.read(content, path)["format"] == MANIFEST.version
+
+
+@pytest.mark.parametrize("found", [0, 3, "1", None, True, 1.5])
+def test_another_version_is_one_line(found: Any) -> None:
+    with pytest.raises(InputError, match=r"^a\.json: thing format .*, expected 1 to 2") as caught:
+        Format("thing", 2, {1: dict}).read({"format": found}, Path("a.json"))
+    assert ("newer version" in str(caught.value)) == (found == 3)
+
+
+def test_versions_are_taken_step_by_step() -> None:
+    steps = {1: lambda content: {**content, "a": 1}, 2: lambda content: {**content, "b": content["a"] + 1}}
+    assert Format("thing", 3, steps).read({"format": 1}, Path()) == {"format": 3, "a": 1, "b": 2}
+    assert Format("thing", 3, steps).read({"format": 2, "a": 5}, Path()) == {"format": 3, "a": 5, "b": 6}
+
+
+def test_there_is_a_migration_for_every_older_version() -> None:
+    for kind in (RECORD, MANIFEST, OUTCOME):
+        assert list(kind.steps) == list(range(1, kind.version))
+
+
+def test_what_a_record_does_not_say_of_its_making_is_told_as_not_recorded() -> None:
+    shapes = by_shape()
+    old = circumstances_of(RECORD.read(shapes["initial"], Path("r")))
+    new = circumstances_of(RECORD.read(shapes["none"], Path("r")))
+    assert old.keys() == new.keys()
+    assert old["precision"] == "not recorded"
+    assert new["precision"] == "32-true"
+
+
+def test_step_times_from_before_they_had_a_format_are_read(tmp_path: Path) -> None:
+    cell = check(RUN)
+    path = tmp_path / "seconds.json"
+    path.write_text(json.dumps({cell.id: 0.25}))
+    assert Stopwatch(path)(cell) == 0.25
