@@ -152,7 +152,7 @@ ENTRY = re.compile(r"^ {2,4}(\*{0,2}\w+(?:, \w+)*)(?: \(.*?\))?:(?: |\n)(.*(?:\n
 
 
 def _parameters(text: str) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     _, _, arguments = text.partition("Args:\n")
     for names, said in ENTRY.findall(re.split(r"\n(?=\S)", arguments)[0]):
         sentence = " ".join(said.partition("\n\n")[0].split())
