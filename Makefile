@@ -7,7 +7,7 @@ PORTABLE := OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=av
 # One thread a test process: two that wait for each other on two cores are slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check check-portable bench clean
+.PHONY: demo test check check-portable coverage bench docs clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -28,6 +28,12 @@ check-portable: .venv/installed  ## the unit tests as other processors compute: 
 		echo "$$setting: $$(echo "$$said" | tail -n 1)"; \
 	done; exit $$status
 
+coverage: .venv/installed  ## lines and branches of lm that the unit tests do not reach
+	$(BIN)/pytest -n 2 -m "not slow" --cov=lm --cov-branch --cov-report=term-missing:skip-covered
+
+docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
+	.venv-docs/bin/sphinx-build --quiet docs docs/_build
+
 bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics, many arms and records
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/generation.py
@@ -39,5 +45,10 @@ bench: .venv/installed  ## the harness against a bare loop, generation with a ca
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-clean:  ## remove the virtual environment
-	rm -rf .venv
+.venv-docs/installed: constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --constraint constraints.txt sphinx myst-parser
+	touch $@
+
+clean:  ## remove the virtual environments and the site
+	rm -rf .venv .venv-docs docs/_build

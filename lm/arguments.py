@@ -152,6 +152,18 @@ def _model_parsers(commands: Any) -> None:
     listing = commands.add_parser("list", help="print every component there is to choose from", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="for machines")
 
+    schema = commands.add_parser(
+        "schema", help="print the JSON Schema of experiments, configurations or sweeps", allow_abbrev=False
+    )
+    schema.add_argument(
+        "kind",
+        nargs="?",
+        default="experiment",
+        choices=("experiment", "configuration", "sweep"),
+        help="which (default: experiment)",
+    )
+    schema.add_argument("--write", type=Path, metavar="DIR", help="write all three into this folder instead")
+
     verify = commands.add_parser(
         "verify", help="check the library against the worked examples of the teaching texts", allow_abbrev=False
     )

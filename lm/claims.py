@@ -4,31 +4,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
 from lm.analysis import Results, value
 from lm.config import InputError, nearest
+from lm.keys import Also, Name, Text, keys
 from lm.paths import SECTIONS, dead_end
 from lm.results import AT_LENGTH, QUANTITIES
 
-KEYS = (
-    "claim",
-    "kind",
-    "source",
-    "tier",
-    "metric",
-    "arm",
-    "against",
-    "contrast",
-    "over",
-    "relation",
-    "margin",
-    "low",
-    "high",
-    "exact",
-)
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 KINDS = ("published", "ours", "identity")
@@ -36,6 +21,42 @@ UNKNOWN = "unknown kind"
 """What claims are counted as whose manifest is older than the kinds."""
 
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
+
+
+class ClaimNode(TypedDict, total=False):
+    """A statement that the results are to bear out."""
+
+    claim: Required[Annotated[Text, "The statement, in words."]]
+    kind: Required[
+        Annotated[
+            str,
+            "Published by others, our own, or an identity that holds by construction.",
+            Also(enum=list(KINDS)),
+        ]
+    ]
+    source: Annotated[Text, "Where the statement is from."]
+    tier: Annotated[
+        str | None, "The size at which it is claimed; all of them where left out.", Also(enum=[*TIERS, None])
+    ]
+    metric: Required[
+        Annotated[
+            str,
+            "A quantity, one at a length such as nll@512, a path into the records such as initial/entropy/0/mean, or "
+            "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm.",
+        ]
+    ]
+    arm: Annotated[Name, "The arm it speaks of."]
+    against: Annotated[Name, "The arm it is compared with; the baseline where left out."]
+    contrast: Annotated[dict[str, float], "A weight for each of several arms, instead of arm and against."]
+    over: Annotated[dict[str, float], "For a slope: a number above 0 for each of some arms."]
+    relation: Required[Annotated[str, "What the number should be.", Also(enum=list(RELATIONS))]]
+    margin: Annotated[float, "What less, greater and equivalent refer to."]
+    low: Annotated[float, "The lower end of a range or a slope."]
+    high: Annotated[float, "The upper end of a range or a slope."]
+    exact: Annotated[bool, "Whether it must hold on every seed and needs no test.", Also(default=False)]
+
+
+KEYS = keys(ClaimNode)
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,19 @@ def _list(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
+def _schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from lm.results import to_json, write_atomic
+    from lm.schema import KINDS, schema
+
+    if options.write is None:
+        print(to_json(schema(options.kind)), end="")
+        return 0
+    require_place(options.write, "--write", folder=True)
+    for kind in KINDS:
+        write_atomic(options.write / f"{kind}.json", to_json(schema(kind)))
+    return 0
+
+
 def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.verify.rows import select
 
@@ -253,6 +266,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
     "evaluate": _evaluate,
     "generate": _generate,
     "list": _list,
+    "schema": _schema,
     "verify": _verify,
     "translate": _translate,
     "count": _count,

@@ -162,7 +162,8 @@ def describe(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-def _hint(cls: type, name: str) -> Any:
+def hint_of(cls: type, name: str) -> Any:
+    """The type hint of the parameter `name` of `cls`; None where there is none to be read."""
     for owner in cls.__mro__:  # `**settings` are passed up
         try:
             hints = typing.get_type_hints(_constructor(owner))
@@ -214,7 +215,7 @@ def _as_given(cls: type, name: str, given: Any, parsed: Any) -> Any:
     Python keeps one copy of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
     parser takes the first that fits: 2 would become 2.0 or not by the order of imports.
     """
-    both = type(given) is int and isinstance(parsed, float) and int in typing.get_args(_hint(cls, name))
+    both = type(given) is int and isinstance(parsed, float) and int in typing.get_args(hint_of(cls, name))
     return given if both else parsed
 
 
@@ -229,12 +230,12 @@ def _plain(value: Any) -> Any:
 
 def describe_option(cls: type, name: str) -> str:
     """What the parameter `name` of `cls` accepts, in words."""
-    hint = _hint(cls, name)
+    hint = hint_of(cls, name)
     return describe(hint) if hint is not None else "any value"
 
 
 def _expected(cls: type, name: str, value: Any) -> str:
-    members = [str(a) for a in _literals(_hint(cls, name))]
+    members = [str(a) for a in _literals(hint_of(cls, name))]
     return f"expected {describe_option(cls, name)}, found {shown(value)}.{nearest(value, members)}".rstrip(".")
 
 

@@ -7,13 +7,13 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
+import lm.keys
 from lm.config import InputError, nearest
 from lm.plain import shown
 
 KINDS = ("one_at_a_time", "leave_one_out", "factorial", "fractional")
-KEYS = ("kind", "factors", "generators")
 FULL = "full"
 MOST_ARMS = 1024
 """A design of more is a slip of the pen."""
@@ -22,6 +22,27 @@ MOST_FACTORS = 16
 """Of a fraction; what is aliased with what grows as a power of 2 with their number."""
 
 Changes = dict[str, Any]
+
+
+class DesignNode(TypedDict, total=False):
+    """Arms made from factors, instead of a list of arms."""
+
+    kind: Required[Annotated[str, "How the factors are combined.", lm.keys.Also(enum=list(KINDS))]]
+    factors: Required[
+        Annotated[
+            dict[str, Annotated[dict[str, lm.keys.Changes], lm.keys.Also(minProperties=2)]],
+            "For each factor its levels, the plain one first, each a mapping of dotted paths to values.",
+            lm.keys.Also(minProperties=1),
+        ]
+    ]
+    generators: Annotated[
+        dict[str, list[lm.keys.Name]],
+        "For a fraction: which factors are made from the product of which others, as in {d: [a, b, c]}.",
+        lm.keys.Also(minProperties=1),
+    ]
+
+
+KEYS = lm.keys.keys(DesignNode)
 
 
 @dataclass(frozen=True)

@@ -9,43 +9,18 @@ from typing import Any
 from lm.analysis import HEADLINE
 from lm.claims import Claim, read_claims
 from lm.config import InputError, Tree, load_yaml, nearest, override, path_name
+from lm.keys import keys, required
 from lm.plain import shown
 from lm.results import AT_LENGTH, QUANTITIES
 from lm.statistics import ALPHA, seeds_needed, smallest_p
 from lm.sweep.design import MOST_ARMS, Design, read_design
 from lm.sweep.equal import KINDS
+from lm.sweep.files import AXES, COSTS, DIGITS, ExperimentFile, Tier
 from lm.sweep.reading import read_base, read_mapping, read_seeds, read_text, report_name
 from lm.sweep.stages import read_stages
 from lm.sweep.tuning import Tuning, read_tuning
 
-KEYS = (
-    "title",
-    "base",
-    "baseline",
-    "arms",
-    "design",
-    "seeds",
-    "common",
-    "metric",
-    "secondary",
-    "margin",
-    "confirmatory",
-    "declared",
-    "axes",
-    "claims",
-    "equal",
-    "tune",
-    "tiers",
-    "notes",
-)
-TIER_KEYS = ("base", "common", "seeds")
-COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
-"""In what arms may differ besides what they are meant to compare."""
-
-DIGITS = 9
-"""Of a length in tokens."""
-
-AXES = ("scientific", "nuisance", "fixed")
+KEYS, TIER_KEYS = keys(ExperimentFile), keys(Tier)
 
 
 @dataclass(frozen=True)
@@ -132,7 +107,7 @@ def load_experiment(
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
-    for key in ("base", "seeds"):
+    for key in required(ExperimentFile):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; an experiment needs base, seeds, and arms or a design")
     name = report_name(path, tier)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lm.config import InputError, Tree, load_yaml, override, path_name
+from lm.keys import Also
 from lm.plain import shown
 
 RESERVED = ("cells",)
@@ -12,6 +13,12 @@ RESERVED = ("cells",)
 
 MOST_SEEDS = 1000
 """More are a slip of the pen."""
+
+Seeds = (
+    Annotated[int, Also(minimum=1, maximum=MOST_SEEDS)]
+    | Annotated[list[Annotated[int, Also(minimum=0)]], Also(minItems=1, maxItems=MOST_SEEDS, uniqueItems=True)]
+)
+"""Seeds, or how many there are."""
 
 
 def report_name(path: Path, tier: str = "") -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lm.config import InputError, canonical, is_component, join, nearest
+from lm.keys import keys, required
 from lm.plain import shown
+from lm.sweep.distributions import ConditionalChoice, Distribution
 
-RANGE_KEYS = ("low", "high", "log", "step", "int")
-CHOICE_KEYS = ("class_path", "init_args", "space")
+RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
 MOST_POINTS = 10_000
 """Of a grid; more are a slip of the pen."""
 
@@ -254,7 +255,7 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
         if key not in RANGE_KEYS:
             known = (*RANGE_KEYS, "choices")
             raise InputError(f"{where}: no key {key!r}.{nearest(key, known)} It takes {', '.join(known)}")
-    for key in ("low", "high"):
+    for key in required(Distribution):
         if key not in node:
             raise InputError(f"{where}: {key} is missing; a range needs low and high, or give choices")
     for key in ("log", "int"):

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 from lm.analysis import HEADLINE
 from lm.config import InputError, Tree, load_yaml, nearest, override
+from lm.keys import Also, Changes, Text, keys, ref, required
 from lm.plain import shown
 from lm.results import QUANTITIES
-from lm.sweep.reading import read_base, read_seeds, read_text, report_name
+from lm.sweep.distributions import SpacePaths
+from lm.sweep.reading import Seeds, read_base, read_seeds, read_text, report_name
 from lm.sweep.space import Space, read_space
 
-KEYS = ("title", "base", "common", "space", "objectives", "trials", "seeds", "sampler", "pruner", "storage", "notes")
 REPORTED = ("nll", "bits_per_byte", "accuracy", "ece")
 """Quantities that are measured while a cell trains, by which it may be stopped."""
 
@@ -56,6 +57,33 @@ PRUNERS: dict[str, tuple[str, ...]] = {
     "none": (),
 }
 """Pruners and their options. Steps and resources are optimiser steps."""
+
+
+Sampler = Annotated[str | dict[str, Any], ref("Sampler")]
+Pruner = Annotated[str | dict[str, Any], ref("Pruner")]
+
+
+class SweepFile(TypedDict, total=False):
+    """A search over settings of a configuration."""
+
+    title: Annotated[Text, "What the report is headed with; the file's name where left out."]
+    base: Required[Annotated[str, "The configuration that every trial starts from, relative to this file."]]
+    common: Annotated[Changes, "Changes to the base, before anything is drawn."]
+    space: Required[Annotated[SpacePaths, "What is searched."]]
+    objectives: Annotated[
+        dict[str, Literal["lower", "higher"] | None],
+        "Quantities of the table, each with lower or higher; its own direction where that is null.",
+        Also(propertyNames={"enum": list(QUANTITIES)}, minProperties=1, default={HEADLINE: None}),
+    ]
+    trials: Annotated[int, "How many, whatever becomes of them; a grid needs none.", Also(minimum=1)]
+    seeds: Annotated[Seeds, "Every trial is trained with each, and their mean counts.", Also(default=[0])]
+    sampler: Annotated[Sampler, "How values are drawn."]
+    pruner: Annotated[Pruner, "How trials are stopped early."]
+    storage: Annotated[Text, "An Optuna URL; a journal in the study's folder where left out."]
+    notes: Annotated[Text, "Printed under the table."]
+
+
+KEYS = keys(SweepFile)
 
 
 @dataclass(frozen=True)
@@ -124,7 +152,7 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r} in a sweep.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
-    for key in ("base", "space"):
+    for key in required(SweepFile):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
     name = report_name(path)
@@ -179,6 +207,11 @@ def _objectives(value: Any, where: str) -> dict[str, str]:
     return found
 
 
+def accepted_options(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
+    """The options of a sampler or pruner; a sampler has a seed too."""
+    return (*(("seed",) if known is SAMPLERS else ()), *known[name])
+
+
 def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> Method:
     """A sampler or pruner, given by name or as `{name, seed, ...}`. Raises InputError with the nearest choice."""
     node = {"name": value} if isinstance(value, str) else value
@@ -188,7 +221,7 @@ def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> M
     if not isinstance(name, str) or name not in known:
         listed = ", ".join(known)
         raise InputError(f"{where}.name: no {name!r}.{nearest(str(name), list(known))} Choose from {listed}")
-    accepted = ("name", *(("seed",) if known is SAMPLERS else ()), *known[name])
+    accepted = ("name", *accepted_options(known, name))
     for key in node:
         if key not in accepted:
             listed = ", ".join(accepted)

@@ -2,17 +2,28 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
 from lm.analysis import Results, paired
 from lm.config import InputError, nearest
+from lm.keys import Also, keys
 from lm.plain import shown
 from lm.sequential import looks, sequential
 from lm.statistics import ALPHA
 from lm.sweep.reading import MOST_SEEDS
 
-KEYS = ("min", "max", "stages")
 STAGES = 4
+
+
+class Stages(TypedDict, total=False):
+    """Seeds added in stages, until every confirmatory difference is found or the seeds are spent."""
+
+    min: Required[Annotated[int, "Seeds before the first look.", Also(minimum=1)]]
+    max: Required[Annotated[int, "Seeds at most.", Also(minimum=1, maximum=MOST_SEEDS)]]
+    stages: Annotated[int, "Looks.", Also(minimum=1, maximum=MOST_SEEDS, default=STAGES)]
+
+
+KEYS = keys(Stages)
 
 
 def read_stages(value: Mapping[str, Any], comparisons: int, path: str) -> tuple[int, ...]:

@@ -2,18 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
 from lm.config import InputError, Tree, nearest
+from lm.keys import Also, keys, required
 from lm.plain import shown
 from lm.results import describe
-from lm.sweep.reading import read_seeds
+from lm.sweep.distributions import SpacePaths
+from lm.sweep.reading import Seeds, read_seeds
 from lm.sweep.space import Space, read_space
-from lm.sweep.spec import PRUNERS, SAMPLERS, Method, SweepSpec, check_methods, read_method
+from lm.sweep.spec import PRUNERS, SAMPLERS, Method, Pruner, Sampler, SweepSpec, check_methods, read_method
 
-KEYS = ("space", "trials", "seeds", "sampler", "pruner")
 SEEDS = [1000]
 """Of the trials, where the experiment names none."""
+
+
+class TuningNode(TypedDict, total=False):
+    """The same search for every arm; the winner is trained anew on the experiment's seeds."""
+
+    space: Required[Annotated[SpacePaths, "What is searched: the nuisance parameters."]]
+    trials: Required[Annotated[int, "Trials of each arm, whatever becomes of them.", Also(minimum=1)]]
+    seeds: Annotated[Seeds, "Every trial is trained with each; none of them confirms a winner.", Also(default=SEEDS)]
+    sampler: Annotated[Sampler, "How values are drawn."]
+    pruner: Annotated[Pruner, "How trials are stopped early."]
+
+
+KEYS = keys(TuningNode)
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ def read_tuning(tree: Any, metric: str, confirmation: Sequence[int], path: str) 
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
-    for key in ("space", "trials"):
+    for key in required(TuningNode):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; tuning needs a space and a number of trials for each arm")
     if describe(metric).better is None:

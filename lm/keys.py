@@ -1,0 +1,116 @@
+"""Keys of YAML files, declared once: readers take their names from it, and the JSON Schema all that is said of them.
+
+A node of a file is a TypedDict whose hints may be `Annotated`: text is the description, `Also` is more of the schema.
+
+    class Stages(TypedDict):
+        min: Annotated[int, "Seeds before the first look.", Also(minimum=1)]
+"""
+
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any
+
+Schema = dict[str, Any]
+
+NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+"""YAML 1.1 reads 1e-4, without a point, as text; where a number is expected, the readers take it for one."""
+
+
+class Also:
+    """Further words of JSON Schema; with a `type` of their own they are all of it."""
+
+    def __init__(self, **words: Any) -> None:
+        self.words = words
+
+
+def ref(name: str) -> Also:
+    """What is said elsewhere under this name."""
+    return Also(**{"$ref": f"#/$defs/{name}"})
+
+
+Text = Annotated[str | float | bool | None, Also(type=["string", "number", "boolean", "null"])]
+"""Text that YAML may have taken for something else, such as a title that is a year."""
+
+Name = Annotated[str, Also(type=["string", "number", "boolean"])]
+"""The name of an arm or a factor, which may be a number."""
+
+Changes = Annotated[dict[str, Any] | None, ref("Changes")]
+"""Dotted paths of a configuration, and what to put there."""
+
+
+def keys(node: type) -> tuple[str, ...]:
+    """The keys of a declared node, in order."""
+    return tuple(node.__annotations__)
+
+
+def required(node: type) -> tuple[str, ...]:
+    """Those that it cannot do without."""
+    return tuple(key for key in keys(node) if key in node.__required_keys__)  # type: ignore[attr-defined]
+
+
+def of_hint(hint: Any, nodes: dict[str, Schema]) -> Schema:
+    """The JSON Schema of what a type hint accepts; what a hint says of classes of other libraries is any value.
+
+    `nodes` collects the declared nodes that the hint speaks of, by name.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _annotated(arguments[0], hint.__metadata__, nodes)
+    if origin in (typing.Required, typing.NotRequired):
+        return of_hint(arguments[0], nodes)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return any_of([of_hint(argument, nodes) for argument in arguments])
+    if origin is list or origin is tuple:
+        inner = any_of([of_hint(argument, nodes) for argument in arguments if argument is not Ellipsis])
+        size = len(arguments) if origin is tuple and Ellipsis not in arguments else None
+        return {"type": "array", "items": inner, **({"minItems": size, "maxItems": size} if size else {})}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": of_hint(arguments[1], nodes)}
+    if typing.is_typeddict(hint):
+        return _node(hint, nodes)
+    if hint is float:
+        return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": NUMBER}]}
+    plain = {int: "integer", bool: "boolean", str: "string", type(None): "null", Path: "string"}
+    return {"type": plain[hint]} if hint in plain else {}
+
+
+def any_of(schemas: list[Schema]) -> Schema:
+    """What any of several schemas accepts, each said once."""
+    parts: list[Schema] = []
+    for schema in schemas:
+        inner = schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
+        parts += [part for part in inner if part not in parts]
+    if {} in parts:
+        return {}
+    return parts[0] if len(parts) == 1 else {"anyOf": parts}
+
+
+def _annotated(hint: Any, notes: tuple[Any, ...], nodes: dict[str, Schema]) -> Schema:
+    words = [note.words for note in notes if isinstance(note, Also)]
+    whole = any("$ref" in one or "type" in one for one in words)
+    schema: Schema = {} if whole else of_hint(hint, nodes)
+    for one in words:
+        schema |= one
+    for note in notes:
+        if isinstance(note, str):
+            schema["description"] = note
+    return schema
+
+
+def _node(node: Any, nodes: dict[str, Schema]) -> Schema:
+    """A reference to a declared node, which is put among `nodes`."""
+    name = node.__name__
+    if name not in nodes:
+        nodes[name] = {}  # a node may hold itself
+        hints = typing.get_type_hints(node, include_extras=True)
+        nodes[name] = {
+            "description": " ".join((node.__doc__ or "").split()),
+            "type": "object",
+            "properties": {key: of_hint(hints[key], nodes) for key in keys(node)},
+            "additionalProperties": False,
+            **({"required": list(required(node))} if required(node) else {}),
+        }
+    return {"$ref": f"#/$defs/{name}"}

@@ -1,0 +1,156 @@
+"""The pages of documentation: links lead somewhere, what they name is there, and their examples work."""
+
+import ast
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import torch
+
+from lm.cell import Evaluation, Run, Trainer
+from lm.claims import ClaimNode
+from lm.commands import COMMANDS
+from lm.components import find, plain_options, slots
+from lm.keys import keys
+from lm.model.mlp import MLP
+from lm.model.shape import Shape
+from lm.optim import Optim
+from lm.statistics import seeds_needed
+from lm.sweep.design import DesignNode
+from lm.sweep.distributions import Choices, ConditionalChoice, Distribution
+from lm.sweep.files import ExperimentFile, Tier
+from lm.sweep.spec import PRUNERS, SAMPLERS, SweepFile
+from lm.sweep.stages import Stages
+from lm.sweep.tuning import TuningNode
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code, in which nothing is a link or a heading."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as the usual renderers of Markdown make them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found.add(next(name for name in (plain, *(f"{plain}-{n}" for n in range(1, 99))) if name not in found))
+    return found
+
+
+@pages
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+://", link):
+            continue
+        target, _, anchor = unquote(link).partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name}: {link}"
+        assert file.is_relative_to(ROOT), f"{page.name}: {link} leaves the repository"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {link}: no such heading"
+
+
+def defined(path: Path) -> set[str]:
+    """Names that a Python file defines, `Class.method` among them."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+        if isinstance(node, ast.ClassDef):
+            names += [f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)]
+        if isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.append(node.target.id)
+        found.update(names)
+    return found
+
+
+FILE = re.compile(r"(?<![\w/.])((?:lm|tests)/[\w/]*(?:\.py|/))(?:::([\w.]+))?")
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
+def test_every_file_and_name_of_the_code_that_a_page_speaks_of_is_there(page: Path) -> None:
+    for file, name in FILE.findall(page.read_text(encoding="utf-8")):
+        assert (ROOT / file).exists(), f"{page.name}: {file}"
+        if name:
+            assert name in defined(ROOT / file), f"{page.name}: {file} has no {name}"
+
+
+# experiments.md
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ExperimentFile,
+        Tier,
+        DesignNode,
+        Stages,
+        TuningNode,
+        ClaimNode,
+        SweepFile,
+        Distribution,
+        Choices,
+        ConditionalChoice,
+    ],
+)
+def test_every_key_of_a_file_is_described(node: type) -> None:
+    said = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    coded = " ".join(re.findall(r"`([^`\n]+)`", said))
+    for key in keys(node):
+        assert re.search(rf"\b{key}\b", coded), f"docs/experiments.md does not speak of {key} of {node.__name__}"
+
+
+def test_every_key_of_a_configuration_is_described() -> None:
+    said = " ".join(re.findall(r"`([^`\n]+)`", (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")))
+    wanted = {*slots(Run), *plain_options(Run), *slots(Optim), *plain_options(Optim), *plain_options(Evaluation)}
+    for key in sorted(wanted | set(plain_options(Trainer, 1)) | set(SAMPLERS) | set(PRUNERS)):
+        assert re.search(rf"\b{key}\b", said), f"docs/experiments.md does not speak of {key}"
+
+
+def test_every_shipped_experiment_is_listed() -> None:
+    said = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    for path in ROOT.glob("experiments/*.yaml"):
+        assert f"`{path.stem}`" in said, path.stem
+
+
+# other pages
+
+
+def test_every_command_is_listed() -> None:
+    said = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `lm (\w+)", said, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
+    assert {path.name for path in ROOT.glob("docs/*.md")} - {"README.md"} <= linked
+
+
+def test_the_seeds_that_a_verdict_needs_are_those_of_the_page() -> None:
+    said = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)(?:(?:,| to) (\d+))? \| (\d+) \|$", said, re.MULTILINE)
+    assert len(rows) == 4
+    for first, last, seeds in rows:
+        for comparisons in range(int(first), int(last or first) + 1):
+            assert seeds_needed(comparisons) == int(seeds), comparisons
+
+
+def test_the_component_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
+    (tmp_path / "my_parts_of_the_page.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = find("my_parts_of_the_page.SquaredReLU", MLP, "model.mlp")(
+        Shape(vocabulary=9, context=8, width=8, heads=2, layers=1)
+    )
+    x = torch.tensor([-1.0, 0.0, 3.0])
+    assert made.activation(x).tolist() == [0.0, 0.0, 9.0]

@@ -1,0 +1,82 @@
+"""Files of the repository that tools and people outside it read."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lm import __version__
+from lm.arguments import parser
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_licence_is_named_and_ships() -> None:
+    assert project()["project"]["license"] == "Apache-2.0"
+    for name in project()["project"]["license-files"]:
+        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_types_ship() -> None:
+    assert (ROOT / "lm" / "py.typed").is_file()
+    assert "py.typed" in project()["tool"]["setuptools"]["package-data"]["lm"]
+
+
+def test_every_file_speaks_of_the_same_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == __version__
+    assert cited["license"] == project()["project"]["license"]
+    assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_workflow_runs_what_ci_runs_on_a_python_that_is_supported() -> None:
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    steps = flow["jobs"]["test"]["steps"]
+    assert any(step.get("run") == "bash .ci/run" for step in steps)
+    (python,) = [step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")]
+    assert project()["project"]["requires-python"] == f">={python}"
+
+
+def test_hooks_call_the_tools_of_the_project() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"]
+    wanted = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks[0]["hooks"]}
+    assert wanted <= {re.split(r"[<>=]", one)[0] for one in project()["project"]["optional-dependencies"]["dev"]}
+
+
+def test_everything_that_is_asked_for_is_pinned() -> None:
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    }
+    asked = [*project()["project"]["dependencies"]]
+    for extra in project()["project"]["optional-dependencies"].values():
+        asked += extra
+    assert {re.split(r"[<>=]", one)[0].lower().replace("_", "-") for one in asked} <= pinned
+
+
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+COMMANDS = set(next(iter(parser()._subparsers._group_actions)).choices)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_page_names_commands_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    commands = re.findall(r"(?:`|^    (?:\$ )?)(lm|make) ([a-z][a-z-]*)", text, re.M)
+    for program, name in commands:
+        assert name in (COMMANDS if program == "lm" else TARGETS), f"{page.name}: {program} {name}"
+
+
+def test_the_sources_are_python_of_the_oldest_version_supported() -> None:
+    oldest = tuple(int(part) for part in project()["project"]["requires-python"].removeprefix(">=").split("."))
+    for path in ROOT.glob("lm/**/*.py"):
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=oldest)

@@ -1,0 +1,282 @@
+"""The JSON Schema of what files may say: as committed, true of every shipped file, and no stricter than the readers."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import fuzz
+import pytest
+from helpers import RUN
+
+from lm.cell import Run
+from lm.cli import main
+from lm.components import resolve
+from lm.config import InputError, Tree, load_yaml, override
+from lm.keys import Also, any_of, keys, of_hint, required
+from lm.schema import KINDS, schema
+from lm.sweep.experiment import load_experiment
+from lm.sweep.spec import load_sweep
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = [
+    *(("experiment", path) for path in sorted(ROOT.glob("experiments/*.yaml"))),
+    *(("configuration", path) for path in sorted(ROOT.glob("experiments/bases/*.yaml"))),
+    *(("sweep", path) for path in sorted(ROOT.glob("sweeps/*.yaml"))),
+]
+shipped = pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "stem", value))
+
+Problems = Callable[[str, Any], list[str]]
+
+
+@pytest.fixture(scope="session")
+def problems() -> Problems:
+    """What a file of a kind does not comply with."""
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the extra dev")
+    validators = {kind: jsonschema.Draft202012Validator(schema(kind)) for kind in KINDS}
+    return lambda kind, tree: [f"{one.json_path}: {one.message}"[:500] for one in validators[kind].iter_errors(tree)]
+
+
+# declarations
+
+
+class Inner(TypedDict):
+    """Another one."""
+
+    this: Annotated[list[int], "Some numbers.", Also(minItems=1)]
+
+
+class Outer(TypedDict, total=False):
+    """A node."""
+
+    inner: dict[str, Inner]
+    same: "Outer"
+
+
+def test_a_hint_becomes_what_it_accepts() -> None:
+    nodes: dict[str, Any] = {}
+    assert of_hint(int | str | None, nodes) == {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}
+    assert of_hint(tuple[int, int], nodes) == {
+        "type": "array",
+        "items": {"type": "integer"},
+        "minItems": 2,
+        "maxItems": 2,
+    }
+    assert of_hint(Path, nodes) == {"type": "string"}
+    assert of_hint(int | type, nodes) == {}, "what only another library knows is any value"
+    assert not nodes
+
+
+def test_declared_nodes_are_collected_and_may_hold_themselves() -> None:
+    nodes: dict[str, Any] = {}
+    assert of_hint(Outer, nodes) == {"$ref": "#/$defs/Outer"}
+    assert nodes["Inner"]["properties"]["this"] == {
+        "type": "array",
+        "items": {"type": "integer"},
+        "minItems": 1,
+        "description": "Some numbers.",
+    }
+    assert nodes["Outer"]["properties"]["same"] == {"$ref": "#/$defs/Outer"}
+    assert keys(Outer) == ("inner", "same")
+    assert required(Outer) == ()
+    assert required(Inner) == ("this",)
+
+
+def test_alternatives_are_said_once() -> None:
+    assert any_of([{"type": "null"}, {"anyOf": [{"type": "null"}, {"type": "integer"}]}]) == {
+        "anyOf": [{"type": "null"}, {"type": "integer"}]
+    }
+
+
+# files
+
+
+@pytest.mark.slow
+def test_the_committed_schemas_are_what_the_command_prints(tmp_path: Path) -> None:
+    """In a process of its own: other tests may have loaded more optimisers."""
+    subprocess.run([sys.executable, "-P", "-m", "lm", "schema", "--write", str(tmp_path)], check=True, cwd=tmp_path)
+    for kind in KINDS:
+        committed = json.loads((ROOT / "docs" / "schema" / f"{kind}.json").read_text(encoding="utf-8"))
+        printed = json.loads((tmp_path / f"{kind}.json").read_text(encoding="utf-8"))
+        assert printed == committed, f"docs/schema/{kind}.json is stale: lm schema --write docs/schema"
+
+
+def test_the_command_prints_the_kind_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "sweep"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "lm: sweep"
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["schema", "--write", str(tmp_path / "file")]) == 2
+    assert "--write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_reference_leads_somewhere(kind: str) -> None:
+    found = schema(kind)
+    text = json.dumps(found)
+    for part in text.split('"$ref": "#/$defs/')[1:]:
+        assert part.partition('"')[0] in found["$defs"]
+
+
+@shipped
+def test_every_shipped_file_complies(kind: str, path: Path, problems: Problems) -> None:
+    assert problems(kind, load_yaml(path)) == []
+
+
+@shipped
+def test_every_shipped_file_names_its_schema_in_a_comment_that_changes_nothing(
+    kind: str, path: Path, tmp_path: Path
+) -> None:
+    first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    start = "# yaml-language-server: $schema="
+    assert first.startswith(start)
+    assert (path.parent / first.removeprefix(start)).resolve() == ROOT / "docs" / "schema" / f"{kind}.json"
+    (tmp_path / path.name).write_text(rest, encoding="utf-8")
+    assert load_yaml(tmp_path / path.name) == load_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tree"),
+    [
+        ("experiment", fuzz.EXPERIMENT),
+        ("experiment", fuzz.TUNED),
+        ("experiment", fuzz.DESIGNED),
+        ("sweep", fuzz.SWEEP),
+        ("configuration", RUN),
+    ],
+)
+def test_what_the_readers_take_complies(kind: str, tree: Tree, problems: Problems) -> None:
+    assert problems(kind, tree) == []
+
+
+def read(kind: str, tree: Tree, folder: Path) -> None:
+    """Reads a tree as the command does. Raises InputError."""
+    if kind == "configuration":
+        resolve(tree, Run)
+        return
+    (folder / "base.yaml").write_text(json.dumps(RUN), encoding="utf-8")
+    (folder / "spec.yaml").write_text(json.dumps(tree), encoding="utf-8")
+    load_sweep(folder / "spec.yaml", {}) if kind == "sweep" else load_experiment(folder / "spec.yaml", {})
+
+
+SMALL = {
+    "experiment": {
+        "base": "base.yaml",
+        "baseline": "a",
+        "seeds": 6,
+        "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}},
+    },
+    "sweep": {"base": "base.yaml", "space": {"optim.lr": {"low": 1e-3, "high": 1e-2}}, "trials": 2},
+    "configuration": RUN,
+}
+
+TAKEN: list[tuple[str, dict[str, Any]]] = [
+    ("experiment", {"title": 1984, "notes": None, "claims": None, "margin": 0.1, "arms.b": None}),
+    ("experiment", {"seeds": {"min": 6, "max": 12}, "common": None, "tiers": None, "secondary": ["ece", "nll@64"]}),
+    ("experiment", {"common": {"model.mlp": "my_parts.Squared", "model.mlp.temperature": 3, "optim": {"lr": "1e-3"}}}),
+    ("experiment", {"arms.b": {"data.corpus": {"class_path": "my.Text", "init_args": {"x": 1}}, "evaluate": None}}),
+    (
+        "sweep",
+        {"space": {"optim.lr": {"low": "1e-3", "high": 1, "log": True, "step": None}}, "objectives": {"ece": None}},
+    ),
+    (
+        "sweep",
+        {
+            "space": {
+                "optim.schedule": {
+                    "choices": ["Constant", {"class_path": "my.Own", "space": {"x": {"low": 0, "high": 1}}}]
+                }
+            }
+        },
+    ),
+    ("sweep", {"sampler": {"name": "cmaes", "sigma0": 0.1, "seed": 3}, "pruner": "median", "seeds": 3}),
+    ("configuration", {"optim.lr": "1e-3", "evaluate": {}, "trainer.benchmark": None, "trainer.devices": [0]}),
+    ("configuration", {"model.embedding": {}, "model.attention": {"class_path": "MultiHead", "init_args": None}}),
+    (
+        "configuration",
+        {"trainer.val_check_interval": 0.5, "model.attention": {"class_path": "MultiHead", "init_args": {"scale": 2}}},
+    ),
+]
+"""Changes to a small file of each kind, all of which its reader takes."""
+
+
+def changed(kind: str, changes: dict[str, Any]) -> Tree:
+    tree = copy.deepcopy(SMALL[kind])
+    if kind == "configuration":
+        return override(tree, changes)
+    for key, value in changes.items():
+        name, _, inner = key.partition(".")
+        if inner:
+            tree[name][inner] = value
+        else:
+            tree[name] = value
+    return tree
+
+
+@pytest.mark.parametrize(("kind", "changes"), TAKEN)
+def test_the_schema_refuses_nothing_that_the_reader_takes(
+    kind: str, changes: dict[str, Any], tmp_path: Path, problems: Problems
+) -> None:
+    tree = changed(kind, changes)
+    read(kind, tree, tmp_path)
+    assert problems(kind, tree) == []
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("experiment", {"sedes": 6}),
+    ("experiment", {"design": {"kind": "factorial", "factors": {}}}),
+    ("experiment", {"seeds": {"min": 6, "max": 12, "stage": 3}}),
+    ("experiment", {"seeds": 0}),
+    ("experiment", {"metric": "loss"}),
+    ("experiment", {"declared": {"b": ["money"]}}),
+    ("experiment", {"claims": [{"claim": "so", "metric": "nll", "arm": "b", "relation": "less"}]}),
+    ("experiment", {"tune": {"space": {"optim.lr": {"low": 1, "high": 2}}, "trails": 3}}),
+    ("experiment", {"tiers": {"G": {"bsae": "x.yaml"}}}),
+    ("sweep", {"trails": 3}),
+    ("sweep", {"sampler": "tpee"}),
+    ("sweep", {"sampler": {"name": "tpe", "sigma0": 1.0}}),
+    ("sweep", {"space": {"optim.lr": {"low": 1.0e-3}}}),
+    ("sweep", {"objectives": {"nll": "smaller"}}),
+    ("configuration", {"optim.lrr": 0.1}),
+    ("configuration", {"model.position": "Rpoe"}),
+    ("configuration", {"model.position": {"class_path": "Rope", "init_args": {"bse": 3}}}),
+    ("configuration", {"model.width": "wide"}),
+    ("configuration", {"trainer.max_stesp": 3}),
+    ("configuration", {"seeed": 3}),
+]
+"""Changes that make it wrong, which an editor is to show."""
+
+
+@pytest.mark.parametrize(("kind", "changes"), REFUSED)
+def test_a_slip_of_the_pen_is_found_by_the_schema_as_by_the_reader(
+    kind: str, changes: dict[str, Any], tmp_path: Path, problems: Problems
+) -> None:
+    tree = changed(kind, changes)
+    with pytest.raises(InputError):
+        read(kind, tree, tmp_path)
+    assert problems(kind, tree) != []
+
+
+@pytest.mark.parametrize("path", ["optim.lrr", "trainer.max_stesp", "modle.norm", "evaluate.legnths"])
+def test_a_misspelt_path_of_an_arm_is_found(path: str, problems: Problems) -> None:
+    assert problems("experiment", changed("experiment", {"arms.b": {path: 1}})) != []
+
+
+def test_a_wrong_value_at_a_dotted_path_is_found(problems: Problems) -> None:
+    assert problems("experiment", changed("experiment", {"arms.b": {"model.position": "Rpoe"}})) != []
+    assert problems("experiment", changed("experiment", {"arms.b": {"optim.lr": [1]}})) != []
+
+
+def test_an_option_says_what_its_class_says_of_it_and_its_default() -> None:
+    nodes = schema("configuration")["$defs"]
+    stretch = nodes["Position.RopeYarn"]["properties"]["stretch"]
+    assert stretch["default"] == 2.0
+    assert stretch["description"]
+    assert nodes["Optimizer.AdamW"]["properties"]["weight_decay"]["description"] == "Weight decay coefficient."
+    assert nodes["Trainer"]["properties"]["max_steps"]["description"] == "Optimiser steps."
+    assert "heads" in nodes["Model.Decoder"]["required"]
