@@ -95,11 +95,11 @@ def test_what_cells_were_made_under_is_summed_up_for_each_arm(experiment: MakeEx
             record["provenance"] |= {"device": "gpu", "threads": 2}
 
     results = load(experiment(CELLS, moved))
-    alike = "commit 0123456789ab, device cpu, 1 thread, torch 2"
+    alike = "commit 0123456789ab, device cpu, precision not recorded, 1 thread, torch 2"
     assert made_under(results) == [
         f"base: 3 cells on {alike}",
-        "arm: 1 cell on commit 0123456789ab with changes, device cpu, 1 thread, torch 2; "
-        f"1 cell on {alike}; 1 cell on commit 0123456789ab, device gpu, 2 threads, torch 2",
+        "arm: 1 cell on commit 0123456789ab with changes, device cpu, precision not recorded, 1 thread, torch 2; "
+        f"1 cell on {alike}; 1 cell on commit 0123456789ab, device gpu, precision not recorded, 2 threads, torch 2",
     ]
     assert unlike_pairs(results) == ["Warning: arm and the baseline differ in device on seed 2."]
     assert unlike_pairs(load(experiment(CELLS))) == []
