@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,8 @@ from lm.formats import MANIFEST
 from lm.health import faults, unhealthy
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure, plain
 from lm.manifest import EXPERIMENT, check_shape
-from lm.results import QUANTITIES, DamagedError, Record, Store, describe, read_json
+from lm.record import Manifest, Record
+from lm.results import QUANTITIES, DamagedError, Store, describe, read_json
 from lm.statistics import rate_interval
 
 HEADLINE = "nll"
@@ -38,7 +39,7 @@ class Results:
     `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id.
     """
 
-    manifest: dict[str, Any]
+    manifest: Manifest
     records: dict[tuple[str, int], Record | None]
     store: Store
     damaged: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -105,7 +106,7 @@ def load(folder: Path) -> Results:
         raise InputError(
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
         )
-    manifest = MANIFEST.read(read_json(path), path)
+    manifest = cast(Manifest, MANIFEST.read(read_json(path), path))
     _check_manifest(manifest, path)
     store = Store(folder.resolve().parent)
     results = Results(manifest, {}, store)
@@ -341,7 +342,7 @@ def _survivors(results: Results, row: Mapping[str, Any]) -> str:
         return ""
     lost = []
     for side, name in ((arm, ""), (baseline, "baseline: ")):
-        statuses = [record["status"] for record in results.of(side)]
+        statuses: list[str] = [record["status"] for record in results.of(side)]
         statuses += ["damaged" for of, _ in results.damaged if of == side]
         counted = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
         lost += [name + ", ".join(counted)] if counted else []

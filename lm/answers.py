@@ -145,7 +145,8 @@ def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
     """What became of the seeds that do not enter."""
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:
-        statuses = [r["status"] for seed in results.manifest["seeds"] if (r := results.records[arm, seed]) is not None]
+        records = (results.records[arm, seed] for seed in results.manifest["seeds"])
+        statuses: list[str] = [record["status"] for record in records if record is not None]
         statuses += ["damaged" for of, _ in results.damaged if of == arm]
         parts += [f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds" for kind in LOST if kind in statuses]
     return [*parts, f"{entered} of {seeds} seeds enter"] if entered < seeds else parts

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from lm.results import Record
+from lm.record import Record
 
 ABBREVIATED = 12
 """Digits of a commit or a hash that are shown."""

@@ -12,6 +12,7 @@ from lm.analysis import Results, value
 from lm.config import InputError, nearest
 from lm.keys import Also, Name, Text, keys
 from lm.paths import SECTIONS, dead_end
+from lm.record import Record
 from lm.results import AT_LENGTH, QUANTITIES
 
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
@@ -214,7 +215,7 @@ def _contrast(
 # measuring -----------------------------------------------------------------------------------------------------------
 
 
-def measured(record: Mapping[str, Any], metric: str) -> float:
+def measured(record: Record, metric: str) -> float:
     """A metric of one record, as `Claim.metric` has it; NaN where it was not measured."""
     if metric.startswith("log "):
         inner = measured(record, metric.removeprefix("log "))
@@ -222,9 +223,9 @@ def measured(record: Mapping[str, Any], metric: str) -> float:
     for sign in (" - ", " / "):
         left, found, right = metric.partition(sign)
         if found:
-            a, b = value(dict(record), left.strip()), value(dict(record), right.strip())
+            a, b = value(record, left.strip()), value(record, right.strip())
             return a - b if sign == " - " else a / b if b else math.nan
-    return value(dict(record), metric)
+    return value(record, metric)
 
 
 def by_seed(results: Results, claim: Claim) -> dict[int, float]:

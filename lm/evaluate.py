@@ -20,6 +20,7 @@ from lm.data.batch import Batch, Data, tensor
 from lm.data.text import TextData
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
+from lm.record import Outcome, Record
 from lm.recorder import Recorder
 
 FREQUENT = 10
@@ -223,14 +224,14 @@ def finite_perplexity(nll: float) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def add(record: dict[str, Any], name: str, found: dict[str, Any]) -> None:
+def add(record: Record | Outcome, name: str, found: dict[str, Any]) -> None:
     """Puts an evaluation into a record."""
     record.setdefault("evaluations", {})[name] = found
     record["metrics"] |= headline(name, found)
 
 
-def missing(record: dict[str, Any], config: dict[str, Any]) -> bool:
+def missing(record: Record, config: dict[str, Any]) -> bool:
     """Whether a finished cell lacks lengths that its configuration asks for now."""
     wanted = config.get("evaluate") or {}
-    there = (record.get("evaluations") or {}).get("lengths", {})
+    there = record["evaluations"].get("lengths", {})
     return record["status"] == "ok" and not {str(length) for length in wanted.get("lengths", [])} <= set(there)

@@ -25,7 +25,8 @@ from lm.model.cache import Cache, Int8Cache
 from lm.model.generate import Choose, Sample, caches_for, generate, greedy
 from lm.model.transformer import Decoder, Model
 from lm.plain import shown
-from lm.results import Record, Store
+from lm.record import Record
+from lm.results import Store
 
 TOKENS = 200
 """How many tokens are made where nothing is said."""
@@ -120,13 +121,13 @@ def load_tokenizer(folder: Path, config: Tree, record: Record) -> tokenizers.Tok
     Raises:
         InputError: where the text is no longer what the run was trained on.
     """
-    text: dict[str, str] = record["data"]
+    text = record["data"]
     path = tokens_folder(text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
     with usable(), contextlib.suppress(DamageError):
         return stored_tokenizer(path, text["tokenizer"])
     data = _data(config)
     data.prepare_data()
-    if data.facts.identity() != {name: text[name] for name in ("fingerprint", "tokenizer")}:
+    if data.facts.identity() != {"fingerprint": text["fingerprint"], "tokenizer": text["tokenizer"]}:
         raise InputError(
             f"{folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
             "what training a tokenizer on it gives is another now"

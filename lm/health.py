@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.results import Record
+from lm.record import Record
 
 UNIFORM = 0.98
 """Entropy of attention over ln n above which a head looks everywhere alike; a layer of such heads mixes, no more."""
@@ -137,7 +137,7 @@ RULES: tuple[Callable[[Record], list[str]], ...] = (
 
 def still_falling(record: Record, curve: pd.DataFrame | None) -> list[str]:
     """Whether the run ended before it had learned what it was about to."""
-    share = last_tenth(curve, record["steps"])
+    share = last_tenth(curve, record["steps"] or 0)
     return ["the loss is still falling at the end"] if share > STILL_FALLING else []
 
 

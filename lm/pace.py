@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis import Results, curves, one_tokenizer
-from lm.results import Record
+from lm.record import Record, evaluated_tokens
 
 CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}
 """The curve that training leaves of a quantity, on the same batches at every step and in every arm."""
@@ -53,7 +53,7 @@ def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) ->
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
     for seed, records in results.pairs(arm).items():
-        if seed not in mine or seed not in base or len({record["evaluated"]["tokens"] for record in records}) > 1:
+        if seed not in mine or seed not in base or len({evaluated_tokens(record) for record in records}) > 1:
             continue
         own, theirs = mine[seed].dropna(), base[seed].dropna()
         if own.empty or theirs.empty:
@@ -73,14 +73,14 @@ def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) ->
 
 def _per_step(record: Record) -> Mapping[str, float]:
     """What one step of a run took, in each unit that can be told."""
-    steps, cost = record.get("steps"), record.get("cost", {})
+    steps, cost = record["steps"], record["cost"]
     found = {"steps": 1.0}
     if not steps:
         return found
-    if cost.get("flops_per_token") and cost.get("tokens"):
-        found["FLOPs"] = cost["flops_per_token"] * cost["tokens"] / steps
-    if cost.get("train_seconds"):
-        found["seconds"] = cost["train_seconds"] / steps
+    if (flops := cost.get("flops_per_token")) and (tokens := cost.get("tokens")):
+        found["FLOPs"] = flops * tokens / steps
+    if seconds := cost.get("train_seconds"):
+        found["seconds"] = seconds / steps
     return found
 
 

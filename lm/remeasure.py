@@ -18,7 +18,8 @@ from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.data.tokens import Facts, check_entry, sound, tokens_folder
 from lm.evaluate import Trained, add
 from lm.generate import finished
-from lm.results import Record, Store, finite, to_json, write_atomic
+from lm.record import Record
+from lm.results import Store, finite, to_json, write_atomic
 
 SPLIT = "test"
 

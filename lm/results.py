@@ -19,19 +19,18 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from lm.config import InputError, path_name, require_regular
 from lm.damage import of_record
 from lm.formats import RECORD
 from lm.locks import Say, holder, if_free, locked, to_stderr
 from lm.plain import shown
+from lm.record import Record
 from lm.storage import SAVING, named
 
 WORK_FILES = ("cell.json", "outcome.json", SAVING)
 """What a work folder holds that a finished cell does not."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ class Store:
         record = RECORD.read(record, path)
         if wrong := of_record(record, needed):
             raise DamagedError(wrong, path)
-        return record
+        return cast(Record, record)
 
     def history(self, cell: str) -> Path:
         """Where the learning curve of a finished cell lies."""

@@ -22,8 +22,9 @@ from lm.locks import Say, to_stderr
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
 from lm.provenance import keep_code, provenance
+from lm.record import Outcome, Record
 from lm.recorder import Judge, Recorder, Report, go_on
-from lm.results import Record, Store, finite, read_json, to_json, write_atomic
+from lm.results import Store, finite, read_json, to_json, write_atomic
 from lm.signals import by_signal
 from lm.storage import intact, trouble
 
@@ -110,7 +111,7 @@ def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
     return kept
 
 
-def outcome_of(work: Path) -> Record:
+def outcome_of(work: Path) -> Outcome:
     """What the recorder left at the end of training; before outcomes had a format they had the first."""
     path = work / "outcome.json"
     found = read_json(path)
@@ -132,7 +133,7 @@ def assist(work: Path, execution: Execution) -> None:
     fit(cell, work, lambda *_: None, execution)
 
 
-def evaluated(cell: Cell, work: Path, outcome: Record) -> Record:
+def evaluated(cell: Cell, work: Path, outcome: Outcome) -> Outcome:
     """The outcome with what else is measured of a model that was trained to its end."""
     checkpoint = work / "final.ckpt"
     if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
@@ -148,7 +149,7 @@ def evaluated(cell: Cell, work: Path, outcome: Record) -> Record:
     return finite(outcome)
 
 
-def failure(error: str, trace: str | None = None) -> Record:
+def failure(error: str, trace: str | None = None) -> Outcome:
     """The outcome of a cell that could not be trained to its end."""
     return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
 
@@ -187,9 +188,9 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     return not pruned.is_file()
 
 
-def finish(cell: Cell, store: Store, outcome: Record, times: dict[str, Any]) -> Record:
+def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:
     """Makes the work folder a finished cell with a record of `outcome`."""
-    record = {
+    record: Any = {
         **nothing_recorded(),
         "id": cell.id,
         **outcome,

@@ -22,6 +22,7 @@ from lm.data.tokens import Facts, sound
 from lm.generate import finished
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.search import Ends, beam_search
+from lm.record import Text
 from lm.results import to_json, write_atomic
 
 SENTENCES_AT_ONCE = 64
@@ -56,7 +57,7 @@ def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
     return model.eval(), data
 
 
-def _facts(recorded: dict[str, Any], data: PairData) -> Facts:
+def _facts(recorded: Text, data: PairData) -> Facts:
     """The run's own text: as it lies in the cache, or prepared again from the files, if that gives the same."""
     folder = pairs_folder(recorded["fingerprint"], recorded["tokenizer"])
     facts = Facts(folder=str(folder), **recorded)
@@ -64,7 +65,7 @@ def _facts(recorded: dict[str, Any], data: PairData) -> Facts:
         return facts
     data.prepare_data()
     assert data.facts is not None
-    identity = {key: recorded[key] for key in data.facts.identity()}
+    identity = {"fingerprint": recorded["fingerprint"], "tokenizer": recorded["tokenizer"]}
     if data.facts.identity() != identity:
         raise InputError(
             f"data: text or tokenizer are no longer those of the run (recorded {identity}, found "

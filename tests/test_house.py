@@ -24,6 +24,7 @@ ORDER = (
     "signals",
     "storage",
     "damage",
+    "record",
     "formats",
     "results",
     "paths",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lm.analysis import Results
-from lm.results import Record
+from lm.record import Record
 
 Colour = tuple[float, float, float]
 Pick = Callable[[Record], Any]

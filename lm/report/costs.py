@@ -6,8 +6,8 @@ import numpy as np
 
 from lm.analysis import Results, value
 from lm.circumstances import in_words, unlike
+from lm.record import Record
 from lm.report.tables import number
-from lm.results import Record
 from lm.statistics import t_interval
 
 COSTS = {

@@ -75,13 +75,14 @@ def reliability(results: Results) -> Figure | None:
     diagram.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
     gap.axhline(0, color="grey", linewidth=1, linestyle="--")
     for arm, colour in colours(results).items():
-        diagrams = [record["reliability"] for record in results.of(arm) if record.get("reliability")]
+        diagrams = [diagram for record in results.of(arm) if (diagram := record["reliability"])]
         if not diagrams:
             continue
         count = np.array([d["count"] for d in diagrams], dtype=float)
         pooled, bins = count.sum(axis=0), count.shape[1]
         shown = pooled > 1e-3 * pooled.sum()
-        confidence, accuracy = (_pooled(diagrams, name, count)[shown] for name in ("confidence", "accuracy"))
+        confidence = _pooled([d["confidence"] for d in diagrams], count)[shown]
+        accuracy = _pooled([d["accuracy"] for d in diagrams], count)[shown]
         diagram.plot(confidence, accuracy, color=colour, marker="o", markersize=4, label=arm)
         gap.plot(confidence, accuracy - confidence, color=colour, marker="o", markersize=4, label=arm)
         histogram.stairs(pooled / len(diagrams), np.linspace(0, 1, bins + 1), color=colour, label=arm, baseline=None)
@@ -96,9 +97,9 @@ def reliability(results: Results) -> Figure | None:
     return figure
 
 
-def _pooled(diagrams: list[dict[str, list[float]]], name: str, count: np.ndarray) -> np.ndarray:
+def _pooled(means: list[list[float]], count: np.ndarray) -> np.ndarray:
     """Per-bin means over all diagrams together, weighted by the tokens in the bin."""
-    sums = (count * np.array([diagram[name] for diagram in diagrams])).sum(axis=0)
+    sums = (count * np.array(means)).sum(axis=0)
     return sums / np.maximum(1, count.sum(axis=0))
 
 

@@ -14,8 +14,8 @@ from matplotlib.ticker import NullLocator
 
 from lm.analysis import Results
 from lm.config import load_yaml
+from lm.record import Record
 from lm.report.arms import Pick, Style, colours, gathered, legend, line
-from lm.results import Record
 
 BLOCKS: Style = "-"
 SLIDING: Style = "--"

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis import Results, circumstances, one_tokenizer, unpaired
+from lm.record import evaluated_tokens
 from lm.report.costs import unlike_pairs
 from lm.report.tables import detectable
 from lm.results import describe
@@ -99,7 +100,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
             missing.setdefault(arm, []).append(seed)
         elif record["status"] != "ok":
             yield f"{arm} seed {seed} {record['status']}: {record['error']}. It enters no mean."
-        for flag in dict.fromkeys(map(_plain, (record or {}).get("flags") or [])):
+        for flag in dict.fromkeys(map(_plain, record["flags"] if record else [])):
             flagged.setdefault((arm, flag), []).append(seed)
     for arm, seeds in missing.items():
         yield f"{arm} {_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
@@ -146,7 +147,7 @@ def _comparability(results: Results) -> Iterator[str]:
 
 def _evaluation(results: Results) -> Iterator[str]:
     records = [r for r in results.records.values() if r is not None and r["status"] == "ok"]
-    evaluated = sorted({r["evaluated"]["tokens"] for r in records})
+    evaluated = sorted({evaluated_tokens(record) for record in records})
     if evaluated:
         yield f"Evaluated on every block of the evaluation data: {', '.join(f'{n:,}' for n in evaluated)} tokens."
     if len(evaluated) > 1 and one_tokenizer(results):

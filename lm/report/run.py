@@ -14,14 +14,14 @@ def show_run(store: Store, cell: str, console: Console) -> str:
     record = store.record(cell)
     _line(console, f"{record['status']}: {store.directory(cell)}")
     if record["status"] != "ok":
-        _line(console, record["error"])
-    for flag in record.get("flags") or []:
+        _line(console, record["error"] or "")
+    for flag in record["flags"]:
         _line(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}
     table = Table(show_header=False, highlight=False)
     for name in (*QUANTITIES, *(name for name in measured if "@" in name)):
-        if measured.get(name) is not None:
-            table.add_row(describe(name).label, shown(describe(name), measured[name]))
+        if (number := measured.get(name)) is not None:
+            table.add_row(describe(name).label, shown(describe(name), number))
     if table.row_count:
         console.print(table)
     return str(record["status"])

@@ -10,7 +10,8 @@ from rich.text import Text
 from lm.analysis import Results, load
 from lm.claims import measured
 from lm.config import InputError, nearest
-from lm.results import Record, describe
+from lm.record import Record
+from lm.results import describe
 from lm.statistics import t_interval
 
 
@@ -68,7 +69,7 @@ def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int]
             record = results.records[name, seed]
             cell = results.manifest["arms"][name]["cells"][str(seed)]
             number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
-            status = "missing" if record is None else record["status"]
+            status: str = "missing" if record is None else record["status"]
             status = "damaged" if (name, seed) in results.damaged else status
             table.add_row(*map(Text, [str(seed), name, status, number, _commit(record), cell[:12]]))
     return table

@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from lm.config import InputError
+from lm.record import Ending
 from lm.results import Store
 from lm.sweep.plan import Planned
 from lm.sweep.process import train_one
@@ -150,7 +150,7 @@ class Crew:
         self.watcher.finished(one.planned, record, time.monotonic() - one.started)
         self.source.ended(one.planned, record)
 
-    def _outcome(self, one: Running) -> tuple[bool, dict[str, Any] | None]:
+    def _outcome(self, one: Running) -> tuple[bool, Ending | None]:
         """Whether the cell is to be started again, and otherwise its record, None where it was interrupted."""
         cell, code, again = one.planned.cell, one.process.exitcode, self.execution.again
         found = self.store.record(cell.id) if self.store.finished(cell.id) else None

@@ -102,7 +102,7 @@ def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: 
         done = [p.cell.id for p in plan.by_arm[arm] if store.finished(p.cell.id)]
         costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
         if costs:
-            found[arm] = sum(c["train_seconds"] + c["evaluation_seconds"] for c in costs) / len(costs)
+            found[arm] = sum((c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs) / len(costs)
         else:
             unknown[arm] = cell
     return found | judged_seconds(unknown, threads)

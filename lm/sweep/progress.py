@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from lm.record import Ending
 from lm.sweep.estimate import duration
 from lm.sweep.plan import Planned
 from lm.sweep.run import Running, Watcher
@@ -14,7 +14,7 @@ from lm.sweep.run import Running, Watcher
 LINE_SECONDS = 30.0
 
 
-def outcome_line(record: dict[str, Any] | None) -> str:
+def outcome_line(record: Ending | None) -> str:
     """A cell's end in a few words."""
     if record is None:
         return "interrupted; the same command takes it up again"
@@ -88,7 +88,7 @@ class Display(Watcher):
             at = ", ".join(f"{r.planned.arm} seed {r.planned.seed} at {r.step}/{r.steps}" for r in running)
             self.console.print(f"        {at}; {note or 'no estimate yet'}", highlight=False, soft_wrap=True)
 
-    def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
+    def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
         if record is not None:
             self.done += 1
             if record["status"] == "ok":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from lm.record import Ending
 from lm.sweep.plan import Planned
 from lm.sweep.vigil import Vigil
 
@@ -31,7 +32,7 @@ class Running:
     process: Any
     pipe: Connection
     slot: int
-    before: dict[str, Any] | None = None
+    before: Ending | None = None
     started: float = field(default_factory=time.monotonic)
     step: int = 0
     steps: int = 0
@@ -83,7 +84,7 @@ class Watcher:
     def progress(self, running: list[Running], left: int) -> None:
         """Called about once a second and whenever a cell reports."""
 
-    def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
+    def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
         """A cell ended; `record` is None where it was interrupted."""
 
     def settled(self, name: str, outcome: str, cells: int) -> None:
@@ -108,7 +109,7 @@ class Source:
         """Told what a validation in training measured; says whether the cell goes on."""
         return True
 
-    def ended(self, planned: Planned, record: dict[str, Any] | None) -> None:
+    def ended(self, planned: Planned, record: Ending | None) -> None:
         """Told of a cell's record; `status: pruned` where it was stopped, None where it was interrupted."""
 
 

@@ -9,7 +9,8 @@ from optuna.trial import TrialState
 
 from lm.cell import Cell, check
 from lm.config import InputError, canonical, override
-from lm.results import Record, Store
+from lm.record import Ending
+from lm.results import Store
 from lm.sweep.plan import Planned, with_seed
 from lm.sweep.run import Source
 from lm.sweep.spec import SweepSpec
@@ -25,7 +26,7 @@ class Open:
 
     trial: optuna.trial.Trial
     cells: dict[int, Cell] = field(default_factory=dict)
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, Ending] = field(default_factory=dict)
     training: set[int] = field(default_factory=set)
     stopped: bool = False
 
@@ -92,7 +93,7 @@ class Search:
             self._drop(planned.arm)
         return not one.stopped
 
-    def ended(self, planned: Planned, record: Record | None) -> None:
+    def ended(self, planned: Planned, record: Ending | None) -> None:
         """Takes in a cell's record; None leaves its trial open for the next time."""
         if record is None:
             self._drop(planned.arm)
@@ -215,6 +216,6 @@ class Searches(Source):
         wishes = [search.judge(own, step, measured) for search, own in self.waiting[planned.cell.id]]
         return any(wishes)
 
-    def ended(self, planned: Planned, record: Record | None) -> None:
+    def ended(self, planned: Planned, record: Ending | None) -> None:
         for search, own in self.waiting.pop(planned.cell.id):
             search.ended(own, record)
