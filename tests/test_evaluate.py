@@ -25,6 +25,7 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.formats import nothing_recorded
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
@@ -250,7 +251,7 @@ def test_every_number_of_a_table_has_a_name(trained: Trained) -> None:
 
 
 def test_what_is_missing_are_lengths_asked_for_later() -> None:
-    record = good()
+    record = {**nothing_recorded(), **good()}
     assert not missing(record, {"evaluate": None})
     assert not missing(record, {})
     wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
@@ -259,7 +260,7 @@ def test_what_is_missing_are_lengths_asked_for_later() -> None:
     assert missing(record, wanted)
     record["evaluations"]["lengths"]["8"] = {"error": "too long"}
     assert not missing(record, wanted)
-    assert not missing({**good(), "status": "diverged"}, wanted)
+    assert not missing({**record, "status": "diverged"}, wanted)
 
 
 def rows(test: float) -> Tree:

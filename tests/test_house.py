@@ -12,6 +12,7 @@ import lm
 ROOT = Path(lm.__file__).parent
 ORDER = (
     "plain",
+    "record",
     "domain",
     "config",
     "keys",
@@ -24,7 +25,6 @@ ORDER = (
     "signals",
     "storage",
     "damage",
-    "record",
     "formats",
     "results",
     "paths",
