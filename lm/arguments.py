@@ -96,7 +96,9 @@ def _training_parsers(commands: Any) -> None:
     )
     ablate.add_argument("spec", type=Path, help="a YAML file such as experiments/quickstart.yaml")
     _common(ablate)
-    ablate.add_argument("--seeds", help="instead of the file's: 0,1,2")
+    ablate.add_argument(
+        "--seeds", help="instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
+    )
     ablate.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
     ablate.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     ablate.add_argument("--retry-failed", action="store_true", help="train failed cells again")

@@ -71,9 +71,11 @@ def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     _check_output(options)
     settings = _settings(options.settings, overrides)
-    if "seed" in settings:
-        raise InputError("seed: an experiment has several; use --seeds 0,1,2")
-    seeds = None if options.seeds is None else parse_value(f"[{options.seeds}]", "--seeds")
+    if given := {"seed", "seeds"} & settings.keys():
+        raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")
+    seeds = None if options.seeds is None else parse_value(options.seeds, "--seeds")
+    if seeds is None:  # nothing, or what YAML takes for null
+        seeds = options.seeds
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
     from lm.sweep.ablate import Manner, ablate
 
@@ -128,8 +130,8 @@ def _audit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _check_output(options)
     settings = _settings(options.settings, overrides)
-    if "seed" in settings:
-        raise InputError("seed: a sweep's trials may have several; give them with seeds in its file")
+    if given := {"seed", "seeds"} & settings.keys():
+        raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
     from lm.sweep.spec import load_sweep
 
     spec = load_sweep(options.spec, settings, options.trials)

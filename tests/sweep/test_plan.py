@@ -10,8 +10,9 @@ from helpers import RUN
 
 from lm import cell as cells
 from lm.cell import Cell, Run, identity, seeded
+from lm.cli import main
 from lm.components import resolve
-from lm.config import InputError, override
+from lm.config import InputError, override, parse_value
 from lm.data.tokens import Facts
 from lm.results import FORMAT, Store
 from lm.sweep import estimate
@@ -19,6 +20,7 @@ from lm.sweep.ablate import Manner, _missing
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
 from lm.sweep.experiment import load_experiment
 from lm.sweep.plan import make_plan, with_seed, write_manifest
+from lm.sweep.reading import read_seeds
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -70,7 +72,7 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
         ({"baseline": "posst"}, "no arm 'posst'. Did you mean post? Choose from post, pre, rms"),
         ({"baseline": None}, "baseline is missing"),
         ({"base": "bse.yaml"}, "cannot be read"),
-        ({"seeds": []}, "expected a number of seeds or a list"),
+        ({"seeds": []}, "expected a number of seeds (6 for 0 to 5), a list"),
         ({"seeds": [1, 1]}, "given twice"),
         ({"seeds": [0.5]}, "found [0.5]"),
         ({"seeds": True}, "found True"),
@@ -191,6 +193,47 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
 
 def test_a_seed_count_means_the_first_seeds(tmp_path: Path) -> None:
     assert load_experiment(write(tmp_path, seeds=4), {}).seeds == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [
+        ("6", [0, 1, 2, 3, 4, 5]),
+        ("1", [0]),
+        ("[6]", [6]),
+        ("6,", [6]),
+        ("0,1,2", [0, 1, 2]),
+        ("[4, 2]", [4, 2]),
+        ("0-5", [0, 1, 2, 3, 4, 5]),
+        ("7-7", [7]),
+        ("0-2, 9", [0, 1, 2, 9]),
+        ("{min: 6, max: 6, stages: 1}", [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_seeds_mean_the_same_in_a_file_and_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, seeds: list[int]
+) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text() + f"tiers:\n  G:\n    seeds: {given}\n")
+    assert load_experiment(path, {}, tier="G").seeds == seeds
+    asked = []
+    monkeypatch.setattr("lm.sweep.ablate.ablate", lambda experiment, *_: asked.append(experiment.seeds) or 0)
+    assert main(["ablate", str(path), "--seeds", given]) == 0
+    assert asked == [seeds]
+
+
+@pytest.mark.parametrize(
+    "given", ["0", "6,,7", ",", "5-0", "0-", "-3", "a", "[a]", "0-5-9", "1.5", "true", "null", "{}x"]
+)
+def test_what_gives_no_seeds_is_answered_with_the_grammar(tmp_path: Path, given: str) -> None:
+    with pytest.raises(InputError, match=r"a number of seeds \(6 for 0 to 5\).*0,1,2.*a range \(0-5\), found"):
+        read_seeds(parse_value(given), "--seeds")
+
+
+@pytest.mark.parametrize("given", ["0-99999999999999999999", "0-500,600-1200", "1001", "1," * 1001])
+def test_too_many_seeds_are_refused_before_they_are_counted_out(given: str) -> None:
+    with pytest.raises(InputError, match=r"--seeds: expected 1000 seeds at most, found [0-9]+"):
+        read_seeds(parse_value(given), "--seeds")
 
 
 def test_wall_time_is_that_of_the_busiest_worker() -> None:

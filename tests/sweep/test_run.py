@@ -191,7 +191,7 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(
         dies={"model.mlp": "user_parts.Dies"},
         diverges={"optim.lr": 1e200, "optim.schedule": "Constant"},
     )
-    done = ablate(spec, tmp_path / "out", "--seeds", "0")
+    done = ablate(spec, tmp_path / "out", "--seeds", "[0]")
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "out/small/table.md").read_text()
     assert "raises seed 0 failed: RuntimeError: out of luck" in table
@@ -201,9 +201,9 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "failed", "ok"]
 
     (tmp_path / "user_parts.py").write_text(USER.replace('raise RuntimeError("out of luck")', "pass"))
-    kept = ablate(spec, tmp_path / "out", "--seeds", "0")
+    kept = ablate(spec, tmp_path / "out", "--seeds", "[0]")
     assert "2 failed earlier" in kept.stderr
-    again = ablate(spec, tmp_path / "out", "--seeds", "0", "--retry-failed")
+    again = ablate(spec, tmp_path / "out", "--seeds", "[0]", "--retry-failed")
     assert "2 to train" in again.stderr
     records = [record for record, _ in measured_all(tmp_path / "out")]
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "ok", "ok"]
