@@ -19,6 +19,7 @@ from lm.sweep.ablate import Manner, carry_out
 from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import load_experiment
 from lm.sweep.plan import Plan, make_plan
+from lm.sweep.reading import report_name
 from lm.sweep.run import default_workers, threads_each
 
 
@@ -42,7 +43,7 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
     """Trains what is missing of each experiment and answers its claims. Returns 1 where something was left undone.
 
     An experiment that cannot be planned, for want of a file perhaps, is told and left out, unless it was carried out
-    under the same folder before.
+    at the same tier under the same folder before.
     """
     plans, reasons = _plans(files, tier)
     store = Store(manner.out)
@@ -52,12 +53,12 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
     given: list[tuple[str, Answer]] = []
     interrupted = 0
     for index, path in enumerate(files, 1):
-        folder = manner.out / path.stem
+        folder = manner.out / report_name(path, _size(tier))
         if path in plans:
             print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
             folder, lost = carry_out(plans[path], store, manner)
             interrupted += lost
-        elif not (folder / "experiment.json").is_file():
+        elif not _was_run(folder, tier):
             continue
         else:
             del reasons[path]
@@ -66,7 +67,7 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
     names, found = [name for name, _ in given], corrected([one for _, one in given])
     given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
-    undone = [f"{path.stem} was not run: {reason}" for path, reason in reasons.items()]
+    undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
     _write(folder, tier, given, undone)
     console = Console()
     if given:
@@ -83,10 +84,20 @@ def _plans(files: Sequence[Path], tier: str) -> tuple[dict[Path, Plan], dict[Pat
     reasons: dict[Path, str] = {}
     for path in files:
         try:
-            plans[path] = make_plan(load_experiment(path, {}, tier="" if tier == "C" else tier))
+            plans[path] = make_plan(load_experiment(path, {}, tier=_size(tier)))
         except InputError as error:
             reasons[path] = str(error)
     return plans, reasons
+
+
+def _size(tier: str) -> str:
+    """The tier as experiment files know it: theirs is C unless they name another."""
+    return "" if tier == "C" else tier
+
+
+def _was_run(folder: Path, tier: str) -> bool:
+    """Whether an experiment was carried out at this tier before, with its report in `folder`."""
+    return (folder / "experiment.json").is_file() and load(folder).manifest.get("tier", "C") == tier
 
 
 def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manner: Manner) -> None:
