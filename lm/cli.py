@@ -1,10 +1,11 @@
 """The `lm` command: settings taken out of a command line, and errors answered with one line."""
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from lm.arguments import parser
 from lm.commands import COMMANDS, INTERRUPTED, SETTABLE
@@ -14,6 +15,7 @@ from lm.storage import BROKEN, REFUSED, explain
 
 BAD_INPUT = 2
 UNDONE = 1
+TRAINING = ("fit", "ablate", "sweep", "reproduce")
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -37,38 +39,70 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given, rest = _split(list(sys.argv[1:] if arguments is None else arguments))
-        if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-            raise InputError(
-                f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}"
-            )
-        options = parser().parse_args(given)
-        if options.command is None:
-            parser().print_help()
-            return 0
-        foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
-        if foreign and options.command not in SETTABLE:
-            raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
-        return COMMANDS[options.command](options, dict(rest))
+        try:
+            return _run(given)
+        finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except InputError as error:
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
     except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error.__context__, BrokenPipeError):  # of rich
+            return _nobody_reads(error, next(iter(given), ""))
         if isinstance(error, SystemExit) and not by_signal(error):
             raise
         print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            return _nobody_reads()
+            return _nobody_reads(error, next(iter(given), ""))
         if error.errno not in BROKEN | REFUSED:
             raise
         print(f"lm: {explain(error)}", file=sys.stderr)
         return UNDONE if error.errno in BROKEN else BAD_INPUT
 
 
-def _nobody_reads() -> int:
-    """The exit code of a command whose output nobody reads to its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+def _run(arguments: list[str]) -> int:
+    given, rest = _split(arguments)
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        raise InputError(
+            f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}"
+        )
+    options = parser().parse_args(given)
+    if options.command is None:
+        parser().print_help()
+        return 0
+    foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
+    if foreign and options.command not in SETTABLE:
+        raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
+    return COMMANDS[options.command](options, dict(rest))
+
+
+def _nobody_reads(error: BaseException, command: str) -> int:
+    """The exit code of a command whose output nobody reads to its end: no error, as in `lm report X | head`.
+
+    Where training is what it stopped, because nobody heard of its progress, that is told by the code alone. Raises
+    `error` again if it came of another pipe.
+    """
+    deaf = _unread(sys.stderr)
+    if not (deaf or isinstance(error, SystemExit) or _unread(sys.stdout)):
+        raise error
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr) if deaf else (sys.stdout,):  # what they still hold is written at exit
+        os.dup2(nowhere, stream.fileno())
+    return 128 + signal.SIGPIPE if deaf and command in TRAINING else 0
+
+
+def _unread(stream: TextIO | None) -> bool:
+    """Whether a stream is a pipe that nobody reads any more."""
+    if stream is None:
+        return False
+    try:
+        watched = select.poll()
+        watched.register(stream.fileno(), 0)  # an error is told without being asked for
+        return bool(watched.poll(0))
+    except (OSError, ValueError):  # no file of the system's
+        return False

@@ -92,7 +92,7 @@ def _reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     files = find_experiments(options.experiments, options.names)
     manner = Manner(options.out, options.workers, checkpoint_seconds=options.checkpoint_seconds, underpowered=True)
-    return reproduce(files, options.tier, manner, options.plan)
+    return reproduce(files, options.tier, manner, options.plan, bool(options.names))
 
 
 def _trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,47 @@ def test_help_is_quick_and_lists_the_commands() -> None:
     assert all(word in done.stdout for word in ("fit", "ablate", "report", "list"))
     loaded = lm_modules("import lm.cli; lm.cli.parser()")
     assert not {"torch", "lightning", "pandas", "matplotlib", "scipy", "jsonargparse"} & loaded
+
+
+def unread(*arguments: str, cwd: Path, errors: int = subprocess.PIPE) -> tuple[int, str]:
+    """Runs a command whose standard output is a pipe that nobody reads: its exit code, and what it told."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lm", *arguments]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=writing if errors != subprocess.PIPE else errors, cwd=cwd)
+    finally:
+        os.close(writing)
+    return done.returncode, (done.stderr or b"").decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["--help", "list", "trace", "report"])
+@pytest.mark.parametrize("errors", [subprocess.PIPE, subprocess.STDOUT])
+def test_output_that_nobody_reads_is_no_error(
+    tmp_path: Path, experiment: Callable[..., Path], command: str, errors: int
+) -> None:
+    folder = experiment({"base": [2.0, 2.1], "better": [1.7, 1.85]})
+    arguments = {"trace": [str(folder), "better", "nll"], "report": [str(folder)]}.get(command, [])
+    assert unread(command, *arguments, cwd=tmp_path, errors=errors) == (0, "")
+    assert command != "report" or (folder / "table.md").is_file()
+
+
+@pytest.mark.slow
+def test_training_that_stopped_because_nobody_heard_of_it_is_no_success(base: Path) -> None:
+    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0]}
+    (base / "spec.yaml").write_text(yaml.safe_dump(spec))
+    code, _ = unread("ablate", "spec.yaml", "--underpowered", cwd=base, errors=subprocess.STDOUT)
+    assert code == 128 + signal.SIGPIPE
+
+
+def test_a_pipe_of_our_own_that_broke_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setitem(COMMANDS, "list", fails)
+    with pytest.raises(BrokenPipeError):
+        main(["list"])
 
 
 def lm_modules(code: str) -> set[str]:

@@ -39,16 +39,20 @@ def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
     return [found[name] for name in names] if names else list(found.values())
 
 
-def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool) -> int:
+def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool, named: bool = False) -> int:
     """Trains what is missing of each experiment and answers its claims. Returns 1 where something was left undone.
 
     An experiment that cannot be planned, for want of a file perhaps, is told and left out, unless it was carried out
     at the same tier under the same folder before.
+
+    Raises:
+        InputError: at the end, where that left out one of those that are `named`, or left none.
     """
     plans, reasons = _plans(files, tier)
     store = Store(manner.out)
     if plan_only:
-        _show(plans, reasons, store, manner)
+        _show(plans, {} if named or not plans else reasons, store, manner)
+        _refuse(reasons, named or not plans, "cannot be run")
         return 0
     given: list[tuple[str, Answer]] = []
     interrupted = 0
@@ -64,6 +68,7 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
             del reasons[path]
         write_report(folder, Console(quiet=True))
         given += [(path.stem, one) for one in answers(load(folder), tier)]
+    _refuse(reasons, len(reasons) == len(files), f"was not run at tier {tier}")
     names, found = [name for name, _ in given], corrected([one for _, one in given])
     given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
@@ -75,6 +80,8 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
     for line in undone:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
+    if not interrupted:
+        _refuse(reasons, named, f"was not run at tier {tier}")
     return 1 if interrupted or not given else 0
 
 
@@ -88,6 +95,12 @@ def _plans(files: Sequence[Path], tier: str) -> tuple[dict[Path, Plan], dict[Pat
         except InputError as error:
             reasons[path] = str(error)
     return plans, reasons
+
+
+def _refuse(reasons: dict[Path, str], fault: bool, what: str) -> None:
+    """Raises InputError with the reasons, if there are any, where it is a fault that there are."""
+    if reasons and fault:
+        raise InputError("; ".join(f"{path.stem}: {what}: {reason}" for path, reason in reasons.items()))
 
 
 def _size(tier: str) -> str:
@@ -112,7 +125,8 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manne
         print(f"{path.stem}: {claims} claims, {len(missing)} of {len(plan.cells)} cells to train, {duration(wall)}")
     for path, reason in reasons.items():
         print(f"{path.stem}: cannot be run: {reason}")
-    print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+    if plans:
+        print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
 
 
 def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:

@@ -91,6 +91,36 @@ def test_claims_are_answered_and_what_cannot_run_is_told(
     assert "only of the large size" not in page
 
 
+def test_what_is_named_and_cannot_be_run_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
+    write(tmp_path / "experiments", "textless", claims=[FEWER], common=common)
+    for arguments, words in (
+        (["textless", "--plan"], "lm: textless: cannot be run: arm layer: data.corpus.path: no file matches"),
+        (["--plan"], "lm: textless: cannot be run: arm layer: data.corpus.path: no file matches"),
+        (["textless"], "lm: textless: was not run at tier C: arm layer: data.corpus.path: no file matches"),
+        (
+            ["textless", "--tier", "G"],
+            "lm: textless: was not run at tier G: experiments/textless.yaml: has no tier 'G'",
+        ),
+    ):
+        assert main(["reproduce", *arguments]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(words)
+        assert shown.err.count("\n") == 1
+        assert not (tmp_path / "results").exists()
+    write(tmp_path / "experiments", "sound", claims=[FEWER])
+    assert main(["reproduce", "--plan"]) == 0
+    assert "textless: cannot be run: arm layer" in capsys.readouterr().out
+    assert main(["reproduce", "sound", "textless", "--plan"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("sound: 1 claims, 4 of 4 cells to train")
+    assert shown.err.startswith("lm: textless: cannot be run: arm layer")
+
+
 def answered(folder: Path, tier: str) -> list[str]:
     """The experiments in the table of claims."""
     with (folder / "results" / f"reproduce.{tier}" / "table.csv").open() as file:
