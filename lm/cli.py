@@ -1,5 +1,6 @@
 """The `lm` command: settings taken out of a command line, and errors answered with one line."""
 
+import argparse
 import os
 import select
 import signal
@@ -71,7 +72,7 @@ def _run(arguments: list[str]) -> int:
         raise InputError(
             f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}"
         )
-    options = parser().parse_args(given)
+    options = parser().parse_args(given, argparse.Namespace(arguments=tuple(arguments)))
     if options.command is None:
         parser().print_help()
         return 0

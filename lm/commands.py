@@ -80,7 +80,12 @@ def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.sweep.ablate import Manner, ablate
 
     manner = Manner(
-        options.out, options.workers, options.retry_failed, options.checkpoint_seconds, options.underpowered
+        options.out,
+        options.workers,
+        options.retry_failed,
+        options.checkpoint_seconds,
+        options.underpowered,
+        options.arguments,
     )
     return ablate(experiment, manner, options.plan)
 
@@ -91,7 +96,8 @@ def _reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.sweep.reproduce import find_experiments, reproduce
 
     files = find_experiments(options.experiments, options.names)
-    manner = Manner(options.out, options.workers, checkpoint_seconds=options.checkpoint_seconds, underpowered=True)
+    seconds, given = options.checkpoint_seconds, options.arguments
+    manner = Manner(options.out, options.workers, checkpoint_seconds=seconds, underpowered=True, command=given)
     return reproduce(files, options.tier, manner, options.plan, bool(options.names))
 
 

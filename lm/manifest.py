@@ -51,6 +51,7 @@ EXPERIMENT = {
     "name?": str,
     "title": str,
     "tier?": str,
+    "command?": [str],
     "notes": str,
     "baseline": str,
     "metric?": str,

@@ -39,6 +39,7 @@ class Manner:
         retry_failed: whether to train failed cells again.
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
+        command: the arguments of `lm` that ask for it, which the manifests keep.
     """
 
     out: Path
@@ -46,6 +47,7 @@ class Manner:
     retry_failed: bool = False
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
+    command: tuple[str, ...] = ()
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -90,7 +92,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     inference = plan.experiment.inference
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
-        folder = write_manifest(stage, store)
+        folder = write_manifest(stage, store, manner.command)
         interrupted = _train(stage, store, manner)
         if interrupted or not inference.looks:
             break

@@ -3,7 +3,7 @@
 import copy
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from lm.cell import Cell, check, identity, seeded, sizes
 from lm.claims import Claim
 from lm.config import InputError, differences, override
+from lm.plain import is_text
 from lm.results import FORMAT, Store, to_json, write_atomic
 from lm.sweep.equal import equal_steps
 from lm.sweep.experiment import Experiment
@@ -147,8 +148,14 @@ def finite_claim(claim: Claim) -> dict[str, Any]:
     return {key: value for key, value in asdict(claim).items() if not (isinstance(value, float) and math.isinf(value))}
 
 
-def write_manifest(plan: Plan, store: Store) -> Path:
-    """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder."""
+def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
+    """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder.
+
+    Args:
+        plan: of the experiment.
+        store: in whose folder the report's folder lies.
+        command: the arguments of `lm` that made it, as given; left out where there are none, or none UTF-8 can hold.
+    """
     experiment, looks = plan.experiment, plan.experiment.inference.looks
     folder = store.out / experiment.name
     manifest = {
@@ -156,6 +163,7 @@ def write_manifest(plan: Plan, store: Store) -> Path:
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
+        **({"command": list(command)} if command and all(map(is_text, command)) else {}),
         "notes": experiment.notes,
         "baseline": experiment.baseline,
         "metric": experiment.inference.metric,

@@ -188,6 +188,20 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
+def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    monkeypatch.setattr("lm.sweep.ablate._train", lambda *_: 1)  # as if every cell were interrupted
+    given = ["ablate", "small.yaml", "--seeds", "0-1", "--optim.lr", "3e-3", "--underpowered", "--out", "results"]
+    assert main(given) == 1
+    assert json.loads(Path("results/small/experiment.json").read_text())["command"] == given
+    monkeypatch.undo()
+    plan = make_plan(load_experiment(tmp_path / "small.yaml", {}))
+    for command in ((), ("ablate", "caf\udce9.yaml")):  # a name that is no UTF-8
+        folder = write_manifest(plan, Store(tmp_path / "results"), command)
+        assert "command" not in json.loads((folder / "experiment.json").read_text())
+
+
 # the file ------------------------------------------------------------------------------------------------------------
 
 
