@@ -63,10 +63,15 @@ class Plan:
         cells = [planned for planned in self.cells if planned.seed in kept]
         return Plan(replace(self.experiment, seeds=kept), cells)
 
+    @functools.cached_property
+    def distinct(self) -> list[Planned]:
+        """The cells, each once though two arms may ask for it."""
+        first = {planned.cell.id: planned for planned in reversed(self.cells)}
+        return [planned for planned in self.cells if first[planned.cell.id] is planned]
+
     def missing(self, store: Store) -> list[Planned]:
-        """The cells still to be trained, each once though two arms may ask for it."""
-        wanted = {planned.cell.id: planned for planned in reversed(self.cells)}
-        return [p for p in self.cells if wanted.get(p.cell.id) is p and not store.finished(p.cell.id)]
+        """The cells still to be trained, each once."""
+        return [planned for planned in self.distinct if not store.finished(planned.cell.id)]
 
 
 def untimed(cell: Cell) -> float:

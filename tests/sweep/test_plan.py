@@ -1,7 +1,9 @@
 """What an experiment file asks for, and how a wrong one is answered."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from lm.config import InputError, override, parse_value
 from lm.data.tokens import Facts
 from lm.results import FORMAT, Store
 from lm.sweep import estimate
-from lm.sweep.ablate import Manner, _missing
+from lm.sweep.ablate import _missing, _statuses
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
 from lm.sweep.experiment import load_experiment
 from lm.sweep.plan import make_plan, with_seed, write_manifest
@@ -183,9 +185,36 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, {"format": FORMAT, "status": status})
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    assert [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path))] == missing
-    again = [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path, retry_failed=True))]
+    statuses = _statuses(plan, store)
+    assert [(p.arm, p.seed) for p in _missing(plan, statuses, again=False)] == missing
+    again = [(p.arm, p.seed) for p in _missing(plan, statuses, again=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
+
+
+@pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
+def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    path = write(tmp_path, arms={**ARMS, "twin": {"model.block": "PostNorm"}})
+    plan, store = make_plan(load_experiment(path, {})), Store(tmp_path / "out")
+    for planned in plan.cells[:3]:  # the first seed
+        store.work(planned.cell.id).mkdir(parents=True)
+        store.finish(planned.cell.id, {"format": FORMAT, "status": "failed"})
+    reads: Counter[str] = Counter()
+    queued: list[str] = []
+    read = Store.record
+    monkeypatch.setattr(Store, "record", lambda self, cell, *more: reads.update([cell]) or read(self, cell, *more))
+    monkeypatch.setattr("lm.sweep.ablate.train_cells", lambda cells, *_: queued.extend(p.cell.id for p in cells) or 0)
+    monkeypatch.setattr("lm.sweep.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
+    monkeypatch.setattr("lm.sweep.ablate.seconds_per_cell", lambda plan, *_: dict.fromkeys(plan.by_arm, 1.0))
+    assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
+    assert max(reads.values()) == 1
+    said = capsys.readouterr()
+    wanted = [p.cell.id for p in plan.distinct[0 if "--retry-failed" in more else 3 :]]
+    assert f"6 cells: {6 - len(wanted)} done, {len(wanted)} to train" in " ".join((said.out + said.err).split())
+    if "--plan" not in more:
+        assert queued == wanted
+        assert ("3 failed earlier" in said.err) is (not more)
 
 
 def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
