@@ -24,6 +24,7 @@ from typing import Any, Literal
 from lm.config import InputError, path_name, require_regular
 from lm.damage import of_record
 from lm.locks import Say, holder, if_free, locked, to_stderr
+from lm.plain import shown
 from lm.storage import SAVING, named
 
 FORMAT = 1
@@ -93,7 +94,10 @@ QUANTITIES: dict[str, Quantity] = {
     "parameters": Quantity("parameters", "", None, 0),
     "tokens": Quantity("training tokens", "", None, 0),
 }
-"""Every quantity a record may hold, in the order of the tables; units and directions live here alone."""
+"""The quantities that tables know, in their order; units and directions live here alone.
+
+A record may hold other metrics: they stand in the tables under their own names, after these, and without a direction.
+"""
 
 
 AT_LENGTH = {
@@ -103,12 +107,24 @@ AT_LENGTH = {
 }
 
 
+APART = ("evaluated_tokens", "reliability")
+"""What an evaluation leaves besides metrics, for other parts of the record."""
+
+
 def describe(name: str) -> Quantity:
     """What a quantity is: one of QUANTITIES, or one at a length, `nll@512`; anything else speaks for itself."""
     base, at, length = name.partition("@")
     if at and base in AT_LENGTH:
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
     return QUANTITIES.get(name, Quantity(name, "", None))
+
+
+def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """The metrics that an evaluation measured, whether QUANTITIES names them or not, and a line for each no number."""
+    own = {name: value for name, value in measured.items() if name not in APART}
+    kept = {name: value for name, value in own.items() if type(value) is not bool and isinstance(value, int | float)}
+    strange = [f"{name}: not kept, expected a number, found {shown(own[name])}" for name in own if name not in kept]
+    return kept, strange
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -18,6 +18,7 @@ from lm.results import (
     Quantity,
     Store,
     describe,
+    metrics_of,
     read_json,
     to_json,
     write_atomic,
@@ -223,6 +224,22 @@ def test_every_quantity_has_a_label_of_its_own_and_a_direction() -> None:
     neither = {name for name in better if better[name] is None}
     assert {"gradient_norm", "parameters", "tokens", "temperature", "ece_floor", "attention_entropy"} <= neither
     assert not {"nll", "ece", "brier", "perplexity", "train_seconds", "peak_memory"} & neither
+
+
+def test_every_number_is_a_metric_and_what_is_none_is_told() -> None:
+    measured = {
+        "nll": 1.5,
+        "evaluated_tokens": 7,
+        "reliability": {},
+        "mine": 3,
+        "lost": math.inf,
+        "odd": True,
+        "text": "x",
+    }
+    kept, strange = metrics_of(measured)
+    assert kept == {"nll": 1.5, "mine": 3, "lost": math.inf}
+    assert strange == ["odd: not kept, expected a number, found True", "text: not kept, expected a number, found 'x'"]
+    assert metrics_of({}) == ({}, [])
 
 
 def test_quantities_at_a_length_are_described_by_it() -> None:

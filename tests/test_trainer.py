@@ -17,6 +17,7 @@ from lm.config import InputError, override
 from lm.damage import of_rows, sealed
 from lm.data.order import order_hash
 from lm.data.text import TextData
+from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store
 from lm.trainer import Execution, fail, train
@@ -431,3 +432,15 @@ def test_training_beats_the_best_that_single_characters_could_do(tmp_path: Path)
     counts = torch.bincount(torch.from_numpy(data.tokens.split["validation"].astype("int64")))
     entropy = -(counts / counts.sum() * (counts / counts.sum()).clamp(min=1e-12).log()).sum().item()
     assert record["metrics"]["nll"] < entropy - 0.3
+
+
+def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def more(statistics: TokenStatistics) -> dict[str, Any]:
+        return {**compute(statistics), "my_metric": 1.25, "my_list": [1]}
+
+    compute = TokenStatistics.compute
+    monkeypatch.setattr(TokenStatistics, "compute", more)
+    record = run(tmp_path)[1]
+    assert record["status"] == "ok"
+    assert record["metrics"]["my_metric"] == 1.25
+    assert "my_list: not kept, expected a number, found [1]" in record["flags"]

@@ -19,7 +19,8 @@ def show_run(store: Store, cell: str, console: Console) -> str:
         _line(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}
     table = Table(show_header=False, highlight=False)
-    for name in (*QUANTITIES, *(name for name in measured if "@" in name)):
+    own = (name for name in record["metrics"] if name not in QUANTITIES)  # at a length, or known to no table
+    for name in (*QUANTITIES, *own):
         if measured.get(name) is not None:
             table.add_row(describe(name).label, shown(describe(name), measured[name]))
     if table.row_count:

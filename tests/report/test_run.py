@@ -22,7 +22,7 @@ def printed(show: Callable[[Console], object]) -> list[str]:
 def test_a_run_is_shown_with_its_flags_and_its_lengths(experiment: Callable[..., Path]) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["flags"] = ["step 3: attention of layer 1 [collapsed]", "not evaluated further: no"]
-        record["metrics"] |= {"test_nll": 2.25, "nll@64": 2.5}
+        record["metrics"] |= {"test_nll": 2.25, "my_metric": 0.125, "nll@64": 2.5}
 
     store = load(experiment({"base": [2.0]}, change)).store
     lines = printed(lambda console: show_run(store, "base-0", console))
@@ -33,6 +33,7 @@ def test_a_run_is_shown_with_its_flags_and_its_lengths(experiment: Callable[...,
     ]
     for line in ("validation NLL 2.0000 nats/token", "test NLL 2.2500 nats/token", "parameters 1,000"):
         assert line in lines
+    assert "my_metric 0.1250" in lines
     assert "validation NLL, blocks of 64 tokens 2.5000 nats/token" in lines
 
 
