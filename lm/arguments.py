@@ -23,6 +23,7 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"lm {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
 
     _training_parsers(commands)

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ from lm.storage import BROKEN, REFUSED, explain
 
 BAD_INPUT = 2
 UNDONE = 1
+DEBUG = "--debug"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
 
 
@@ -40,14 +42,17 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    everything = list(sys.argv[1:] if arguments is None else arguments)
+    given, debug = [argument for argument in everything if argument != DEBUG], DEBUG in everything
     try:
         try:
-            return _run(given)
+            return _run(given, debug)
         finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
             if sys.stdout is not None:
                 sys.stdout.flush()
     except InputError as error:
+        if debug:
+            _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
     except (KeyboardInterrupt, SystemExit) as error:
@@ -62,17 +67,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _nobody_reads(error, next(iter(given), ""))
         if error.errno not in BROKEN | REFUSED:
             raise
+        if debug:
+            _show(error)
         print(f"lm: {explain(error)}", file=sys.stderr)
         return UNDONE if error.errno in BROKEN else BAD_INPUT
 
 
-def _run(arguments: list[str]) -> int:
+def _show(error: BaseException) -> None:
+    """Prints the traceback of an error with those of all that led to it, which the one line leaves out."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__suppress_context__ = False
+        one = one.__cause__ or one.__context__
+    traceback.print_exception(error)
+
+
+def _run(arguments: list[str], debug: bool) -> int:
     given, rest = _split(arguments)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         raise InputError(
             f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}"
         )
-    options = parser().parse_args(given, argparse.Namespace(arguments=tuple(arguments)))
+    options = parser().parse_args(given, argparse.Namespace(arguments=tuple(arguments), debug=debug))
     if options.command is None:
         parser().print_help()
         return 0

@@ -53,16 +53,19 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.results import Store
     from lm.sweep.progress import step_lines
-    from lm.trainer import Execution, train
+    from lm.trainer import Execution, into_log, train
 
     cell, store = check(tree), Store(options.out)
     store.recover(cell.id)
     if store.finished(cell.id):
         print(f"already trained: {store.directory(cell.id)}", file=sys.stderr)
     else:
-        train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds))
+        with into_log() as begun:
+            train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds), begun=begun)
     if not store.finished(cell.id):  # a second process of a multi-device run, whose first one reports
         return 0
+    if options.debug and (trace := store.record(cell.id).get("traceback")):
+        print(trace, end="", file=sys.stderr)
     return 0 if show_run(store, cell.id, Console()) == "ok" else 1
 
 

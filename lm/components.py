@@ -22,6 +22,7 @@ from typing import Any
 
 from lm.config import InputError, Tree, is_component, join, nearest
 from lm.imported import imported
+from lm.origin import origin
 from lm.plain import shown, unusable
 
 REQUIRED = object()
@@ -349,4 +350,5 @@ class blame:  # noqa: N801 - reads as a statement
         exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
         if (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            raise InputError(f"{self.path + ': ' if self.path else ''}{name}{' '.join(str(error).split())}") from None
+            said = f"{name}{' '.join(str(error).split())}{origin(error)}"
+            raise InputError(f"{self.path + ': ' if self.path else ''}{said}") from None

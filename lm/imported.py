@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lm.config import InputError
+from lm.origin import origin
 from lm.plain import shown
 
 IMPORT_SECONDS = 60.0
@@ -22,7 +23,8 @@ def imported(name: str, path: str) -> Any:
             return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        raise InputError(f"{path}: cannot import {shown(name)}: {kind}{' '.join(str(error).split())}") from None
+        said = f"{kind}{' '.join(str(error).split())}{origin(error)}"
+        raise InputError(f"{path}: cannot import {shown(name)}: {said}") from None
 
 
 @contextlib.contextmanager

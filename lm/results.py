@@ -33,6 +33,9 @@ FORMAT = 1
 WORK_FILES = ("cell.json", "outcome.json", SAVING)
 """What a work folder holds that a finished cell does not."""
 
+LOG = "log.txt"
+"""What the process that trained a cell printed, and its traceback if it failed."""
+
 Record = dict[str, Any]
 
 

@@ -204,9 +204,9 @@ def test_a_value_that_a_constructor_refuses_is_refused_with_its_path(changes: di
     assert refusal(changes) == message
 
 
-def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str) -> None:
+def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, tmp_path: Path) -> None:
     change = {"optim.schedule": {"class_path": f"{brought}.Halved", "init_args": {"every": 0}}}
-    assert refusal(change) == "optim.schedule: every=0 must be at least 1"
+    assert refusal(change) == f"optim.schedule: every=0 must be at least 1 ({tmp_path / brought}.py:34)"
 
 
 def test_the_option_at_fault_is_named_though_its_name_begins_like_another(brought: str) -> None:

@@ -14,6 +14,7 @@ ORDER = (
     "plain",
     "domain",
     "config",
+    "origin",
     "imported",
     "components",
     "catalogue",

@@ -340,7 +340,7 @@ def test_a_component_that_exits_has_failed(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "user_exits.py").write_text(EXITS)
     monkeypatch.syspath_prepend(str(tmp_path))
     _, record = run(tmp_path, {"model.mlp": "user_exits.Exits"})
-    assert (record["status"], record["error"]) == ("failed", "SystemExit: 0")
+    assert (record["status"], record["error"]) == ("failed", f"SystemExit: 0 ({tmp_path}/user_exits.py:9)")
 
 
 BROKEN = """
@@ -361,8 +361,9 @@ def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(tmp_path))
     cell, record = run(tmp_path, {"model.mlp": "user_broken.Broken"})
     assert record["status"] == "failed"
-    assert record["error"] == "RuntimeError: out of luck"
+    assert record["error"] == f"RuntimeError: out of luck ({tmp_path}/user_broken.py:9)"
     assert "Traceback" in record["traceback"]
+    assert record["traceback"] in (Store(tmp_path).directory(cell.id) / "log.txt").read_text()
     assert cell.config["model"]["init_args"]["mlp"]["class_path"] == "user_broken.Broken"
 
 

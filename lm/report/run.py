@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lm.report.failure import whereabouts
 from lm.results import AT_LENGTH, QUANTITIES, Quantity, Store, describe
 
 
@@ -14,7 +15,7 @@ def show_run(store: Store, cell: str, console: Console) -> str:
     record = store.record(cell)
     _line(console, f"{record['status']}: {store.directory(cell)}")
     if record["status"] != "ok":
-        _line(console, record["error"])
+        _line(console, f"{record['error']}{whereabouts(store, record)}")
     for flag in record.get("flags") or []:
         _line(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}

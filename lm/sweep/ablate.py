@@ -119,7 +119,7 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        with Display(len(missing), workers) as display:
+        with Display(len(missing), workers, store) as display:
             execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
             interrupted = train_cells(missing, store, workers, display, execution)
     _measure_lengths(plan, store)

@@ -44,6 +44,23 @@ def test_a_record_without_flags_is_shown_all_the_same(experiment: Callable[..., 
     assert not any(line.startswith("flag") for line in lines)
 
 
+def test_a_failed_run_says_where_to_read_why(experiment: Callable[..., Path]) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["traceback"] = None if seed == 2 else "Traceback (most recent call last):\n..."
+
+    store = load(experiment({"base": ["failed", "failed", "failed", "diverged"]}, change)).store
+    for seed, log in ((0, "Traceback (most recent call last):\n..."), (2, "Killed")):
+        (store.directory(f"base-{seed}") / "log.txt").write_text(log)
+    said = [printed(lambda console, cell=f"base-{seed}": show_run(store, cell, console))[1] for seed in range(4)]
+    folders = [store.directory(f"base-{seed}") for seed in range(4)]
+    assert said == [
+        f"RuntimeError: no; traceback in {folders[0]}/log.txt",
+        f"RuntimeError: no; traceback in {folders[1]}/record.json",  # of a version whose logs have none
+        f"RuntimeError: no; its last words in {folders[2]}/log.txt",
+        "loss not finite at step 3",
+    ]
+
+
 def test_an_evaluation_is_shown_before_and_after_scaling_with_lengths_as_rows() -> None:
     scaled = {"temperature": 1.25, "validation_nll": [2.5, 2.25], "argmax_changed": 0, "nll": 1.75, "ece": 0.01}
     split = {"nll": 2.0, "ece": 0.125, "accuracy": 0.5, "reliability": RELIABILITY}
