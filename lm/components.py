@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config import InputError, Tree, is_component, join, nearest
-from lm.imported import imported
+from lm.imported import import_all, imported
 from lm.origin import origin
 from lm.plain import shown, unusable
 
@@ -78,9 +78,13 @@ def slots(cls: type, supplied: int = 0) -> dict[str, Slot]:
 def choices(base: type) -> dict[str, type]:
     """The concrete public classes that may stand where `base` is asked for, by short name.
 
-    They are those of the base's package and of this one; a class defined elsewhere is named by its dotted path.
+    They are those of the base's package and of this one; a class defined elsewhere is named by its dotted path. Every
+    file beside that of a base of ours is imported, so that a class in a new one is found.
     """
-    packages = {base.__module__.split(".")[0], __name__.split(".")[0]}
+    ours, (first, *inner) = __name__.split(".")[0], base.__module__.split(".")
+    if first == ours and len(inner) > 1:
+        import_all(f"{ours}.{inner[0]}")
+    packages = {first, ours}
     found: dict[str, type] = {}
     queue: list[type] = base.__subclasses__()
     while queue:
