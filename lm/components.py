@@ -352,7 +352,7 @@ class blame:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
-        if (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
+        if error is not None and (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             said = f"{name}{' '.join(str(error).split())}{origin(error)}"
             raise InputError(f"{self.path + ': ' if self.path else ''}{said}") from None

@@ -122,10 +122,10 @@ def describe(name: str) -> Quantity:
     return QUANTITIES.get(name, Quantity(name, "", None))
 
 
-def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:
     """The metrics that an evaluation measured, whether QUANTITIES names them or not, and a line for each no number."""
     own = {name: value for name, value in measured.items() if name not in APART}
-    kept = {name: value for name, value in own.items() if type(value) is not bool and isinstance(value, int | float)}
+    kept: dict[str, float | None] = {n: v for n, v in own.items() if isinstance(v, int | float) and type(v) is not bool}
     strange = [f"{name}: not kept, expected a number, found {shown(own[name])}" for name in own if name not in kept]
     return kept, strange
 

@@ -61,7 +61,7 @@ def read_seeds(value: Any, path: str) -> list[int]:
     Raises:
         InputError: for anything else, with what is accepted; and for a seed given twice or more than MOST_SEEDS.
     """
-    seeds = _from_text(value, path) if isinstance(value, str) else value
+    seeds: Any = _from_text(value, path) if isinstance(value, str) else value
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = range(_counted(seeds, path))
     valid = isinstance(seeds, list | range) and seeds and all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds)
