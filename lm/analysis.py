@@ -192,16 +192,21 @@ def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> 
 
 
 def quantities(results: Results) -> list[str]:
-    """Every quantity that a run measured, in the order of the tables, those at a length last; the judged always."""
-    measured = set(results.judged)
+    """Every quantity that a run measured, in the order of the tables; the judged always.
+
+    Those that no table knows come after those it knows, those at a length last.
+    """
+    measured, own = set(results.judged), set[str]()
     for record in results.records.values():
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
             measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
+            own |= measured & (record.get("metrics") or {}).keys() - QUANTITIES.keys()
     known = [name for name in QUANTITIES if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
-    first = [name for name in results.judged if name not in (*known, *lengths)]
-    return [*first, *known, *lengths]
+    others = sorted(name for name in own if "@" not in name)
+    first = [name for name in results.judged if name not in (*known, *others, *lengths)]
+    return [*first, *known, *others, *lengths]
 
 
 def _by_length(name: str) -> tuple[str, int]:

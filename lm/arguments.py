@@ -23,6 +23,7 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"lm {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
 
     _training_parsers(commands)
@@ -96,7 +97,9 @@ def _training_parsers(commands: Any) -> None:
     )
     ablate.add_argument("spec", type=Path, help="a YAML file such as experiments/quickstart.yaml")
     _common(ablate)
-    ablate.add_argument("--seeds", help="instead of the file's: 0,1,2")
+    ablate.add_argument(
+        "--seeds", help="instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
+    )
     ablate.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
     ablate.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     ablate.add_argument("--retry-failed", action="store_true", help="train failed cells again")

@@ -16,11 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lm.behaviour import behaviour_of
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id, text_id
-from lm.data import IGNORED, pairs, rows, text  # noqa: F401 - their classes are choices
+from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.fingerprint import code_of
-from lm.model import encoder_decoder  # noqa: F401 - its class is a choice
 from lm.model.count import flops_per_token
 from lm.model.transformer import Model
 from lm.optim import Optim

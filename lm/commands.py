@@ -53,16 +53,19 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.results import Store
     from lm.sweep.progress import step_lines
-    from lm.trainer import Execution, train
+    from lm.trainer import Execution, into_log, train
 
     cell, store = check(tree), Store(options.out)
     store.recover(cell.id)
     if store.finished(cell.id):
         print(f"already trained: {store.directory(cell.id)}", file=sys.stderr)
     else:
-        train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds))
+        with into_log() as begun:
+            train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds), begun=begun)
     if not store.finished(cell.id):  # a second process of a multi-device run, whose first one reports
         return 0
+    if options.debug and (trace := store.record(cell.id).get("traceback")):
+        print(trace, end="", file=sys.stderr)
     return 0 if show_run(store, cell.id, Console()) == "ok" else 1
 
 
@@ -71,14 +74,21 @@ def _ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     _check_output(options)
     settings = _settings(options.settings, overrides)
-    if "seed" in settings:
-        raise InputError("seed: an experiment has several; use --seeds 0,1,2")
-    seeds = None if options.seeds is None else parse_value(f"[{options.seeds}]", "--seeds")
+    if given := {"seed", "seeds"} & settings.keys():
+        raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")
+    seeds = None if options.seeds is None else parse_value(options.seeds, "--seeds")
+    if seeds is None:  # nothing, or what YAML takes for null
+        seeds = options.seeds
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
     from lm.sweep.ablate import Manner, ablate
 
     manner = Manner(
-        options.out, options.workers, options.retry_failed, options.checkpoint_seconds, options.underpowered
+        options.out,
+        options.workers,
+        options.retry_failed,
+        options.checkpoint_seconds,
+        options.underpowered,
+        options.arguments,
     )
     return ablate(experiment, manner, options.plan)
 
@@ -89,8 +99,9 @@ def _reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.sweep.reproduce import find_experiments, reproduce
 
     files = find_experiments(options.experiments, options.names)
-    manner = Manner(options.out, options.workers, checkpoint_seconds=options.checkpoint_seconds, underpowered=True)
-    return reproduce(files, options.tier, manner, options.plan)
+    seconds, given = options.checkpoint_seconds, options.arguments
+    manner = Manner(options.out, options.workers, checkpoint_seconds=seconds, underpowered=True, command=given)
+    return reproduce(files, options.tier, manner, options.plan, bool(options.names))
 
 
 def _trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -128,8 +139,8 @@ def _audit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _check_output(options)
     settings = _settings(options.settings, overrides)
-    if "seed" in settings:
-        raise InputError("seed: a sweep's trials may have several; give them with seeds in its file")
+    if given := {"seed", "seeds"} & settings.keys():
+        raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
     from lm.sweep.spec import load_sweep
 
     spec = load_sweep(options.spec, settings, options.trials)

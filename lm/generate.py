@@ -15,7 +15,6 @@ import tokenizers
 import torch
 from tokenizers import decoders, pre_tokenizers
 
-import lm.model.encoder_decoder  # noqa: F401 - its class is a choice
 from lm.components import blame, build, resolve
 from lm.config import InputError, Tree, load_yaml, path_name
 from lm.data.cache import DamageError, stored_tokenizer, usable

@@ -194,6 +194,7 @@ class Manifest(TypedDict):
     equal: str
     adaptive: Adaptive | None
     design: DesignOf
+    command: list[str] | None
     claims: list[ClaimOf]
     seeds: list[int]
     arms: dict[str, Arm]

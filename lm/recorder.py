@@ -17,7 +17,7 @@ from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.module import LanguageModel, gathered, numbers
 from lm.observer import Meter, Observer
-from lm.results import QUANTITIES, curve, finite, to_json, write_atomic
+from lm.results import curve, finite, metrics_of, to_json, write_atomic
 from lm.storage import save
 
 Report = Callable[[int, int, float], None]
@@ -261,8 +261,8 @@ class Recorder(Callback):
         """The measured part of the record."""
         tokens = self.tokens
         rows = [row for _, row in sorted(self.rows.items()) if "train_loss" in row]
+        metrics, strange = metrics_of(measured if self.diverged is None else {})
         if self.diverged is None:
-            metrics = {name: value for name, value in measured.items() if name in QUANTITIES}
             metrics["train_loss"] = rows[-1]["train_loss"] if rows else None
             metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
             metrics["clipped_share"] = self.clipped / max(1, self.norm_count) if trainer.gradient_clip_val else None
@@ -270,8 +270,6 @@ class Recorder(Callback):
             metrics["noise_scale"] = self.observer.noise_scale
             if (best := self.data.entropy_per_token()) is not None:
                 metrics["excess_nll"] = measured["nll"] - best
-        else:
-            metrics = {}
         return {
             "status": "ok" if self.diverged is None else "diverged",
             "error": None if self.diverged is None else f"loss not finite at step {self.diverged['step']}",
@@ -285,7 +283,7 @@ class Recorder(Callback):
             "reliability": measured.get("reliability"),
             "initial": self.observer.initial,
             "final": self.observer.final,
-            "flags": self.observer.flags,
+            "flags": self.observer.flags + strange,
             "cost": {
                 "parameters": sum(p.numel() for part in parameters_by_part(module.model).values() for p in part),
                 "tokens": tokens,

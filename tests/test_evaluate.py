@@ -442,7 +442,7 @@ def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys:
     (folders[1] / "last.ckpt").unlink()
     store = Store(tmp_path)
     measure_lengths(cells[2], store)
-    plan: Any = SimpleNamespace(cells=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
+    plan: Any = SimpleNamespace(distinct=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
     capsys.readouterr()
     _measure_lengths(plan, store)
     first, second, third = capsys.readouterr().err.splitlines()

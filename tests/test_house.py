@@ -16,6 +16,7 @@ ORDER = (
     "domain",
     "config",
     "keys",
+    "origin",
     "imported",
     "fingerprint",
     "behaviour",

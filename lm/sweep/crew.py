@@ -174,7 +174,7 @@ class Crew:
 
 def _cause(code: int) -> str:
     if code > 0:
-        return f"process ended with exit code {code}; log.txt has its last words"
+        return f"process ended with exit code {code}"
     hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
     return f"process killed by {signal.Signals(-code).name}{hint}"
 

@@ -102,7 +102,7 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        with Display(source.left(), workers) as display:
+        with Display(source.left(), workers, store) as display:
             relay.watcher = display
             return train_from(
                 source, store, workers, display, Execution(threads_each(workers), False, checkpoint_seconds)
