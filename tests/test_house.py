@@ -65,8 +65,6 @@ ORDER = (
     "sweep",
     "schema",
     "verify",
-    "arguments",
-    "commands",
     "cli",
     "__main__",
 )
