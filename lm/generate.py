@@ -108,7 +108,7 @@ def _context(config: Tree) -> int:
 
 def _data(config: Tree) -> Any:
     """The run's data, not prepared."""
-    from lm.cell import Run  # with Lightning, which takes seconds and is rarely needed here
+    from lm.run import Run  # with Lightning, which takes seconds and is rarely needed here
 
     with blame("data"):
         return build(resolve(config, Run), Run).data(config["seed"])

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
-from lm.cell import Cell, Run, Trainer, identity, quiet
+from lm.adapter import convert, is_further_process, quiet
+from lm.cell import Cell, identity
 from lm.components import build
 from lm.config import InputError
 from lm.data.tokens import Facts
@@ -27,6 +27,7 @@ from lm.provenance import keep_code, provenance
 from lm.record import Outcome, Record
 from lm.recorder import Judge, Recorder, Report, go_on
 from lm.results import LOG, Store, finite, read_json, to_json, write_atomic
+from lm.run import Run, Trainer
 from lm.signals import by_signal
 from lm.storage import intact, trouble
 
@@ -77,7 +78,7 @@ def train(
     of the work folder once this one does.
     """
     work = store.work(cell.id)
-    if getattr(rank_zero_only, "rank", 0):  # a further process of a multi-device cell, whose first keeps the store
+    if is_further_process():
         fit(cell, work, report, execution)
         return
     with store.lock(cell.id, say), quiet():
@@ -229,7 +230,7 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
-    trainer.precision_plugin.convert_module(module)
+    convert(trainer, module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
     return not pruned.is_file()

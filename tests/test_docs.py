@@ -8,7 +8,6 @@ from urllib.parse import unquote
 import pytest
 import torch
 
-from lm.cell import Evaluation, Run, Trainer
 from lm.claims import ClaimNode
 from lm.cli.commands import commands
 from lm.components import find, plain_options, slots
@@ -16,6 +15,7 @@ from lm.keys import keys
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
 from lm.optim import Optim
+from lm.run import Evaluation, Run, Trainer
 from lm.statistics import seeds_needed
 from lm.sweep.design import DesignNode
 from lm.sweep.distributions import Choices, ConditionalChoice, Distribution

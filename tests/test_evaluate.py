@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.cell import Cell, Run, check
+from lm.cell import Cell, check
 from lm.cli import main
 from lm.components import build
 from lm.config import InputError, Tree, load_yaml, override
@@ -31,6 +31,7 @@ from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
 from lm.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.results import QUANTITIES, Store, describe
+from lm.run import Run
 from lm.sweep.ablate import _measure_lengths
 from lm.sweep.plan import Planned
 from lm.trainer import Execution, failure, finish, train, write_work

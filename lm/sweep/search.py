@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.cell import Run, check
+from lm.cell import check
 from lm.components import resolve
 from lm.config import InputError, override
 from lm.formats import SEARCH
 from lm.report.search import write_study
 from lm.results import Store, finite, to_json, write_atomic
+from lm.run import Run
 from lm.sweep.crew import train_from
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.fitting import check_space

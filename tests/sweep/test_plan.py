@@ -11,13 +11,14 @@ import yaml
 from helpers import RUN
 
 from lm import cell as cells
-from lm.cell import Cell, Run, identity, seeded
+from lm.cell import Cell, identity, seeded
 from lm.cli import main
 from lm.components import resolve
 from lm.config import InputError, override, parse_value
 from lm.data.tokens import Facts
 from lm.formats import RECORD
 from lm.results import Store
+from lm.run import Run
 from lm.sweep import estimate
 from lm.sweep.ablate import _missing, _statuses
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds

@@ -15,7 +15,7 @@ def add_options(command: Parser) -> None:
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.catalogue import catalogue, lines
-    from lm.cell import Run
+    from lm.run import Run
 
     found = catalogue(Run)
     print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))
