@@ -25,13 +25,13 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.execution.source import Planned
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
 from lm.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.results import QUANTITIES, Store, describe
 from lm.sweep.ablate import _measure_lengths
-from lm.sweep.plan import Planned
 from lm.trainer import Execution, failure, finish, train, write_work
 
 ROOT = Path(__file__).resolve().parents[1]
