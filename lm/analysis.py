@@ -17,7 +17,7 @@ from lm.damage import is_number, of_curve
 from lm.formats import MANIFEST
 from lm.health import faults, unhealthy
 from lm.judgement import Comparison, confirm, confirm_in_stages, explore, measure, plain
-from lm.manifest import EXPERIMENT, check_shape
+from lm.manifest import check_shape
 from lm.record import Manifest, Record
 from lm.results import QUANTITIES, DamagedError, Store, describe, read_json
 from lm.statistics import rate_interval
@@ -106,8 +106,7 @@ def load(folder: Path) -> Results:
         raise InputError(
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
         )
-    manifest = cast(Manifest, MANIFEST.read(read_json(path), path))
-    _check_manifest(manifest, path)
+    manifest = _checked_manifest(MANIFEST.read(read_json(path), path), path)
     store = Store(folder.resolve().parent)
     results = Results(manifest, {}, store)
     for arm, described in manifest["arms"].items():
@@ -132,14 +131,15 @@ def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
             yield cell, wrong
 
 
-def _check_manifest(manifest: Any, path: Path) -> None:
-    """Refuses a manifest that has lost what a report needs. Raises InputError."""
-    check_shape(manifest, EXPERIMENT, path, "run `lm ablate` again")
+def _checked_manifest(manifest: Any, path: Path) -> Manifest:
+    """A manifest that holds all that a report needs. Raises InputError where it does not."""
+    check_shape(manifest, Manifest, path, "run `lm ablate` again")
     if manifest["baseline"] not in manifest["arms"]:
         raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
     for arm, described in manifest["arms"].items():
         if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
             raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; run `lm ablate` again")
+    return cast(Manifest, manifest)
 
 
 def value(record: Record, quantity: str) -> float:
@@ -192,16 +192,21 @@ def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> 
 
 
 def quantities(results: Results) -> list[str]:
-    """Every quantity that a run measured, in the order of the tables, those at a length last; the judged always."""
-    measured = set(results.judged)
+    """Every quantity that a run measured, in the order of the tables; the judged always.
+
+    Those that no table knows come after those it knows, those at a length last.
+    """
+    measured, own = set(results.judged), set[str]()
     for record in results.records.values():
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
             measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
+            own |= measured & (record.get("metrics") or {}).keys() - QUANTITIES.keys()
     known = [name for name in QUANTITIES if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
-    first = [name for name in results.judged if name not in (*known, *lengths)]
-    return [*first, *known, *lengths]
+    others = sorted(name for name in own if "@" not in name)
+    first = [name for name in results.judged if name not in (*known, *others, *lengths)]
+    return [*first, *known, *others, *lengths]
 
 
 def _by_length(name: str) -> tuple[str, int]:

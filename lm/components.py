@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from lm.config import InputError, Tree, is_component, join, nearest
-from lm.imported import imported
+from lm.imported import import_all, imported
+from lm.origin import origin
 from lm.plain import shown, unusable
 
 REQUIRED = object()
@@ -77,9 +78,13 @@ def slots(cls: type, supplied: int = 0) -> dict[str, Slot]:
 def choices(base: type) -> dict[str, type]:
     """The concrete public classes that may stand where `base` is asked for, by short name.
 
-    They are those of the base's package and of this one; a class defined elsewhere is named by its dotted path.
+    They are those of the base's package and of this one; a class defined elsewhere is named by its dotted path. Every
+    file beside that of a base of ours is imported, so that a class in a new one is found.
     """
-    packages = {base.__module__.split(".")[0], __name__.split(".")[0]}
+    ours, (first, *inner) = __name__.split(".")[0], base.__module__.split(".")
+    if first == ours and len(inner) > 1:
+        import_all(f"{ours}.{inner[0]}")
+    packages = {first, ours}
     found: dict[str, type] = {}
     queue: list[type] = base.__subclasses__()
     while queue:
@@ -348,6 +353,7 @@ class blame:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
-        if (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
+        if error is not None and (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            raise InputError(f"{self.path + ': ' if self.path else ''}{name}{' '.join(str(error).split())}") from None
+            said = f"{name}{' '.join(str(error).split())}{origin(error)}"
+            raise InputError(f"{self.path + ': ' if self.path else ''}{said}") from None

@@ -4,12 +4,13 @@ from typing import Any
 
 import torch
 
-from lm.cell import Run, check
+from lm.cell import check
 from lm.components import blame, build
 from lm.config import Tree
 from lm.model.count import activation_bytes, cache_bytes, flops_per_token, parameters, shape_of
 from lm.model.position import Position
 from lm.model.transformer import Model
+from lm.run import Run
 
 
 def count(tree: Tree, context: int | None, batch: int | None) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _manifest_2(content: Content) -> Content:
     arms = content.get("arms")
     others = [arm for arm in arms if arm != content.get("baseline")] if isinstance(arms, dict) else []
     empty: Content = {"tier": "C", "secondary": [], "margin": {}, "confirmatory": others, "declared": {}, "axes": None}
-    empty |= {"equal": "steps", "adaptive": None, "design": {"kind": "arms"}, "claims": []}
+    empty |= {"equal": "steps", "adaptive": None, "design": {"kind": "arms"}, "claims": [], "command": None}
     return {**empty, **content}
 
 

@@ -15,7 +15,6 @@ import tokenizers
 import torch
 from tokenizers import decoders, pre_tokenizers
 
-import lm.model.encoder_decoder  # noqa: F401 - its class is a choice
 from lm.components import blame, build, resolve
 from lm.config import InputError, Tree, load_yaml, path_name
 from lm.data.cache import DamageError, stored_tokenizer, usable
@@ -109,7 +108,7 @@ def _context(config: Tree) -> int:
 
 def _data(config: Tree) -> Any:
     """The run's data, not prepared."""
-    from lm.cell import Run  # with Lightning, which takes seconds and is rarely needed here
+    from lm.run import Run  # with Lightning, which takes seconds and is rarely needed here
 
     with blame("data"):
         return build(resolve(config, Run), Run).data(config["seed"])

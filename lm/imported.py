@@ -1,13 +1,16 @@
-"""Classes named by their dotted path, whose modules are a user's own and may do anything."""
+"""Classes named by their dotted path, and those in packages of choices: modules of a user's own may do anything."""
 
 import contextlib
+import functools
 import importlib
+import pkgutil
 import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from lm.config import InputError
+from lm.origin import origin
 from lm.plain import shown
 
 IMPORT_SECONDS = 60.0
@@ -17,12 +20,29 @@ IMPORT_SECONDS = 60.0
 def imported(name: str, path: str) -> Any:
     """What a dotted path names. Raises InputError where its module cannot be imported, however it fails."""
     module, _, attribute = name.rpartition(".")
+    with _blamed(name, f"{path}: "):
+        return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def import_all(package: str) -> None:
+    """Imports every module of a package, so that its classes are known. Raises InputError naming a broken one."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        if found.name.rpartition(".")[2].isidentifier():
+            with _blamed(found.name, ""):
+                importlib.import_module(found.name)
+
+
+@contextlib.contextmanager
+def _blamed(name: str, where: str) -> Iterator[None]:
+    """Turns whatever an import raises, or that it takes too long, into an InputError."""
     try:
         with time_limit(IMPORT_SECONDS):
-            return getattr(importlib.import_module(module), attribute)
+            yield
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        raise InputError(f"{path}: cannot import {shown(name)}: {kind}{' '.join(str(error).split())}") from None
+        said = f"{kind}{' '.join(str(error).split())}{origin(error)}"
+        raise InputError(f"{where}cannot import {shown(name)}: {said}") from None
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def evaluated_tokens(record: Record) -> int:
 class Arm(TypedDict):
     """An arm: the resolved differences from the baseline as (its value, the arm's), and its cells by seed."""
 
-    changes: dict[str, list[Any]]
+    changes: dict[str, tuple[Any, Any]]
     levels: NotRequired[dict[str, str]]
     parameters: NotRequired[int]
     flops_per_token: NotRequired[float | None]
@@ -159,6 +159,23 @@ class DesignOf(TypedDict):
     aliases: NotRequired[list[str]]
 
 
+class ClaimOf(TypedDict):
+    """A claim, as the experiment's file has it: see lm/claims.py."""
+
+    claim: str
+    metric: str
+    relation: str
+    contrast: NotRequired[dict[str, float]]
+    over: NotRequired[dict[str, float]]
+    margin: NotRequired[float]
+    low: NotRequired[float]
+    high: NotRequired[float]
+    exact: NotRequired[bool]
+    source: NotRequired[str]
+    tier: NotRequired[str]
+    kind: NotRequired[str]
+
+
 class Manifest(TypedDict):
     """`experiment.json`: all that a report needs beside the records."""
 
@@ -177,7 +194,8 @@ class Manifest(TypedDict):
     equal: str
     adaptive: Adaptive | None
     design: DesignOf
-    claims: list[dict[str, Any]]
+    command: list[str] | None
+    claims: list[ClaimOf]
     seeds: list[int]
     arms: dict[str, Arm]
 
@@ -187,6 +205,22 @@ class Chosen(TypedDict):
 
     name: str
     options: NotRequired[dict[str, Any]]
+
+
+class Choices(TypedDict):
+    """What a search chooses from."""
+
+    choices: list[str]
+
+
+class Range(TypedDict):
+    """The numbers that a search draws from; `step` between them, None for any."""
+
+    low: float
+    high: float
+    log: bool
+    step: float | None
+    int: bool
 
 
 class Method(TypedDict):
@@ -202,7 +236,7 @@ class Trial(TypedDict):
 
     number: int
     state: str
-    params: dict[str, Any]
+    params: dict[str, float | str]
     values: list[float | None] | None
     reason: str | None
     seconds: float | None
@@ -217,7 +251,7 @@ class StudyManifest(TypedDict):
     title: str
     notes: str
     objectives: dict[str, str]
-    space: dict[str, dict[str, Any]]
+    space: dict[str, Choices | Range]
     trials: int
     seeds: list[int]
     methods: list[Method]

@@ -8,7 +8,7 @@ from typing import Any
 
 import tokenizers
 
-from lm.cell import Cell, Evaluation, Run
+from lm.cell import Cell
 from lm.components import blame, build, resolve
 from lm.config import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
@@ -20,6 +20,7 @@ from lm.evaluate import Trained, add
 from lm.generate import finished
 from lm.record import Record
 from lm.results import Store, finite, to_json, write_atomic
+from lm.run import Evaluation, Run
 
 SPLIT = "test"
 

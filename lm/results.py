@@ -32,6 +32,9 @@ from lm.storage import SAVING, named
 WORK_FILES = ("cell.json", "outcome.json", SAVING)
 """What a work folder holds that a finished cell does not."""
 
+LOG = "log.txt"
+"""What the process that trained a cell printed, and its traceback if it failed."""
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -91,7 +94,10 @@ QUANTITIES: dict[str, Quantity] = {
     "parameters": Quantity("parameters", "", None, 0),
     "tokens": Quantity("training tokens", "", None, 0),
 }
-"""Every quantity a record may hold, in the order of the tables; units and directions live here alone."""
+"""The quantities that tables know, in their order; units and directions live here alone.
+
+A record may hold other metrics: they stand in the tables under their own names, after these, and without a direction.
+"""
 
 
 AT_LENGTH = {
@@ -101,12 +107,24 @@ AT_LENGTH = {
 }
 
 
+APART = ("evaluated_tokens", "reliability")
+"""What an evaluation leaves besides metrics, for other parts of the record."""
+
+
 def describe(name: str) -> Quantity:
     """What a quantity is: one of QUANTITIES, or one at a length, `nll@512`; anything else speaks for itself."""
     base, at, length = name.partition("@")
     if at and base in AT_LENGTH:
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
     return QUANTITIES.get(name, Quantity(name, "", None))
+
+
+def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:
+    """The metrics that an evaluation measured, whether QUANTITIES names them or not, and a line for each no number."""
+    own = {name: value for name, value in measured.items() if name not in APART}
+    kept: dict[str, float | None] = {n: v for n, v in own.items() if isinstance(v, int | float) and type(v) is not bool}
+    strange = [f"{name}: not kept, expected a number, found {shown(own[name])}" for name in own if name not in kept]
+    return kept, strange
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -1,18 +1,19 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
+import contextlib
 import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
-from lm.cell import Cell, Run, Trainer, identity, quiet
+from lm.adapter import convert, is_further_process, quiet
+from lm.cell import Cell, identity
 from lm.components import build
 from lm.config import InputError
 from lm.data.tokens import Facts
@@ -21,10 +22,12 @@ from lm.formats import CELL, OUTCOME, nothing_recorded
 from lm.locks import Say, to_stderr
 from lm.model.transformer import initialized
 from lm.module import LanguageModel
+from lm.origin import origin
 from lm.provenance import keep_code, provenance
 from lm.record import Outcome, Record
 from lm.recorder import Judge, Recorder, Report, go_on
-from lm.results import Store, finite, read_json, to_json, write_atomic
+from lm.results import LOG, Store, finite, read_json, to_json, write_atomic
+from lm.run import Run, Trainer
 from lm.signals import by_signal
 from lm.storage import intact, trouble
 
@@ -75,7 +78,7 @@ def train(
     of the work folder once this one does.
     """
     work = store.work(cell.id)
-    if getattr(rank_zero_only, "rank", 0):  # a further process of a multi-device cell, whose first keeps the store
+    if is_further_process():
         fit(cell, work, report, execution)
         return
     with store.lock(cell.id, say), quiet():
@@ -99,7 +102,7 @@ def train(
                 raise
             if (broken := trouble(error)) is not None:
                 raise broken from error
-            outcome = failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+            outcome = failure(_in_words(error), _logged_trace(work))
         finish(cell, store, outcome, {**times, "finished": time.time()})
 
 
@@ -144,9 +147,54 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome) -> Outcome:
     except Exception as error:  # the run itself is as good as it was
         if (broken := trouble(error)) is not None:
             raise broken from error
-        traceback.print_exc()
-        outcome["flags"].append(f"not evaluated further: {type(error).__name__}: {error}")
+        _logged_trace(work)
+        outcome["flags"].append(f"not evaluated further: {_in_words(error)}")
     return finite(outcome)
+
+
+def _in_words(error: BaseException) -> str:
+    """An error with its kind, and on the first line where a user's code raised it."""
+    first, newline, rest = str(error).partition("\n")
+    return f"{type(error).__name__}: {first}{origin(error)}{newline}{rest}"
+
+
+def _logged_trace(work: Path) -> str:
+    """The traceback of the error being handled, which goes into the cell's log too."""
+    trace = traceback.format_exc()
+    with open(work / LOG, "a", encoding="utf-8") as log:
+        log.write(trace)
+    return trace
+
+
+@contextlib.contextmanager
+def into_log() -> Iterator[Callable[[Path], None]]:
+    """Yields what puts all that Python prints from then on into the log of a work folder too, for `train` to call."""
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as files:
+
+        def begin(work: Path) -> None:
+            log = files.enter_context(open(work / LOG, "a", encoding="utf-8", buffering=1))
+            sys.stdout, sys.stderr = (one and cast(TextIO, Both(one, log)) for one in before)
+
+        try:
+            yield begin
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+class Both:
+    """A stream of text whose content goes into a log too."""
+
+    def __init__(self, stream: TextIO, log: TextIO) -> None:
+        self.stream, self.log = stream, log
+
+    def write(self, text: str) -> int:
+        if not self.log.closed:  # a handler made in training may keep the stream for longer
+            self.log.write(text)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def failure(error: str, trace: str | None = None) -> Outcome:
@@ -182,7 +230,7 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
-    trainer.precision_plugin.convert_module(module)
+    convert(trainer, module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
     return not pruned.is_file()

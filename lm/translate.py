@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from lm.cell import Run
 from lm.components import blame, build, resolve
 from lm.config import InputError, load_yaml, path_name
 from lm.data.aligned import read_lines
@@ -24,6 +23,7 @@ from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.search import Ends, beam_search
 from lm.record import Text
 from lm.results import to_json, write_atomic
+from lm.run import Run
 
 SENTENCES_AT_ONCE = 64
 REPORT_SECONDS = 10.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lm.formats import MANIFEST, RECORD
+from lm.formats import MANIFEST, RECORD, nothing_recorded
 from lm.results import Store, to_json, write_atomic
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
@@ -59,6 +59,7 @@ MakeExperiment = Callable[..., Path]
 def record(cell: str, outcome: float | str, seed: int) -> dict[str, Any]:
     """A record as training leaves it; quantities beside the NLL are simple functions of it."""
     common = {
+        **nothing_recorded(),
         "format": RECORD.version,
         "id": cell,
         "data": {"fingerprint": "f", "tokenizer": "t"},
@@ -121,11 +122,12 @@ def experiment(tmp_path: Path) -> MakeExperiment:
                     write_atomic(store.work(stored["id"]) / "history.csv", curve)
                 store.finish(stored["id"], stored)
         described = {
-            "format": MANIFEST.version,
+            "format": 1,
             "name": "demo",
             "title": "A demonstration",
             "notes": "",
             "baseline": next(iter(cells)),
+            "metric": "nll",
             "seeds": seeds,
             "arms": {
                 arm: {
@@ -137,7 +139,10 @@ def experiment(tmp_path: Path) -> MakeExperiment:
             },
             **manifest,
         }
-        write_atomic(folder / "experiment.json", to_json(described))
+        write_atomic(
+            folder / "experiment.json",
+            to_json(MANIFEST.read(described, folder) if described["format"] == 1 else described),
+        )
         return folder
 
     return make

@@ -128,6 +128,7 @@ MANIFEST: dict[str, Any] = {
     "name": "demo",
     "title": "A demonstration",
     "tier": "C",
+    "command": ["ablate", "demo.yaml"],
     "notes": "",
     "baseline": "a",
     "metric": "nll",

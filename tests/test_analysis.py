@@ -104,6 +104,19 @@ def test_every_quantity_is_compared_in_the_order_of_the_tables(experiment: MakeE
     assert row(table, "mixed", "tokens_per_second").mean == 2500.0
 
 
+def own(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Measures what no table knows, and something at a length."""
+    record["metrics"] |= {"my_metric": 2 * record["metrics"]["nll"], "nll@64": 1.0}
+
+
+def test_a_metric_that_no_table_knows_is_compared_under_its_own_name(experiment: MakeExperiment) -> None:
+    table = compare(load(experiment({"base": BASE, "mixed": MIXED}, own)))
+    assert list(dict.fromkeys(table.metric))[-2:] == ["my_metric", "nll@64"]
+    found = row(table, "mixed", "my_metric")
+    assert found.mean == pytest.approx(2 * statistics.mean(MIXED), rel=1e-12)
+    assert (found.verdict, found.pairs) == (row(table, "mixed", "gradient_norm").verdict, 6)
+
+
 OTHERS = ["bits_per_byte", "train_loss", "accuracy"]
 
 

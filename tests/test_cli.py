@@ -3,8 +3,11 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
-from lm.commands import COMMANDS
+from lm.cli.commands import commands
 from lm.config import override
 
 
@@ -150,8 +153,11 @@ def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
         (["ablate", "run.yaml"], ["run.yaml", "no key"]),
         (["fit"], ["config"]),
         (["fit", "run.yaml", "--wrokers", "2"], ["--wrokers"]),
-        (["ablate", "spec.yaml", "--seeds", "0,a"], ["--seeds", "'a'"]),
+        (["ablate", "spec.yaml", "--seeds", "0,a"], ["--seeds", "0,1,2", "0-5", "'0,a'"]),
         (["ablate", "spec.yaml", "--seeds", "1,1"], ["--seeds", "twice"]),
+        (["ablate", "spec.yaml", "--seeds", "0"], ["--seeds", "a number of seeds (6 for 0 to 5)", "[6]"]),
+        (["ablate", "spec.yaml", "--seeds", ""], ["--seeds", "a range (0-5)"]),
+        (["ablate", "spec.yaml", "--set", "seeds=6"], ["seeds", "--seeds 0,1,2"]),
         (["ablate", "spec.yaml", "--workers", "0"], ["--workers", "1 or more"]),
         (["ablate", "spec.yaml", "--seed", "1"], ["--seeds"]),
         (["ablate", "spec.yaml", "--set", "model.blok=PreNorm"], ["model.blok", "Did you mean block?"]),
@@ -193,18 +199,65 @@ def test_a_misspelling_in_a_real_process_is_one_line_and_no_traceback(base: Path
 
 
 @pytest.mark.slow
-def test_help_is_quick_and_lists_the_commands() -> None:
+def test_help_lists_the_commands_and_loads_nothing_that_takes_long() -> None:
     done = lm("--help")
-    assert all(word in done.stdout for word in ("fit", "ablate", "report", "list"))
-    loaded = lm_modules("import lm.cli; lm.cli.parser()")
-    assert not {"torch", "lightning", "pandas", "matplotlib", "scipy", "jsonargparse"} & loaded
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("    ") and line[4] != " "]
+    assert set(listed) == set(commands())
+    for arguments in (["--help"], ["fit", "--help"], ["ablate", "--help"], []):
+        loaded = lm_modules(
+            f"import contextlib, lm.cli\nwith contextlib.suppress(SystemExit): lm.cli.main({arguments})"
+        )
+        assert "argparse" in loaded
+        assert not {"torch", "lightning", "numpy", "pandas", "matplotlib", "scipy", "jsonargparse", "rich"} & loaded
+
+
+def unread(*arguments: str, cwd: Path, errors: int = subprocess.PIPE) -> tuple[int, str]:
+    """Runs a command whose standard output is a pipe that nobody reads: its exit code, and what it told."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lm", *arguments]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=writing if errors != subprocess.PIPE else errors, cwd=cwd)
+    finally:
+        os.close(writing)
+    return done.returncode, (done.stderr or b"").decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["--help", "list", "trace", "report"])
+@pytest.mark.parametrize("errors", [subprocess.PIPE, subprocess.STDOUT])
+def test_output_that_nobody_reads_is_no_error(
+    tmp_path: Path, experiment: Callable[..., Path], command: str, errors: int
+) -> None:
+    folder = experiment({"base": [2.0, 2.1], "better": [1.7, 1.85]})
+    arguments = {"trace": [str(folder), "better", "nll"], "report": [str(folder)]}.get(command, [])
+    assert unread(command, *arguments, cwd=tmp_path, errors=errors) == (0, "")
+    assert command != "report" or (folder / "table.md").is_file()
+
+
+@pytest.mark.slow
+def test_training_that_stopped_because_nobody_heard_of_it_is_no_success(base: Path) -> None:
+    spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0]}
+    (base / "spec.yaml").write_text(yaml.safe_dump(spec))
+    code, _ = unread("ablate", "spec.yaml", "--underpowered", cwd=base, errors=subprocess.STDOUT)
+    assert code == 128 + signal.SIGPIPE
+
+
+def test_a_pipe_of_our_own_that_broke_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=fails))
+    with pytest.raises(BrokenPipeError):
+        main(["list"])
 
 
 def lm_modules(code: str) -> set[str]:
     """Top-level modules loaded after running `code` in a fresh process."""
-    script = f"{code}\nimport sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    script = f"{code}\nimport sys; print('loaded', *{{name.split('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()[-1].split()[1:])
 
 
 def test_list_names_every_component_with_options_and_doc(capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,7 +383,7 @@ def test_a_disk_that_refuses_is_one_line(
     def writes(*_: object) -> int:
         raise OSError(number, os.strerror(number), "results/cells")
 
-    monkeypatch.setitem(COMMANDS, "list", writes)
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=writes))
     assert main(["list"]) == code
     shown = capsys.readouterr()
     assert shown.err.startswith(f"lm: results/cells: {os.strerror(number)}")
@@ -342,6 +395,6 @@ def test_an_error_of_the_system_that_is_a_fault_of_ours_is_not_hidden(monkeypatc
     def fails(*_: object) -> int:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setitem(COMMANDS, "list", fails)
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=fails))
     with pytest.raises(OSError, match="Bad file descriptor"):
         main(["list"])

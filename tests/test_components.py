@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from helpers import RUN
 
-from lm.cell import Run
+import lm
 from lm.components import Slot, build, choices, describe, plain_options, resolve, slot_of
 from lm.config import InputError, Tree, load_yaml, override, run_id
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.optim import MuonAdamW
+from lm.run import Run
 from lm.schedule import WarmupCosine
 
 BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
@@ -204,9 +208,9 @@ def test_a_value_that_a_constructor_refuses_is_refused_with_its_path(changes: di
     assert refusal(changes) == message
 
 
-def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str) -> None:
+def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, tmp_path: Path) -> None:
     change = {"optim.schedule": {"class_path": f"{brought}.Halved", "init_args": {"every": 0}}}
-    assert refusal(change) == "optim.schedule: every=0 must be at least 1"
+    assert refusal(change) == f"optim.schedule: every=0 must be at least 1 ({tmp_path / brought}.py:34)"
 
 
 def test_the_option_at_fault_is_named_though_its_name_begins_like_another(brought: str) -> None:
@@ -245,6 +249,37 @@ def test_the_choices_are_the_concrete_public_subclasses_of_the_package() -> None
     assert all(issubclass(cls, Position) and cls is not Position for cls in found.values())
     assert all(cls.__module__.startswith("lm.") for cls in found.values())
     assert {"AdamW", "SGD"} <= choices(torch.optim.Optimizer).keys()
+
+
+@pytest.mark.slow
+def test_a_class_in_a_new_file_is_found_though_nothing_imports_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lm"
+    shutil.copytree(Path(lm.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    new = "from lm.model.mlp import MLP\n\nclass Cubed(MLP):\n    def activation(self, x):\n        return x**3\n"
+    (folder / "model/cubed.py").write_text(new)
+    corpus = "from lm.data.corpus import Corpus, StdlibText\n\nclass MyText(StdlibText):\n    pass\n"
+    (folder / "data/my_text.py").write_text(corpus)
+    (folder / "model/cubed copy.py").write_text("no Python")  # what an editor leaves is no module
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+
+    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "lm", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    kinds = json.loads(said("list", "--json").stdout)
+    assert "Cubed" in [one["name"] for one in kinds["model.mlp"]]
+    assert "MyText" in [one["name"] for one in kinds["data.corpus"]]
+    assert "Did you mean Cubed?" in said("fit", "run.yaml", "--model.mlp", "Cubde").stderr
+    trained = said("fit", "run.yaml", "--model.mlp", "Cubed", "--data.corpus.class_path", "MyText", "--out", "out")
+    assert trained.returncode == 0, trained.stderr
+
+    (folder / "model/broken.py").write_text("\nunknown\n")
+    broken = said("count", "run.yaml")
+    assert broken.returncode == 2
+    place = "(lm/model/broken.py:2)"
+    assert broken.stderr == f"lm: cannot import 'lm.model.broken': NameError: name 'unknown' is not defined {place}\n"
+    assert said("--help").returncode == 0
 
 
 def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> None:
@@ -362,7 +397,7 @@ def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (
         "from typing import Optional, Union\n"
         "Optional[Union[float, int]]\n"  # as other libraries have it
-        "from lm.cell import Run\n"
+        "from lm.run import Run\n"
         "from lm.components import resolve\n"
         "from helpers import RUN\n"
         "print(repr(resolve(RUN, Run)['trainer']['limit_val_batches']))\n"

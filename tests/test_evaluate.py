@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.cell import Cell, Run, check
+from lm.cell import Cell, check
 from lm.cli import main
 from lm.components import build
 from lm.config import InputError, Tree, load_yaml, override
@@ -26,11 +26,13 @@ from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
 from lm.execution.source import Planned
+from lm.formats import nothing_recorded
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
 from lm.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.results import QUANTITIES, Store, describe
+from lm.run import Run
 from lm.sweep.ablate import _measure_lengths
 from lm.trainer import Execution, failure, finish, train, write_work
 
@@ -250,7 +252,7 @@ def test_every_number_of_a_table_has_a_name(trained: Trained) -> None:
 
 
 def test_what_is_missing_are_lengths_asked_for_later() -> None:
-    record = good()
+    record = {**nothing_recorded(), **good()}
     assert not missing(record, {"evaluate": None})
     assert not missing(record, {})
     wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
@@ -259,7 +261,7 @@ def test_what_is_missing_are_lengths_asked_for_later() -> None:
     assert missing(record, wanted)
     record["evaluations"]["lengths"]["8"] = {"error": "too long"}
     assert not missing(record, wanted)
-    assert not missing({**good(), "status": "diverged"}, wanted)
+    assert not missing({**record, "status": "diverged"}, wanted)
 
 
 def rows(test: float) -> Tree:
@@ -441,7 +443,7 @@ def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys:
     (folders[1] / "last.ckpt").unlink()
     store = Store(tmp_path)
     measure_lengths(cells[2], store)
-    plan: Any = SimpleNamespace(cells=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
+    plan: Any = SimpleNamespace(distinct=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
     capsys.readouterr()
     _measure_lengths(plan, store)
     first, second, third = capsys.readouterr().err.splitlines()

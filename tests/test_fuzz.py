@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(lm.trainer, "train", lambda *_: None)
+    monkeypatch.setattr(lm.trainer, "train", lambda *_, **__: None)
     yield place
     os.unlink(place / "pipe")
 

@@ -13,7 +13,7 @@ from helpers import RUN
 from torch import Tensor
 
 import lm.generate
-from lm.cell import Run, check
+from lm.cell import check
 from lm.cli import main
 from lm.components import build
 from lm.config import override
@@ -23,6 +23,7 @@ from lm.generate import TextStream, find, load_model, load_tokenizer, prompt_ids
 from lm.model.generate import greedy
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store, read_json
+from lm.run import Run
 from lm.trainer import Execution, failure, finish, train, write_work
 
 GOOD = {"status": "ok", "error": None, "metrics": {}, "cost": {}}

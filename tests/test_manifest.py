@@ -10,7 +10,9 @@ import pytest
 
 from lm.analysis import load
 from lm.config import InputError
-from lm.manifest import EXPERIMENT, STUDY, check_shape
+from lm.formats import MANIFEST, SEARCH
+from lm.manifest import check_shape
+from lm.record import Manifest, StudyManifest
 from lm.report.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("results/**/experiment.json")), ids=lambda path: path.parent.name)
 def test_the_manifests_of_this_repository_are_whole(path: Path) -> None:
-    check_shape(json.loads(path.read_text()), EXPERIMENT, path, "")
+    check_shape(MANIFEST.read(json.loads(path.read_text()), path), Manifest, path, "")
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("results/**/study.json")), ids=lambda path: path.parent.name)
 def test_the_studies_of_this_repository_are_whole(path: Path) -> None:
-    check_shape(json.loads(path.read_text()), STUDY, path, "")
+    check_shape(SEARCH.read(json.loads(path.read_text()), path), StudyManifest, path, "")
     load_study(path.parent)
 
 

@@ -8,16 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from lm.config import InputError
 from lm.formats import RECORD
+from lm.metrics.tokens import TokenStatistics
 from lm.results import (
     QUANTITIES,
-    WORK_FILES,
     DamagedError,
-    Quantity,
     Store,
+    curve,
     describe,
+    finite,
+    metrics_of,
     read_json,
     to_json,
     write_atomic,
@@ -33,7 +36,7 @@ def store(tmp_path: Path) -> Store:
 
 def begun(store: Store, name: str = "history.csv", text: str = "step\n") -> Path:
     """The work folder of a cell with one file that is to be kept and all that are not."""
-    for temporary in WORK_FILES:
+    for temporary in ("cell.json", "outcome.json", "saving.ckpt"):
         write_atomic(store.work(CELL) / temporary, "{}")
     write_atomic(store.work(CELL) / name, text)
     return store.work(CELL)
@@ -220,15 +223,65 @@ def test_a_lock_keeps_others_out_until_it_is_released(store: Store) -> None:
 
 def test_every_quantity_has_a_label_of_its_own_and_a_direction() -> None:
     assert len({meaning.label for meaning in QUANTITIES.values()}) == len(QUANTITIES)
-    better = {name: meaning.better for name, meaning in QUANTITIES.items()}
-    assert {name for name in better if better[name] == "higher"} == {"accuracy", "tokens_per_second", "mfu"}
-    neither = {name for name in better if better[name] is None}
-    assert {"gradient_norm", "parameters", "tokens", "temperature", "ece_floor", "attention_entropy"} <= neither
-    assert not {"nll", "ece", "brier", "perplexity", "train_seconds", "peak_memory"} & neither
+    assert {meaning.better for meaning in QUANTITIES.values()} == {"lower", "higher", None}
 
 
-def test_quantities_at_a_length_are_described_by_it() -> None:
-    assert describe("nll@512").label == "validation NLL, blocks of 512 tokens"
-    assert (describe("nll@512").unit, describe("perplexity@64").better) == ("nats/token", "lower")
-    assert describe("nll") is QUANTITIES["nll"]
-    assert describe("initial/entropy") == Quantity("initial/entropy", "", None)
+def test_the_better_value_is_that_of_the_better_model() -> None:
+    """A model that is certain and right, and one that is certain and wrong, as every metric sees them."""
+    targets_n = torch.arange(60) % 3
+    found = []
+    for guesses_n in (targets_n, (targets_n + 1) % 3):
+        metric = TokenStatistics(torch.ones(3, dtype=torch.int64), classes=torch.arange(3))
+        metric.update(9.0 * torch.nn.functional.one_hot(guesses_n, 3).double(), targets_n)
+        found.append(metric.compute())
+    judged = [name for name in found[0] if name in QUANTITIES and QUANTITIES[name].better is not None]
+    assert {"nll", "perplexity", "bits_per_byte", "accuracy", "ece", "brier"} <= set(judged)
+    for name in judged:
+        right, wrong = (one[name] for one in found)
+        assert right > wrong if QUANTITIES[name].better == "higher" else right < wrong, name
+
+
+@pytest.mark.parametrize(
+    ("name", "described"),
+    [
+        ("tokens_per_second", ("tokens per second", "1/s", "higher")),
+        ("train_seconds", ("training time", "s", "lower")),
+        ("peak_memory", ("peak memory", "MiB", "lower")),
+        ("mfu", ("model-FLOPs utilisation", "", "higher")),
+        ("parameters", ("parameters", "", None)),
+        ("nll@512", ("validation NLL, blocks of 512 tokens", "nats/token", "lower")),
+        ("perplexity@64", ("perplexity, blocks of 64 tokens", "", "lower")),
+        ("accuracy@64", ("accuracy@64", "", None)),
+        ("initial/entropy", ("initial/entropy", "", None)),
+        ("my_metric", ("my_metric", "", None)),
+    ],
+)
+def test_a_quantity_is_described_with_its_unit_and_direction(name: str, described: tuple[str, str, str | None]) -> None:
+    found = describe(name)
+    assert (found.label, found.unit, found.better) == described
+
+
+def test_a_curve_has_a_line_a_step_and_a_column_for_all_that_was_measured() -> None:
+    rows = {10: {"train_loss": 2.5}, 5: {"train_loss": 3.0, "noise": 0.5}}
+    assert curve(rows) == "step,train_loss,noise\n5,3.0,0.5\n10,2.5,\n"
+    assert curve({}) == "step\n"
+
+
+def test_what_json_cannot_hold_is_missing() -> None:
+    assert finite({"a": [1.0, math.nan, {"b": math.inf}], "c": "x"}) == {"a": [1.0, None, {"b": None}], "c": "x"}
+
+
+def test_every_number_is_a_metric_and_what_is_none_is_told() -> None:
+    measured = {
+        "nll": 1.5,
+        "evaluated_tokens": 7,
+        "reliability": {},
+        "mine": 3,
+        "lost": math.inf,
+        "odd": True,
+        "text": "x",
+    }
+    kept, strange = metrics_of(measured)
+    assert kept == {"nll": 1.5, "mine": 3, "lost": math.inf}
+    assert strange == ["odd: not kept, expected a number, found True", "text: not kept, expected a number, found 'x'"]
+    assert metrics_of({}) == ({}, [])

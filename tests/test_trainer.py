@@ -11,14 +11,16 @@ import pytest
 import torch
 from helpers import RUN
 
-from lm.cell import Cell, Run, check
+from lm.cell import Cell, check
 from lm.components import build
 from lm.config import InputError, override
 from lm.damage import of_rows, sealed
 from lm.data.order import order_hash
 from lm.data.text import TextData
+from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, initialized
 from lm.results import Store
+from lm.run import Run
 from lm.trainer import Execution, fail, train
 
 pytestmark = pytest.mark.slow
@@ -339,7 +341,7 @@ def test_a_component_that_exits_has_failed(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "user_exits.py").write_text(EXITS)
     monkeypatch.syspath_prepend(str(tmp_path))
     _, record = run(tmp_path, {"model.mlp": "user_exits.Exits"})
-    assert (record["status"], record["error"]) == ("failed", "SystemExit: 0")
+    assert (record["status"], record["error"]) == ("failed", f"SystemExit: 0 ({tmp_path}/user_exits.py:9)")
 
 
 BROKEN = """
@@ -360,8 +362,9 @@ def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(tmp_path))
     cell, record = run(tmp_path, {"model.mlp": "user_broken.Broken"})
     assert record["status"] == "failed"
-    assert record["error"] == "RuntimeError: out of luck"
+    assert record["error"] == f"RuntimeError: out of luck ({tmp_path}/user_broken.py:9)"
     assert "Traceback" in record["traceback"]
+    assert record["traceback"] in (Store(tmp_path).directory(cell.id) / "log.txt").read_text()
     assert cell.config["model"]["init_args"]["mlp"]["class_path"] == "user_broken.Broken"
 
 
@@ -431,3 +434,15 @@ def test_training_beats_the_best_that_single_characters_could_do(tmp_path: Path)
     counts = torch.bincount(torch.from_numpy(data.tokens.split["validation"].astype("int64")))
     entropy = -(counts / counts.sum() * (counts / counts.sum()).clamp(min=1e-12).log()).sum().item()
     assert record["metrics"]["nll"] < entropy - 0.3
+
+
+def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def more(statistics: TokenStatistics) -> dict[str, Any]:
+        return {**compute(statistics), "my_metric": 1.25, "my_list": [1]}
+
+    compute = TokenStatistics.compute
+    monkeypatch.setattr(TokenStatistics, "compute", more)
+    record = run(tmp_path)[1]
+    assert record["status"] == "ok"
+    assert record["metrics"]["my_metric"] == 1.25
+    assert "my_list: not kept, expected a number, found [1]" in record["flags"]

@@ -174,7 +174,7 @@ class Local(Executor):
             attempt.broken = OSError(*message)
         else:
             attempt.step = max(attempt.step, message[0])
-            self.events.append(Validation(handle, *message, answer=attempt.answer))
+            self.events.append(Validation(handle, message[0], message[1], attempt.answer))
 
     def _take_leave(self, job: Job) -> bool:
         """Deals with a process that has ended: says how its cell ended, or returns that it is to be started again."""
@@ -221,6 +221,6 @@ class Local(Executor):
 
 def _cause(code: int) -> str:
     if code > 0:
-        return f"process ended with exit code {code}; log.txt has its last words"
+        return f"process ended with exit code {code}"
     hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
     return f"process killed by {signal.Signals(-code).name}{hint}"

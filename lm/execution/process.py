@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cell import Cell
-from lm.results import Store
+from lm.results import LOG, Store
 from lm.storage import trouble
 from lm.trainer import Execution, train
 
@@ -57,7 +57,7 @@ def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, 
 
 def _log(work: Path) -> None:
     """What this process prints goes into the cell's log from now on."""
-    log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

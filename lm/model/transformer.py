@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-import lm.model.heads
-import lm.model.linear
-import lm.model.rope  # noqa: F401 - their classes are choices
 from lm.domain import require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Arrangement, Block

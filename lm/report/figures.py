@@ -75,7 +75,7 @@ def reliability(results: Results) -> Figure | None:
     diagram.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
     gap.axhline(0, color="grey", linewidth=1, linestyle="--")
     for arm, colour in colours(results).items():
-        diagrams = [diagram for record in results.of(arm) if (diagram := record["reliability"])]
+        diagrams = [found for record in results.of(arm) if (found := record["reliability"])]
         if not diagrams:
             continue
         count = np.array([d["count"] for d in diagrams], dtype=float)

@@ -1,6 +1,7 @@
 """What a reader must know to believe the tables, a line each."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -8,6 +9,7 @@ import pandas as pd
 from lm.analysis import Results, circumstances, one_tokenizer, unpaired
 from lm.record import evaluated_tokens
 from lm.report.costs import unlike_pairs
+from lm.report.failure import whereabouts
 from lm.report.tables import detectable
 from lm.results import describe
 from lm.statistics import ALPHA, seeds_needed, smallest_p
@@ -99,7 +101,8 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         if record is None:
             missing.setdefault(arm, []).append(seed)
         elif record["status"] != "ok":
-            yield f"{arm} seed {seed} {record['status']}: {record['error']}. It enters no mean."
+            why = f"{record['error']}{whereabouts(results.store, record, Path('cells') / record['id'])}"
+            yield f"{arm} seed {seed} {record['status']}: {why}. It enters no mean."
         for flag in dict.fromkeys(map(_plain, record["flags"] if record else [])):
             flagged.setdefault((arm, flag), []).append(seed)
     for arm, seeds in missing.items():

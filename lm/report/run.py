@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lm.report.failure import whereabouts
 from lm.results import AT_LENGTH, QUANTITIES, Quantity, Store, describe
 
 
@@ -14,12 +15,13 @@ def show_run(store: Store, cell: str, console: Console) -> str:
     record = store.record(cell)
     _line(console, f"{record['status']}: {store.directory(cell)}")
     if record["status"] != "ok":
-        _line(console, record["error"] or "")
+        _line(console, f"{record['error']}{whereabouts(store, record)}")
     for flag in record["flags"]:
         _line(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}
     table = Table(show_header=False, highlight=False)
-    for name in (*QUANTITIES, *(name for name in measured if "@" in name)):
+    own = (name for name in record["metrics"] if name not in QUANTITIES)  # at a length, or known to no table
+    for name in (*QUANTITIES, *own):
         if (number := measured.get(name)) is not None:
             table.add_row(describe(name).label, shown(describe(name), number))
     if table.row_count:

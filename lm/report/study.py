@@ -12,8 +12,9 @@ from rich.text import Text
 
 from lm.config import InputError
 from lm.formats import SEARCH
-from lm.manifest import STUDY, check_shape
+from lm.manifest import check_shape
 from lm.plain import clipped, shown
+from lm.record import StudyManifest, Trial
 from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
 from lm.results import QUANTITIES, read_json
@@ -35,7 +36,7 @@ class Study:
         trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
     """
 
-    manifest: dict[str, Any]
+    manifest: StudyManifest
     trials: pd.DataFrame
 
     @property
@@ -46,7 +47,7 @@ class Study:
     @property
     def space(self) -> dict[str, dict[str, Any]]:
         """Parameters by name: `{low, high, log, step, int}` or `{choices}`."""
-        return dict(self.manifest["space"])
+        return _space(self.manifest)
 
     @property
     def complete(self) -> pd.DataFrame:
@@ -69,8 +70,8 @@ class Study:
 def load_study(folder: Path) -> Study:
     """Reads `study.json`. Raises InputError where it is missing or of another version."""
     path = folder / "study.json"
-    manifest = SEARCH.read(read_json(path), path)
-    check_shape(manifest, STUDY, path, "run `lm sweep` again")
+    manifest: Any = SEARCH.read(read_json(path), path)
+    check_shape(manifest, StudyManifest, path, "run `lm sweep` again")
     if damage := next(
         filter(None, (_damage(trial, manifest) for trial in manifest["study"])), _damaged_space(manifest)
     ):
@@ -88,26 +89,31 @@ def load_study(folder: Path) -> Study:
     return Study(manifest, pd.DataFrame(rows, columns=columns))
 
 
-def _damaged_space(manifest: dict[str, Any]) -> str:
+def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
+    described: Any = manifest["space"]  # of two kinds, told apart by `choices`
+    return dict(described)
+
+
+def _damaged_space(manifest: StudyManifest) -> str:
     """What no search can have been for, or an empty string."""
     for name, way in manifest["objectives"].items():
         if name not in QUANTITIES or way not in ("lower", "higher"):
             return f"objectives hold {clipped(name, 80)}: {clipped(way, 80)}"
-    for name, described in manifest["space"].items():
+    for name, described in _space(manifest).items():
         ends = described.get("low", 0), described.get("high", 1)
         if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
             return f"space.{clipped(name, 80)} holds nothing"
     return "" if manifest["objectives"] and manifest["methods"] else "objectives or methods are empty"
 
 
-def _damage(trial: dict[str, Any], manifest: dict[str, Any]) -> str:
+def _damage(trial: Trial, manifest: StudyManifest) -> str:
     """What is wrong with a trial of a study whose shape is right, or an empty string."""
     place, values = f"trial {trial['number']}", trial["values"]
     if trial["state"] not in STATES:
         return f"{place} is {clipped(trial['state'], 80)}"
     if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
         return f"{place} has the values {shown(values)}"
-    for name, described in manifest["space"].items():
+    for name, described in _space(manifest).items():
         value = trial["params"].get(name)
         fits = value is None or (
             value in described["choices"]

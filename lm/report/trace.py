@@ -1,6 +1,7 @@
 """Where a number of a table comes from: cells, configuration, code, and the commands that make it again."""
 
 import math
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -46,17 +47,14 @@ def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
     say("each made again, in a folder of its own, by:")
     for seed in results.manifest["seeds"]:
         cell = results.manifest["arms"][arm]["cells"][str(seed)]
-        say(f"  lm fit {results.store.directory(cell) / 'config.yaml'} --out again")
-    say("all of it again, training only what is missing:")
-    say(f"  {command(results)}")
-
-
-def command(results: Results) -> str:
-    """The command that made the experiment."""
-    name, tier = results.manifest["name"], results.manifest.get("tier", "C")
-    file = name.removesuffix(f".{tier}")
-    size = f" --tier {tier}" if tier != "C" else ""
-    return f"lm ablate experiments/{file}.yaml{size} --out {results.store.out}"
+        config = results.store.directory(cell) / "config.yaml"
+        again = shlex.join(["lm", "fit", str(config), "--out", "again"])
+        say(f"  {again}" if config.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
+    if command := results.manifest["command"]:
+        say("all of it again, training only what is missing, by the command that made it, where it was given:")
+        say(f"  {shlex.join(['lm', *command])}")
+    else:
+        say("all of it again: the command that made it was not recorded")
 
 
 def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int], float]) -> Table:

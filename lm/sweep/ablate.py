@@ -42,6 +42,7 @@ class Manner:
         retry_failed: whether to train failed cells again.
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
+        command: the arguments of `lm` that ask for it, which the manifests keep.
     """
 
     out: Path
@@ -49,6 +50,7 @@ class Manner:
     retry_failed: bool = False
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
+    command: tuple[str, ...] = ()
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -58,8 +60,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         check_tuning(experiment, manner.out)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
-        missing = _missing(plan, store, manner)
-        show_plan(plan, store, missing, manner.workers or default_workers(len(missing)))
+        statuses = _statuses(plan, store)
+        missing = _missing(plan, statuses, manner.retry_failed)
+        show_plan(plan, store, statuses, missing, manner.workers or default_workers(len(missing)))
         return 0
     if experiment.tuning is not None:
         if not manner.underpowered:
@@ -94,7 +97,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     inference = plan.experiment.inference
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
-        folder = write_manifest(stage, store)
+        folder = write_manifest(stage, store, manner.command)
         interrupted = _train(stage, store, manner)
         if interrupted or not inference.looks:
             break
@@ -113,14 +116,16 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
 
 
 def _train(plan: Plan, store: Store, manner: Manner) -> int:
-    missing = _missing(plan, store, manner)
+    statuses = _statuses(plan, store)
+    missing = _missing(plan, statuses, manner.retry_failed)
     workers = manner.workers or default_workers(len(missing))
-    print(_opening(plan, missing, store, manner, workers), file=sys.stderr)
+    failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
+    print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
         execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
         with (
-            Display(len(missing), workers) as display,
+            Display(len(missing), workers, store) as display,
             make("local", store, workers, display.waiting) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution)
@@ -128,25 +133,29 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     return interrupted
 
 
-def _missing(plan: Plan, store: Store, manner: Manner) -> list[Planned]:
-    for planned in plan.cells:
+def _statuses(plan: Plan, store: Store) -> dict[str, str]:
+    """What became of each finished cell, by its id; every record is read once, though there may be thousands."""
+    found = {}
+    for planned in plan.distinct:
         store.recover(planned.cell.id)
-    missing = plan.missing(store)
-    if not manner.retry_failed:
-        return missing
-    wanted = {(p.arm, p.seed) for p in (*missing, *_failed(plan, store))}
-    return [p for p in plan.cells if (p.arm, p.seed) in wanted]
+        if store.finished(planned.cell.id):
+            found[planned.cell.id] = str(store.record(planned.cell.id)["status"])
+    return found
 
 
-def _failed(plan: Plan, store: Store) -> list[Planned]:
-    return [p for p in plan.cells if store.finished(p.cell.id) and store.record(p.cell.id)["status"] == "failed"]
+def _missing(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:
+    """The cells to train, each once: those not finished, and with `again` those that failed."""
+    wanted = (None, "failed") if again else (None,)
+    return [planned for planned in plan.distinct if statuses.get(planned.cell.id) in wanted]
 
 
 def _measure_lengths(plan: Plan, store: Store) -> None:
     """Measures finished cells at the lengths that the experiment asks for only now."""
-    for planned in plan.cells:
+    for planned in plan.distinct:
         cell = planned.cell
-        if not store.finished(cell.id) or not lacks_lengths(store.record(cell.id), cell.config):
+        if not (cell.config.get("evaluate") or {}).get("lengths") or not store.finished(cell.id):
+            continue
+        if not lacks_lengths(store.record(cell.id), cell.config):
             continue
         try:
             print(f"{planned.name}: measuring {cell.config['evaluate']['lengths']} tokens of context", file=sys.stderr)
@@ -155,9 +164,8 @@ def _measure_lengths(plan: Plan, store: Store) -> None:
             print(f"{planned.name}: not measured: {error}", file=sys.stderr)
 
 
-def _opening(plan: Plan, missing: list[Planned], store: Store, manner: Manner, workers: int) -> str:
-    total = len({p.cell.id for p in plan.cells})
-    failed = 0 if manner.retry_failed else len(_failed(plan, store))
+def _opening(plan: Plan, missing: list[Planned], store: Store, failed: int, workers: int) -> str:
+    total = len(plan.distinct)
     resumed = sum(store.started(p.cell.id) for p in missing)
     parts = [f"{total} cells: {total - len(missing)} done, {len(missing)} to train with {workers} at a time"]
     if resumed:
@@ -167,10 +175,11 @@ def _opening(plan: Plan, missing: list[Planned], store: Store, manner: Manner, w
     return ", ".join(parts)
 
 
-def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) -> None:
+def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[Planned], workers: int) -> None:
     """Prints the cells, how arms differ, what they cost, and an estimate of the time.
 
-    A cost that differs from the baseline's by over 1 % without the experiment saying so is marked with `!`.
+    `statuses` says what became of the cells that are finished, by their ids. A cost that differs from the baseline's by
+    over 1 % without the experiment saying so is marked with `!`.
     """
     console, experiment = Console(), plan.experiment
     ids = {p.cell.id for p in missing}
@@ -181,7 +190,7 @@ def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) ->
     for arm in experiment.arms:
         declared = experiment.inference.declared.get(arm, [])
         costs = [_against(name, cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
-        table.add_row(*map(Text, [arm, *costs, _states(plan, arm, store, ids)]))
+        table.add_row(*map(Text, [arm, *costs, _states(plan, arm, store, statuses, ids)]))
     console.print(table)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     for arm in experiment.arms:
@@ -190,7 +199,7 @@ def show_plan(plan: Plan, store: Store, missing: list[Planned], workers: int) ->
         say(f"{arm}: {'; '.join(changes) or same}")
     for line in _remarks(experiment):
         say(line)
-    total = len({p.cell.id for p in plan.cells})
+    total = len(plan.distinct)
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
         seconds = seconds_per_cell(plan, missing, store, threads_each(workers))
@@ -239,15 +248,14 @@ def _against(name: str, cost: float | None, base: float | None, declared: bool) 
     return f"{cost:z,.0f}" + (f" ({share:+z.2%}){marked}" if share else "")
 
 
-def _states(plan: Plan, arm: str, store: Store, missing: set[str]) -> str:
+def _states(plan: Plan, arm: str, store: Store, statuses: dict[str, str], missing: set[str]) -> str:
     seeds: dict[str, list[str]] = {}
-    for planned in plan.cells:
-        if planned.arm == arm:
-            seeds.setdefault(_state(planned, store, missing), []).append(str(planned.seed))
+    for planned in plan.by_arm[arm]:
+        seeds.setdefault(_state(planned, store, statuses, missing), []).append(str(planned.seed))
     return "\n".join(f"{state}: {', '.join(which)}" for state, which in seeds.items())
 
 
-def _state(planned: Planned, store: Store, missing: set[str]) -> str:
-    if store.finished(planned.cell.id):
-        return str(store.record(planned.cell.id)["status"]) + (" (again)" if planned.cell.id in missing else "")
+def _state(planned: Planned, store: Store, statuses: dict[str, str], missing: set[str]) -> str:
+    if status := statuses.get(planned.cell.id):
+        return status + (" (again)" if planned.cell.id in missing else "")
     return "started" if store.started(planned.cell.id) else "missing"

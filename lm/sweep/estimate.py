@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lm.cell import Cell, Run, sizes
+from lm.cell import Cell, sizes
 from lm.components import build
 from lm.execution.source import Planned
 from lm.formats import SECONDS
 from lm.model.transformer import initialized
 from lm.optim import tables
 from lm.results import Store, read_json, to_json, write_atomic
+from lm.run import Run
 from lm.sweep.plan import Plan
 
 SECONDS_TO_MEASURE = 2.0

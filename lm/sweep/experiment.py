@@ -92,15 +92,13 @@ class Experiment:
         return self.design.arms
 
 
-def load_experiment(
-    path: Path, settings: Mapping[str, Any], seeds: Sequence[int] | None = None, tier: str = ""
-) -> Experiment:
+def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, tier: str = "") -> Experiment:
     """Reads an experiment file.
 
     Args:
         path: the YAML file; `base` in it is relative to it.
         settings: dotted changes to the base, applied to every arm before its own.
-        seeds: instead of the file's.
+        seeds: instead of the file's, in the same grammar.
         tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
     """
     tree = at_tier(load_yaml(path), tier, path)
@@ -113,16 +111,17 @@ def load_experiment(
     name = report_name(path, tier)
     design = _design(tree, path)
     base = read_base(tree, path)
-    inference, given = _inference(tree, design, path), tree["seeds"] if seeds is None else list(seeds)
+    inference = _inference(tree, design, path)
+    given, where = (tree["seeds"], f"{path}: seeds") if seeds is None else (seeds, "--seeds")
     if isinstance(given, Mapping):
         if tree.get("claims"):
             raise InputError(
-                f"{path}: seeds: stages end where differences are found, so that no claim's test would hold its level; "
+                f"{where}: stages end where differences are found, so that no claim's test would hold its level; "
                 "give a number of seeds, or leave the claims to another experiment"
             )
-        inference = replace(inference, looks=read_stages(given, inference.comparisons, f"{path}: seeds"))
+        inference = replace(inference, looks=read_stages(given, inference.comparisons, where))
         given = list(range(inference.looks[-1]))
-    chosen = read_seeds(given, f"{path}: seeds" if seeds is None else "--seeds")
+    chosen = read_seeds(given, where)
     return Experiment(
         name=name,
         title=read_text(tree, "title", path) or path.stem,

@@ -3,7 +3,7 @@
 import copy
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from lm.claims import Claim
 from lm.config import InputError, differences, override
 from lm.execution.source import Planned
 from lm.formats import MANIFEST
+from lm.plain import is_text
 from lm.results import Store, to_json, write_atomic
 from lm.sweep.equal import equal_steps
 from lm.sweep.experiment import Experiment
@@ -55,10 +56,15 @@ class Plan:
         cells = [planned for planned in self.cells if planned.seed in kept]
         return Plan(replace(self.experiment, seeds=kept), cells)
 
+    @functools.cached_property
+    def distinct(self) -> list[Planned]:
+        """The cells, each once though two arms may ask for it."""
+        first = {planned.cell.id: planned for planned in reversed(self.cells)}
+        return [planned for planned in self.cells if first[planned.cell.id] is planned]
+
     def missing(self, store: Store) -> list[Planned]:
-        """The cells still to be trained, each once though two arms may ask for it."""
-        wanted = {planned.cell.id: planned for planned in reversed(self.cells)}
-        return [p for p in self.cells if wanted.get(p.cell.id) is p and not store.finished(p.cell.id)]
+        """The cells still to be trained, each once."""
+        return [planned for planned in self.distinct if not store.finished(planned.cell.id)]
 
 
 def untimed(cell: Cell) -> float:
@@ -140,14 +146,21 @@ def finite_claim(claim: Claim) -> dict[str, Any]:
     return {key: value for key, value in asdict(claim).items() if not (isinstance(value, float) and math.isinf(value))}
 
 
-def write_manifest(plan: Plan, store: Store) -> Path:
-    """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder."""
+def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
+    """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder.
+
+    Args:
+        plan: of the experiment.
+        store: in whose folder the report's folder lies.
+        command: the arguments of `lm` that made it, as given; left out where there are none, or none UTF-8 can hold.
+    """
     experiment, looks = plan.experiment, plan.experiment.inference.looks
     folder = store.out / experiment.name
     manifest = {
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
+        "command": list(command) if command and all(map(is_text, command)) else None,
         "notes": experiment.notes,
         "baseline": experiment.baseline,
         "metric": experiment.inference.metric,
@@ -157,7 +170,7 @@ def write_manifest(plan: Plan, store: Store) -> Path:
         "declared": experiment.inference.declared,
         "axes": axes(plan),
         "equal": experiment.inference.equal,
-        **({"adaptive": {"looks": list(looks), "maximum": looks[-1]}} if looks else {}),
+        "adaptive": {"looks": list(looks), "maximum": looks[-1]} if looks else None,
         "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
         "claims": [finite_claim(claim) for claim in experiment.claims],
         "seeds": experiment.seeds,

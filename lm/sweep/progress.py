@@ -9,18 +9,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
 from lm.record import Ending
+from lm.report.failure import whereabouts
+from lm.results import Store
 from lm.sweep.estimate import duration
 
 LINE_SECONDS = 30.0
 
 
-def outcome_line(record: Ending | None) -> str:
+def outcome_line(record: Ending | None, store: Store | None = None) -> str:
     """A cell's end in a few words."""
     if record is None:
         return "interrupted; the same command takes it up again"
     if record["status"] == "ok":
         return f"validation NLL {record['metrics']['nll']:z.4f}"
-    return f"{record['status']}: {record['error']}"
+    return f"{record['status']}: {record['error']}" + (whereabouts(store, record) if store else "")
 
 
 class Display(Watcher):
@@ -29,13 +31,17 @@ class Display(Watcher):
     Args:
         total: cells to train.
         workers: that train at the same time.
+        store: where the cells come to lie.
         expected: seconds a cell of each arm is expected to take, where something is known.
     """
 
-    def __init__(self, total: int, workers: int, expected: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, total: int, workers: int, store: Store | None = None, expected: dict[str, float] | None = None
+    ) -> None:
         self.console = Console(stderr=True)
         self.total = total
         self.workers = workers
+        self.store = store
         self.expected = dict(expected or {})
         self.done = 0
         self.spoken = time.monotonic()
@@ -97,7 +103,7 @@ class Display(Watcher):
             if record["status"] == "ok":
                 self.expected[planned.arm] = seconds
         self.console.print(
-            f"[{self.done}/{self.total}] {planned.name}: {outcome_line(record)} ({duration(seconds)})",
+            f"[{self.done}/{self.total}] {planned.name}: {outcome_line(record, self.store)} ({duration(seconds)})",
             highlight=False,
             markup=False,
             soft_wrap=True,

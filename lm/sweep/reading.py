@@ -1,5 +1,6 @@
 """What the files of experiments and of searches have in common."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,15 @@ MOST_SEEDS = 1000
 
 Seeds = (
     Annotated[int, Also(minimum=1, maximum=MOST_SEEDS)]
+    | Annotated[str, Also(pattern=r"^\s*[0-9]+(\s*[-,]\s*[0-9]*)*\s*$")]
     | Annotated[list[Annotated[int, Also(minimum=0)]], Also(minItems=1, maxItems=MOST_SEEDS, uniqueItems=True)]
 )
 """Seeds, or how many there are."""
+
+SEEDS = "a number of seeds (6 for 0 to 5), a list of whole numbers below 2**64 (0,1,2 or [6] or '6,'), or a range (0-5)"
+"""How seeds are given, in a file and on the command line."""
+
+SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
 
 
 def report_name(path: Path, tier: str = "") -> str:
@@ -53,17 +60,46 @@ def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") 
 
 
 def read_seeds(value: Any, path: str) -> list[int]:
-    """Seeds from a list, or from how many there are. Raises InputError."""
-    number = len(value) if isinstance(value, list) else value
-    if isinstance(number, int) and number > MOST_SEEDS:
-        raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
-    seeds = list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
-    valid = isinstance(seeds, list) and seeds and all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds)
+    """Seeds as a file or a command line gives them.
+
+    Args:
+        value: a number of seeds (6: seeds 0 to 5), a list of seeds, or text: `0,1,2`, `6,` or `0-5`.
+        path: where it was given.
+
+    Raises:
+        InputError: for anything else, with what is accepted; and for a seed given twice or more than MOST_SEEDS.
+    """
+    seeds: Any = _from_text(value, path) if isinstance(value, str) else value
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = range(_counted(seeds, path))
+    valid = isinstance(seeds, list | range) and seeds and all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds)
     if not valid:
-        found = shown(value)
-        raise InputError(
-            f"{path}: expected a number of seeds or a list of whole numbers from 0 below 2**64, found {found}"
-        )
+        raise InputError(f"{path}: expected {SEEDS}, found {shown(value)}")
+    _counted(len(seeds), path)
     if len(set(seeds)) != len(seeds):
         raise InputError(f"{path}: a seed is given twice in {shown(value)}")
     return list(seeds)
+
+
+def _counted(number: int, path: str) -> int:
+    """A number of seeds that is not too large. Raises InputError."""
+    if number > MOST_SEEDS:
+        raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
+    return number
+
+
+def _from_text(text: str, path: str) -> list[int] | int | None:
+    """The seeds of `0,1,2`, `6,` or `0-5`, or the number `6`; None for anything else. Raises InputError."""
+    if re.fullmatch(r"\s*[0-9]{1,20}\s*", text):
+        return int(text)
+    parts = text.strip().removesuffix(",").split(",")
+    _counted(len(parts), path)
+    seeds: list[int] = []
+    for part in parts:
+        found = SEED.fullmatch(part.strip())
+        if found is None:
+            return None
+        first, last = int(found[1]), int(found[2] or found[1])
+        _counted(len(seeds) + last - first + 1, path)
+        seeds += range(first, last + 1)
+    return seeds

@@ -20,6 +20,7 @@ from lm.sweep.ablate import Manner, carry_out
 from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import load_experiment
 from lm.sweep.plan import Plan, make_plan
+from lm.sweep.reading import report_name
 
 
 def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -38,35 +39,40 @@ def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
     return [found[name] for name in names] if names else list(found.values())
 
 
-def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool) -> int:
+def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool, named: bool = False) -> int:
     """Trains what is missing of each experiment and answers its claims. Returns 1 where something was left undone.
 
     An experiment that cannot be planned, for want of a file perhaps, is told and left out, unless it was carried out
-    under the same folder before.
+    at the same tier under the same folder before.
+
+    Raises:
+        InputError: at the end, where that left out one of those that are `named`, or left none.
     """
     plans, reasons = _plans(files, tier)
     store = Store(manner.out)
     if plan_only:
-        _show(plans, reasons, store, manner)
+        _show(plans, {} if named or not plans else reasons, store, manner)
+        _refuse(reasons, named or not plans, "cannot be run")
         return 0
     given: list[tuple[str, Answer]] = []
     interrupted = 0
     for index, path in enumerate(files, 1):
-        folder = manner.out / path.stem
+        folder = manner.out / report_name(path, _size(tier))
         if path in plans:
             print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
             folder, lost = carry_out(plans[path], store, manner)
             interrupted += lost
-        elif not (folder / "experiment.json").is_file():
+        elif not _was_run(folder, tier):
             continue
         else:
             del reasons[path]
         write_report(folder, Console(quiet=True))
         given += [(path.stem, one) for one in answers(load(folder), tier)]
+    _refuse(reasons, len(reasons) == len(files), f"was not run at tier {tier}")
     names, found = [name for name, _ in given], corrected([one for _, one in given])
     given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
-    undone = [f"{path.stem} was not run: {reason}" for path, reason in reasons.items()]
+    undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
     _write(folder, tier, given, undone)
     console = Console()
     if given:
@@ -74,6 +80,8 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool)
     for line in undone:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
+    if not interrupted:
+        _refuse(reasons, named, f"was not run at tier {tier}")
     return 1 if interrupted or not given else 0
 
 
@@ -83,10 +91,26 @@ def _plans(files: Sequence[Path], tier: str) -> tuple[dict[Path, Plan], dict[Pat
     reasons: dict[Path, str] = {}
     for path in files:
         try:
-            plans[path] = make_plan(load_experiment(path, {}, tier="" if tier == "C" else tier))
+            plans[path] = make_plan(load_experiment(path, {}, tier=_size(tier)))
         except InputError as error:
             reasons[path] = str(error)
     return plans, reasons
+
+
+def _refuse(reasons: dict[Path, str], fault: bool, what: str) -> None:
+    """Raises InputError with the reasons, if there are any, where it is a fault that there are."""
+    if reasons and fault:
+        raise InputError("; ".join(f"{path.stem}: {what}: {reason}" for path, reason in reasons.items()))
+
+
+def _size(tier: str) -> str:
+    """The tier as experiment files know it: theirs is C unless they name another."""
+    return "" if tier == "C" else tier
+
+
+def _was_run(folder: Path, tier: str) -> bool:
+    """Whether an experiment was carried out at this tier before, with its report in `folder`."""
+    return (folder / "experiment.json").is_file() and load(folder).manifest.get("tier", "C") == tier
 
 
 def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manner: Manner) -> None:
@@ -101,7 +125,8 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manne
         print(f"{path.stem}: {claims} claims, {len(missing)} of {len(plan.cells)} cells to train, {duration(wall)}")
     for path, reason in reasons.items():
         print(f"{path.stem}: cannot be run: {reason}")
-    print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+    if plans:
+        print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
 
 
 def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:

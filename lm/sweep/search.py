@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.cell import Run, check
+from lm.cell import check
 from lm.components import resolve
 from lm.config import InputError, override
 from lm.execution.carry_out import train_from
@@ -23,6 +23,7 @@ from lm.execution.watcher import Watcher
 from lm.formats import SEARCH
 from lm.report.search import write_study
 from lm.results import Store, finite, to_json, write_atomic
+from lm.run import Run
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.fitting import check_space
 from lm.sweep.plan import check_strategy
@@ -106,7 +107,7 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
         )
         execution = Execution(threads_each(workers), False, checkpoint_seconds)
         with (
-            Display(source.left(), workers) as display,
+            Display(source.left(), workers, store) as display,
             make("local", store, workers, display.waiting) as executor,
         ):
             relay.watcher = display

@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_counts_carry_over_and_extremes_have_a_bin() -> None:
 def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = [0.5, 0.25, 0.125, 0.25, 1.0, 0.5]
     clock = itertools.accumulate(moment for duration in durations for moment in (1.0, duration))
-    monkeypatch.setattr("lm.metrics.cost.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("lm.metrics.cost.time", SimpleNamespace(perf_counter=clock.__next__))  # not everybody's clock
     products: list[tuple[int, ...]] = []
     product = torch.Tensor.__matmul__
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: products.append((*a.shape, *b.shape)) or product(a, b))

@@ -22,7 +22,7 @@ def printed(show: Callable[[Console], object]) -> list[str]:
 def test_a_run_is_shown_with_its_flags_and_its_lengths(experiment: Callable[..., Path]) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["flags"] = ["step 3: attention of layer 1 [collapsed]", "not evaluated further: no"]
-        record["metrics"] |= {"test_nll": 2.25, "nll@64": 2.5}
+        record["metrics"] |= {"test_nll": 2.25, "my_metric": 0.125, "nll@64": 2.5}
 
     store = load(experiment({"base": [2.0]}, change)).store
     lines = printed(lambda console: show_run(store, "base-0", console))
@@ -33,6 +33,7 @@ def test_a_run_is_shown_with_its_flags_and_its_lengths(experiment: Callable[...,
     ]
     for line in ("validation NLL 2.0000 nats/token", "test NLL 2.2500 nats/token", "parameters 1,000"):
         assert line in lines
+    assert "my_metric 0.1250" in lines
     assert "validation NLL, blocks of 64 tokens 2.5000 nats/token" in lines
 
 
@@ -41,6 +42,23 @@ def test_a_record_without_flags_is_shown_all_the_same(experiment: Callable[..., 
     lines = printed(lambda console: show_run(store, "base-0", console))
     assert lines[:2] == [f"diverged: {store.directory('base-0')}", "loss not finite at step 3"]
     assert not any(line.startswith("flag") for line in lines)
+
+
+def test_a_failed_run_says_where_to_read_why(experiment: Callable[..., Path]) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["traceback"] = None if seed == 2 else "Traceback (most recent call last):\n..."
+
+    store = load(experiment({"base": ["failed", "failed", "failed", "diverged"]}, change)).store
+    for seed, log in ((0, "Traceback (most recent call last):\n..."), (2, "Killed")):
+        (store.directory(f"base-{seed}") / "log.txt").write_text(log)
+    said = [printed(lambda console, cell=f"base-{seed}": show_run(store, cell, console))[1] for seed in range(4)]
+    folders = [store.directory(f"base-{seed}") for seed in range(4)]
+    assert said == [
+        f"RuntimeError: no; traceback in {folders[0]}/log.txt",
+        f"RuntimeError: no; traceback in {folders[1]}/record.json",  # of a version whose logs have none
+        f"RuntimeError: no; its last words in {folders[2]}/log.txt",
+        "loss not finite at step 3",
+    ]
 
 
 def test_an_evaluation_is_shown_before_and_after_scaling_with_lengths_as_rows() -> None:

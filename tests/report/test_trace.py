@@ -44,10 +44,22 @@ def test_the_cells_their_values_and_the_difference_are_those_of_the_records(expe
 
 def test_every_cell_of_the_arm_has_its_command(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
-    found = re.findall(r"lm fit (\S+) --out (\S+)", traced(folder, "better", "nll"))
-    cells = folder.parent / "cells"
-    assert found == [(str(cells / f"better-{seed}" / "config.yaml"), "again") for seed in range(3)]
-    assert "lm ablate experiments/demo.yaml --out" in traced(folder, "better", "nll")
+    configs = [folder.parent / "cells" / f"better-{seed}" / "config.yaml" for seed in range(3)]
+    for config in configs[:2]:
+        config.write_text("seed: 0\n")
+    text = traced(folder, "better", "nll")
+    assert re.findall(r"lm fit (\S+) --out (\S+)", text) == [(str(config), "again") for config in configs[:2]]
+    assert f"(the configuration of seed 2 is not there: {configs[2]})" in text
+
+
+def test_the_command_is_the_one_that_was_given_and_none_is_invented(experiment: MakeExperiment) -> None:
+    given = ["ablate", "my own/spec.yaml", "--set", "optim.lr=1e-3", "--seeds", "0-2", "--out", "../out"]
+    folder = experiment({"base": BASE, "better": BETTER}, command=given)
+    text = traced(folder, "better", "nll")
+    assert "\n  lm ablate 'my own/spec.yaml' --set optim.lr=1e-3 --seeds 0-2 --out ../out\n" in text
+    unknown = traced(experiment({"base": BASE, "better": BETTER}), "better", "nll")
+    assert "the command that made it was not recorded" in unknown
+    assert "lm ablate" not in unknown
 
 
 def test_the_baseline_has_no_difference_and_paths_are_metrics_too(experiment: MakeExperiment) -> None:

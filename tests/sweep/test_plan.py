@@ -1,7 +1,9 @@
 """What an experiment file asks for, and how a wrong one is answered."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,17 +11,20 @@ import yaml
 from helpers import RUN
 
 from lm import cell as cells
-from lm.cell import Cell, Run, identity, seeded
+from lm.cell import Cell, identity, seeded
+from lm.cli import main
 from lm.components import resolve
-from lm.config import InputError, override
+from lm.config import InputError, override, parse_value
 from lm.data.tokens import Facts
 from lm.formats import RECORD
 from lm.results import Store
+from lm.run import Run
 from lm.sweep import estimate
-from lm.sweep.ablate import Manner, _missing
+from lm.sweep.ablate import _missing, _statuses
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
 from lm.sweep.experiment import load_experiment
 from lm.sweep.plan import make_plan, with_seed, write_manifest
+from lm.sweep.reading import read_seeds
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -71,7 +76,7 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
         ({"baseline": "posst"}, "no arm 'posst'. Did you mean post? Choose from post, pre, rms"),
         ({"baseline": None}, "baseline is missing"),
         ({"base": "bse.yaml"}, "cannot be read"),
-        ({"seeds": []}, "expected a number of seeds or a list"),
+        ({"seeds": []}, "expected a number of seeds (6 for 0 to 5), a list"),
         ({"seeds": [1, 1]}, "given twice"),
         ({"seeds": [0.5]}, "found [0.5]"),
         ({"seeds": True}, "found True"),
@@ -182,9 +187,50 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, {"format": RECORD.version, "status": status})
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    assert [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path))] == missing
-    again = [(p.arm, p.seed) for p in _missing(plan, store, Manner(tmp_path, retry_failed=True))]
+    statuses = _statuses(plan, store)
+    assert [(p.arm, p.seed) for p in _missing(plan, statuses, again=False)] == missing
+    again = [(p.arm, p.seed) for p in _missing(plan, statuses, again=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
+
+
+@pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
+def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    path = write(tmp_path, arms={**ARMS, "twin": {"model.block": "PostNorm"}})
+    plan, store = make_plan(load_experiment(path, {})), Store(tmp_path / "out")
+    for planned in plan.cells[:3]:  # the first seed
+        store.work(planned.cell.id).mkdir(parents=True)
+        store.finish(planned.cell.id, {"format": RECORD.version, "status": "failed"})
+    reads: Counter[str] = Counter()
+    queued: list[str] = []
+    read = Store.record
+    monkeypatch.setattr(Store, "record", lambda self, cell, *more: reads.update([cell]) or read(self, cell, *more))
+    monkeypatch.setattr("lm.sweep.ablate.train_cells", lambda cells, *_: queued.extend(p.cell.id for p in cells) or 0)
+    monkeypatch.setattr("lm.sweep.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
+    monkeypatch.setattr("lm.sweep.ablate.seconds_per_cell", lambda plan, *_: dict.fromkeys(plan.by_arm, 1.0))
+    assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
+    assert max(reads.values()) == 1
+    said = capsys.readouterr()
+    wanted = [p.cell.id for p in plan.distinct[0 if "--retry-failed" in more else 3 :]]
+    assert f"6 cells: {6 - len(wanted)} done, {len(wanted)} to train" in " ".join((said.out + said.err).split())
+    if "--plan" not in more:
+        assert queued == wanted
+        assert ("3 failed earlier" in said.err) is (not more)
+
+
+def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    monkeypatch.setattr("lm.sweep.ablate._train", lambda *_: 1)  # as if every cell were interrupted
+    given = ["ablate", "small.yaml", "--seeds", "0-1", "--optim.lr", "3e-3", "--underpowered", "--out", "results"]
+    assert main(given) == 1
+    assert json.loads(Path("results/small/experiment.json").read_text())["command"] == given
+    monkeypatch.undo()
+    plan = make_plan(load_experiment(tmp_path / "small.yaml", {}))
+    for command in ((), ("ablate", "caf\udce9.yaml")):  # a name that is no UTF-8
+        folder = write_manifest(plan, Store(tmp_path / "results"), command)
+        assert json.loads((folder / "experiment.json").read_text())["command"] is None
 
 
 # the file ------------------------------------------------------------------------------------------------------------
@@ -192,6 +238,47 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
 
 def test_a_seed_count_means_the_first_seeds(tmp_path: Path) -> None:
     assert load_experiment(write(tmp_path, seeds=4), {}).seeds == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [
+        ("6", [0, 1, 2, 3, 4, 5]),
+        ("1", [0]),
+        ("[6]", [6]),
+        ("6,", [6]),
+        ("0,1,2", [0, 1, 2]),
+        ("[4, 2]", [4, 2]),
+        ("0-5", [0, 1, 2, 3, 4, 5]),
+        ("7-7", [7]),
+        ("0-2, 9", [0, 1, 2, 9]),
+        ("{min: 6, max: 6, stages: 1}", [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_seeds_mean_the_same_in_a_file_and_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, seeds: list[int]
+) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text() + f"tiers:\n  G:\n    seeds: {given}\n")
+    assert load_experiment(path, {}, tier="G").seeds == seeds
+    asked = []
+    monkeypatch.setattr("lm.sweep.ablate.ablate", lambda experiment, *_: asked.append(experiment.seeds) or 0)
+    assert main(["ablate", str(path), "--seeds", given]) == 0
+    assert asked == [seeds]
+
+
+@pytest.mark.parametrize(
+    "given", ["0", "6,,7", ",", "5-0", "0-", "-3", "a", "[a]", "0-5-9", "1.5", "true", "null", "{}x"]
+)
+def test_what_gives_no_seeds_is_answered_with_the_grammar(tmp_path: Path, given: str) -> None:
+    with pytest.raises(InputError, match=r"a number of seeds \(6 for 0 to 5\).*0,1,2.*a range \(0-5\), found"):
+        read_seeds(parse_value(given), "--seeds")
+
+
+@pytest.mark.parametrize("given", ["0-99999999999999999999", "0-500,600-1200", "1001", "1," * 1001])
+def test_too_many_seeds_are_refused_before_they_are_counted_out(given: str) -> None:
+    with pytest.raises(InputError, match=r"--seeds: expected 1000 seeds at most, found [0-9]+"):
+        read_seeds(parse_value(given), "--seeds")
 
 
 def test_wall_time_is_that_of_the_busiest_worker() -> None:

@@ -79,7 +79,7 @@ def test_claims_are_answered_and_what_cannot_run_is_told(
     printed = " ".join(capsys.readouterr().out.split())
     assert "identity: 1 claim: 1 reproduced." in printed
     assert "ours: 1 claim: 1 not reproduced." in printed
-    assert "textless was not run: arm layer: data.corpus.path: no file matches 'nowhere.txt'" in printed
+    assert "textless was not run at tier C: arm layer: data.corpus.path: no file matches 'nowhere.txt'" in printed
     with (tmp_path / "results" / "reproduce.C" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["experiment"], row["kind"], row["verdict"]) for row in rows] == [
@@ -89,3 +89,62 @@ def test_claims_are_answered_and_what_cannot_run_is_told(
     page = (tmp_path / "results" / "reproduce.C" / "table.md").read_text()
     assert "Made by `lm reproduce --tier C`." in page
     assert "only of the large size" not in page
+
+
+def test_what_is_named_and_cannot_be_run_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
+    write(tmp_path / "experiments", "textless", claims=[FEWER], common=common)
+    for arguments, words in (
+        (["textless", "--plan"], "lm: textless: cannot be run: arm layer: data.corpus.path: no file matches"),
+        (["--plan"], "lm: textless: cannot be run: arm layer: data.corpus.path: no file matches"),
+        (["textless"], "lm: textless: was not run at tier C: arm layer: data.corpus.path: no file matches"),
+        (
+            ["textless", "--tier", "G"],
+            "lm: textless: was not run at tier G: experiments/textless.yaml: has no tier 'G'",
+        ),
+    ):
+        assert main(["reproduce", *arguments]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(words)
+        assert shown.err.count("\n") == 1
+        assert not (tmp_path / "results").exists()
+    write(tmp_path / "experiments", "sound", claims=[FEWER])
+    assert main(["reproduce", "--plan"]) == 0
+    assert "textless: cannot be run: arm layer" in capsys.readouterr().out
+    assert main(["reproduce", "sound", "textless", "--plan"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("sound: 1 claims, 4 of 4 cells to train")
+    assert shown.err.startswith("lm: textless: cannot be run: arm layer")
+
+
+def answered(folder: Path, tier: str) -> list[str]:
+    """The experiments in the table of claims."""
+    with (folder / "results" / f"reproduce.{tier}" / "table.csv").open() as file:
+        return [row["experiment"] for row in csv.DictReader(file)]
+
+
+@pytest.mark.slow
+def test_results_of_one_tier_never_stand_for_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "experiments", "small", claims=[FEWER])
+    large = {"G": {"seeds": 1}}
+    write(tmp_path / "experiments", "large", claims=[FEWER], tiers=large)
+    assert main(["reproduce", "--workers", "1"]) == 0
+    assert answered(tmp_path, "C") == ["large", "small"]
+    capsys.readouterr()
+    assert main(["reproduce", "--tier", "G", "--workers", "1"]) == 0
+    assert "small was not run at tier G: experiments/small.yaml: has no tier 'G'" in capsys.readouterr().out
+    assert answered(tmp_path, "G") == ["large"]
+
+    # what was carried out at that tier is still answered where it cannot be planned any more
+    textless = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
+    write(tmp_path / "experiments", "large", claims=[FEWER], common=textless, tiers=large)
+    assert main(["reproduce", "--tier", "G", "--workers", "1"]) == 0
+    assert "large was not run" not in capsys.readouterr().out
+    assert answered(tmp_path, "G") == ["large"]

@@ -91,17 +91,14 @@ def test_killed_at_any_moment_and_run_again_is_as_if_never_killed(tmp_path: Path
     for _ in range(3):
         process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.DEVNULL)
         done = len(list(out.glob("cells/[0-9a-f]*")))
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and process.poll() is None:
+        while process.poll() is None:
             if len(list(out.glob("cells/[0-9a-f]*"))) > done or list(out.glob("cells/.*.work/last.ckpt")):
                 break
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        deadline = time.monotonic() + 20
-        while mine(marker) and time.monotonic() < deadline:
+        while mine(marker):  # for ever, if an orphan goes on training
             time.sleep(0.1)
-        assert not mine(marker), "an orphan goes on training"
     again = ablate(spec, out)
     assert again.returncode == 0, again.stderr
     assert measured(out) == measured(whole)
@@ -119,13 +116,12 @@ def test_a_killed_fork_server_changes_nothing(tmp_path: Path, whole: Path) -> No
     out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
     environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
     process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 300
-    while not list(out.glob("cells/.*.work/last.ckpt")) and time.monotonic() < deadline:
+    while not list(out.glob("cells/.*.work/last.ckpt")) and process.poll() is None:
         time.sleep(0.01)
     for pid in processes(marker, "forkserver"):
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(process.pid):
             os.kill(pid, signal.SIGKILL)
-    _, error = process.communicate(timeout=300)
+    _, error = process.communicate()
     assert process.returncode == 0, error
     assert "Traceback" not in error
     assert measured(out) == measured(whole)
@@ -154,7 +150,7 @@ def test_two_commands_at_once_train_each_cell_once(tmp_path: Path) -> None:
         subprocess.Popen(command(spec, tmp_path / "out", "--workers", "1"), stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    assert [process.wait(300) for process in processes] == [0, 0]
+    assert [process.wait() for process in processes] == [0, 0]
     store = Store(tmp_path / "out")
     assert len(measured(tmp_path / "out")) == 4
     starts = [store.record(cell)["provenance"]["started"] for cell in measured(tmp_path / "out")]
@@ -195,19 +191,23 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(
         dies={"model.mlp": "user_parts.Dies"},
         diverges={"optim.lr": 1e200, "optim.schedule": "Constant"},
     )
-    done = ablate(spec, tmp_path / "out", "--seeds", "0")
+    done = ablate(spec, tmp_path / "out", "--seeds", "[0]")
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "out/small/table.md").read_text()
-    assert "raises seed 0 failed: RuntimeError: out of luck" in table
+    (raised,) = (record for record, _ in measured_all(tmp_path / "out") if record["error"] and record.get("traceback"))
+    error = f"RuntimeError: out of luck ({tmp_path}/user_parts.py:9); traceback in "
+    assert f"raises seed 0: failed: {error}{tmp_path}/out/cells/{raised['id']}/log.txt (" in done.stderr
+    escaped = f"{error}cells/{raised['id']}/log.txt. It enters no mean.".replace("_", "\\_")
+    assert f"raises seed 0 failed: {escaped}" in table
     assert "dies seed 0 failed: process killed by SIGKILL" in table
     assert "diverges seed 0 diverged: loss not finite at step 2" in table
     records = [record for record, _ in measured_all(tmp_path / "out")]
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "failed", "ok"]
 
     (tmp_path / "luck").touch()
-    kept = ablate(spec, tmp_path / "out", "--seeds", "0")
+    kept = ablate(spec, tmp_path / "out", "--seeds", "[0]")
     assert "2 failed earlier" in kept.stderr
-    again = ablate(spec, tmp_path / "out", "--seeds", "0", "--retry-failed")
+    again = ablate(spec, tmp_path / "out", "--seeds", "[0]", "--retry-failed")
     assert "2 to train" in again.stderr
     records = [record for record, _ in measured_all(tmp_path / "out")]
     assert sorted(record["status"] for record in records) == ["diverged", "failed", "ok", "ok"]
@@ -225,21 +225,37 @@ def listen() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+WAITS = """
+import time
+from pathlib import Path
+from lm.model.mlp import ReLU
+
+class Waits(ReLU):
+    \"\"\"Says that it is trained, and never ends.\"\"\"
+    def forward(self, x_btd):
+        while self.training and x_btd.device.type != "meta":
+            Path(__file__).with_name("waits").touch()
+            time.sleep(0.05)
+        return super().forward(x_btd)
+"""
+
+
 def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None:
-    spec = write(tmp_path)
+    (tmp_path / "user_waits.py").write_text(WAITS)
+    spec = write(tmp_path, done={}, waits={"model.mlp": "user_waits.Waits"})
     process = subprocess.Popen(
         command(spec, tmp_path / "out", "--workers", "1"),
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=listen,
     )
-    deadline = time.monotonic() + 300
-    while not list(tmp_path.glob("out/cells/[0-9a-f]*")) and time.monotonic() < deadline:
+    while not (tmp_path / "waits").is_file() and process.poll() is None:  # however long the first cell takes
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=300)
+    _, error = process.communicate()
     assert process.returncode == 130
     assert error.strip().splitlines()[-1] == "lm: interrupted; the same command takes up where this one stopped"
     assert "Traceback" not in error
-    assert measured_all(tmp_path / "out")
+    assert [record["status"] for record, _ in measured_all(tmp_path / "out")] == ["ok"]

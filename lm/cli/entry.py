@@ -1,0 +1,141 @@
+"""The `lm` command: settings taken out of a command line, and errors answered with one line."""
+
+import argparse
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from lm import __version__
+from lm.cli.commands import commands
+from lm.cli.options import INTERRUPTED, Parser
+from lm.config import InputError, nearest, parse_value
+from lm.signals import by_signal
+from lm.storage import BROKEN, REFUSED, explain
+
+BAD_INPUT = 2
+UNDONE = 1
+DEBUG = "--debug"
+TRAINING = ("fit", "ablate", "sweep", "reproduce")
+
+
+def parser() -> Parser:
+    """The one parser, a sub-command each for what `lm` can do."""
+    top = Parser(
+        prog="lm",
+        description="Ablations for transformer language models: paired, honest, resumable.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"lm {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
+    inner = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, command in commands().items():
+        command.add_options(inner.add_parser(name, help=command.help, allow_abbrev=False))
+    return top
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
+    """Takes the dotted overrides (`--optim.lr 3e-4`, `--optim.lr=3e-4`, `--seed 1`) out of a command line."""
+    kept: list[str] = []
+    overrides: list[tuple[str, Any]] = []
+    queue = list(arguments)
+    while queue:
+        argument = queue.pop(0)
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not ("." in key or key == "seed"):
+            kept.append(argument)
+            continue
+        if not equals:
+            if not queue or queue[0].startswith("--"):
+                raise InputError(f"{argument}: needs a value, as in {argument}=VALUE")
+            text = queue.pop(0)
+        overrides.append((key, parse_value(text, key)))
+    return kept, overrides
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns its exit code."""
+    everything = list(sys.argv[1:] if arguments is None else arguments)
+    given, debug = [argument for argument in everything if argument != DEBUG], DEBUG in everything
+    try:
+        try:
+            return _run(given, debug)
+        finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except InputError as error:
+        if debug:
+            _show(error)
+        print(f"lm: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error.__context__, BrokenPipeError):  # of rich
+            return _nobody_reads(error, next(iter(given), ""))
+        if isinstance(error, SystemExit) and not by_signal(error):
+            raise
+        print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return _nobody_reads(error, next(iter(given), ""))
+        if error.errno not in BROKEN | REFUSED:
+            raise
+        if debug:
+            _show(error)
+        print(f"lm: {explain(error)}", file=sys.stderr)
+        return UNDONE if error.errno in BROKEN else BAD_INPUT
+
+
+def _show(error: BaseException) -> None:
+    """Prints the traceback of an error with those of all that led to it, which the one line leaves out."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__suppress_context__ = False
+        one = one.__cause__ or one.__context__
+    traceback.print_exception(error)
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    given, rest = _split(arguments)
+    if given and not given[0].startswith("-") and given[0] not in commands():
+        raise InputError(
+            f"no command {given[0]!r}.{nearest(given[0], list(commands()))} Choose from {', '.join(commands())}"
+        )
+    options = parser().parse_args(given, argparse.Namespace(arguments=tuple(arguments), debug=debug))
+    if options.command is None:
+        parser().print_help()
+        return 0
+    foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
+    if foreign and not commands()[options.command].settable:
+        raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
+    return commands()[options.command].run(options, dict(rest))
+
+
+def _nobody_reads(error: BaseException, command: str) -> int:
+    """The exit code of a command whose output nobody reads to its end: no error, as in `lm report X | head`.
+
+    Where training is what it stopped, because nobody heard of its progress, that is told by the code alone. Raises
+    `error` again if it came of another pipe.
+    """
+    deaf = _unread(sys.stderr)
+    if not (deaf or isinstance(error, SystemExit) or _unread(sys.stdout)):
+        raise error
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr) if deaf else (sys.stdout,):  # what they still hold is written at exit
+        os.dup2(nowhere, stream.fileno())
+    return 128 + signal.SIGPIPE if deaf and command in TRAINING else 0
+
+
+def _unread(stream: TextIO | None) -> bool:
+    """Whether a stream is a pipe that nobody reads any more."""
+    if stream is None:
+        return False
+    try:
+        watched = select.poll()
+        watched.register(stream.fileno(), 0)  # an error is told without being asked for
+        return bool(watched.poll(0))
+    except (OSError, ValueError):  # no file of the system's
+        return False

@@ -1,0 +1,28 @@
+"""Where to read why a cell failed."""
+
+from pathlib import Path
+
+from lm.record import Ending
+from lm.results import LOG, Store
+
+TRACEBACK = "Traceback (most recent call last)"
+
+
+def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
+    """`; traceback in FOLDER/log.txt` for a failed cell that left one, and of one that was killed where its log is.
+
+    A cell of an earlier version has its traceback in its record alone.
+
+    Args:
+        store: that the cell lies in.
+        record: the cell's.
+        folder: how the cell's folder is called; as the store has it where none is given.
+    """
+    if record["status"] != "failed":
+        return ""
+    place = store.directory(record["id"])
+    log, called = place / LOG, folder or place
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    if record.get("traceback"):
+        return f"; traceback in {called / (LOG if TRACEBACK in text else 'record.json')}"
+    return f"; its last words in {called / LOG}" if text else ""
