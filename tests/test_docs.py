@@ -11,6 +11,7 @@ import torch
 from lm.claims import ClaimNode
 from lm.cli.commands import commands
 from lm.components import find, plain_options, slots
+from lm.execution.executor import Executor
 from lm.keys import keys
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
@@ -143,6 +144,12 @@ def test_the_seeds_that_a_verdict_needs_are_those_of_the_page() -> None:
     for first, last, seeds in rows:
         for comparisons in range(int(first), int(last or first) + 1):
             assert seeds_needed(comparisons) == int(seeds), comparisons
+
+
+def test_all_that_an_executor_must_do_is_listed() -> None:
+    said = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    for method in Executor.__abstractmethods__:
+        assert f"`lm/execution/executor.py::Executor.{method}`" in said, method
 
 
 def test_the_component_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.execution.source import Planned
 from lm.finished import FinishedRun
 from lm.formats import nothing_recorded
 from lm.metrics.temperature import fit_temperature
@@ -34,7 +35,6 @@ from lm.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.results import QUANTITIES, Store, describe
 from lm.run import Run
 from lm.sweep.ablate import _measure_lengths
-from lm.sweep.plan import Planned
 from lm.trainer import Execution, failure, finish, train, write_work
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from lm.cell import Cell, sizes
+from lm.execution.source import Planned
 from lm.formats import SECONDS
 from lm.optim import tables
 from lm.results import Store, read_json, to_json, write_atomic
-from lm.sweep.plan import Plan, Planned
+from lm.sweep.plan import Plan
 
 SECONDS_TO_MEASURE = 2.0
 

@@ -11,6 +11,7 @@ from typing import Any
 from lm.cell import Cell, check, identity, seeded, sizes
 from lm.claims import Claim
 from lm.config import InputError, differences, override
+from lm.execution.source import Planned
 from lm.formats import MANIFEST
 from lm.plain import is_text
 from lm.results import Store, to_json, write_atomic
@@ -19,15 +20,6 @@ from lm.sweep.experiment import Experiment
 
 FORKING = ("fork", "spawn", "notebook")
 """In the names of strategies that start their processes as copies of one that runs already."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A cell and its place in the experiment."""
-
-    arm: str
-    seed: int
-    cell: Cell
 
 
 @dataclass(frozen=True)
