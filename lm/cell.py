@@ -1,8 +1,9 @@
 """One cell: a configuration, checked and identified."""
 
+import copy
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +22,9 @@ from lm.plain import shown
 from lm.recorder import Recorder
 from lm.rehearsal import tried
 from lm.run import EXECUTION, SETTINGS, UNSOUND, Run, Trainer
+
+FORKING = ("fork", "spawn", "notebook")
+"""In the names of strategies that start their processes as copies of one that runs already."""
 
 MOST_PARAMETERS = 10**12
 
@@ -115,6 +119,12 @@ def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
     return [Cell(config, cell.facts, text_id(one)) for config, one in zip(configs, written, strict=True)]
 
 
+def with_seed(cell: Cell, seed: int) -> Cell:
+    """The same cell with another seed."""
+    config = {**copy.deepcopy(cell.config), "seed": seed}
+    return replace(cell, config=config, id=identity(config, cell.facts))
+
+
 def check(tree: Tree) -> Cell:
     """Resolves a configuration, prepares its text and tries its model on one row: a cell that can be trained.
 
@@ -194,6 +204,15 @@ def _check_apart(run: Run, facts: Facts, context: int, world: int) -> None:
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
             "else than in one; expected one device, or sync_batchnorm"
+        )
+
+
+def check_strategy(settings: Tree) -> None:
+    """Refuses strategies that fork: a cell has a process of its own with threads, and its forks would hang."""
+    strategy = str(settings["strategy"])
+    if any(word in strategy for word in FORKING):
+        raise InputError(
+            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
         )
 
 

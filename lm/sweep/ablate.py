@@ -202,7 +202,7 @@ def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[
     total = len(plan.distinct)
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
-        seconds = seconds_per_cell(plan, missing, store, threads_each(workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers)
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"

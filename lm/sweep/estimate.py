@@ -1,7 +1,7 @@
 """How long missing cells will take, from cells like them or from a few steps."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ from lm.execution.source import Planned
 from lm.formats import SECONDS
 from lm.optim import tables
 from lm.results import Store, read_json, to_json, write_atomic
-from lm.sweep.plan import Plan
 
 SECONDS_TO_MEASURE = 2.0
 
@@ -90,12 +89,14 @@ class Stopwatch:
         return dict(SECONDS.read(found, self.path)["seconds"])
 
 
-def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: int) -> dict[str, float]:
+def seconds_per_cell(
+    by_arm: Mapping[str, Sequence[Planned]], missing: Sequence[Planned], store: Store, threads: int
+) -> dict[str, float]:
     """Seconds of one cell of each arm with cells missing: from the arm's finished cells if there are any."""
     found: dict[str, float] = {}
     unknown: dict[str, Cell] = {}
     for arm, cell in {p.arm: p.cell for p in reversed(missing)}.items():
-        done = [p.cell.id for p in plan.by_arm[arm] if store.finished(p.cell.id)]
+        done = [p.cell.id for p in by_arm[arm] if store.finished(p.cell.id)]
         costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
         if costs:
             found[arm] = sum((c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs) / len(costs)

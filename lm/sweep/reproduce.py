@@ -118,7 +118,7 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manne
     for path, plan in plans.items():
         missing = plan.missing(store)
         workers = manner.workers or default_workers(len(missing))
-        seconds = seconds_per_cell(plan, missing, store, threads_each(workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers) if missing else 0.0
         total += wall
         claims = len(plan.experiment.claims)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.cell import check
+from lm.cell import check, check_strategy
 from lm.components import resolve
 from lm.config import InputError, override
 from lm.execution.carry_out import train_from
@@ -26,7 +26,6 @@ from lm.results import Store, finite, to_json, write_atomic
 from lm.run import Run
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.fitting import check_space
-from lm.sweep.plan import check_strategy
 from lm.sweep.progress import Display
 from lm.sweep.spec import SweepSpec
 from lm.sweep.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler

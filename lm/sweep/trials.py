@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 import optuna
 from optuna.trial import TrialState
 
-from lm.cell import Cell, check
+from lm.cell import Cell, check, with_seed
 from lm.config import InputError, canonical, override
 from lm.execution.source import Planned, Source
 from lm.record import Ending
 from lm.results import Store
-from lm.sweep.plan import with_seed
 from lm.sweep.spec import SweepSpec
 from lm.sweep.study import CELLS, REASON, left_running, spent
 
