@@ -23,10 +23,11 @@ import yaml
 from rich.console import Console
 
 from lm.cli import main
-from lm.config import Tree
-from lm.damage import sealed
+from lm.config.tree import Tree
 from lm.report.write import write_report
-from lm.results import FORMAT, Record, Store, curve, to_json, write_atomic
+from lm.store.damage import sealed
+from lm.store.files import curve, to_json, write_atomic
+from lm.store.store import FORMAT, Record, Store
 
 ARMS, SEEDS, RECORDS = 300, 30, 1000
 SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from lm.formats import MANIFEST, RECORD, nothing_recorded
-from lm.results import Store, to_json, write_atomic
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import MANIFEST, RECORD, nothing_recorded
+from lm.store.store import Store
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 

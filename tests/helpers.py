@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from lm.components import build, choices, resolve, slots
-from lm.config import Tree, override
+from lm.config.choices import choices, slots
+from lm.config.components import build, resolve
+from lm.config.tree import Tree, override
 from lm.model.transformer import Decoder, initialized
 
 VOCABULARY, CONTEXT = 11, 12

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from lm import locks
-from lm.formats import RECORD
-from lm.results import Store
+from lm.store import locks
+from lm.store.formats import RECORD
+from lm.store.store import Store
 
 STEPS = 20
 

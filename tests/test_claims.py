@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm.analysis import Results, load, value
-from lm.answers import Answer, answer, corrected, decide
-from lm.claims import KINDS, UNKNOWN, Claim, measured, read_claim
-from lm.config import InputError
+from lm.analysis.answers import Answer, answer, corrected, decide
+from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim
+from lm.analysis.results import Results, load, value
+from lm.config.tree import InputError
 from lm.report.claims import answers, markdown_claims, row, tally
-from lm.statistics import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
+from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm import health
-from lm.analysis import compare, load
-from lm.answers import answer
-from lm.claims import Claim
-from lm.health import faults, last_tenth, unhealthy
+from lm.analysis import health
+from lm.analysis.answers import answer
+from lm.analysis.claims import Claim
+from lm.analysis.compare import compare
+from lm.analysis.health import faults, last_tenth, unhealthy
+from lm.analysis.results import load
 from lm.report.tables import summary
 
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

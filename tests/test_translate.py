@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lm.cli import main
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data.aligned import read_lines
-from lm.translate import bleu, translate
+from lm.runs.translate import bleu, translate
 
 ROOT = Path(__file__).resolve().parents[1]
 STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}

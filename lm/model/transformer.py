@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from lm.domain import require_share
+from lm.config.domain import require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.aligned import LocalPairs
 from lm.data.batch import Batch

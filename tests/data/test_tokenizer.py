@@ -11,8 +11,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Trained
 
-from lm.components import choices
-from lm.config import InputError
+from lm.config.choices import choices
+from lm.config.tree import InputError
 from lm.data.tokenizer import (
     BPE,
     CONTINUED,

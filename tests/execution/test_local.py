@@ -12,13 +12,13 @@ import pytest
 import stand_in
 from stand_in import STEPS, StandIn
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.execution import local, vigil
 from lm.execution.carry_out import train_cells
 from lm.execution.local import SERVERS, Job, Local
 from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
-from lm.results import Store
+from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("light")]
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16

@@ -9,10 +9,10 @@ from helpers import decoder
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from lm.components import build, resolve
-from lm.config import load_yaml
+from lm.config.components import build, resolve
+from lm.config.tree import load_yaml
 from lm.metrics.gradients import Groups, gradient_norm, largest_gradient, parameter_kinds, parameters_by_part
-from lm.run import Run
+from lm.training.run import Run
 
 MATRICES = {
     "query": "attention.query",
