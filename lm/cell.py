@@ -16,7 +16,7 @@ from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.fingerprint import code_of
 from lm.model.count import flops_per_token
-from lm.model.transformer import Model
+from lm.model.transformer import Model, initialized
 from lm.plain import shown
 from lm.recorder import Recorder
 from lm.rehearsal import tried
@@ -26,6 +26,19 @@ MOST_PARAMETERS = 10**12
 
 TEXT = frozenset(("corpus", "tokenizer", "split"))
 """Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a cell describes, built, with its text at hand."""
+
+    run: Run
+    data: Data
+    facts: Facts
+
+    def model(self) -> Model:
+        """The model as the cell's seed initialises it."""
+        return initialized(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,19 @@ class Cell:
     config: Tree
     facts: Facts
     id: str
+
+    def open(self) -> Opened:
+        """Builds what the cell describes."""
+        return opened(build(self.config, Run), self.facts)
+
+
+def opened(run: Run, facts: Facts) -> Opened:
+    """A run with its data, whose text is prepared already."""
+    with blame("data"):
+        data = run.data(run.seed)
+    data.facts = facts
+    data.setup("fit")
+    return Opened(run, data, facts)
 
 
 IDENTITY = 1
@@ -98,10 +124,7 @@ def check(tree: Tree) -> Cell:
     config = resolve(tree, Run)
     run: Run = build(config, Run)
     facts = _facts(canonical(config["data"]), config["seed"], run)
-    with blame("data"):
-        data = run.data(config["seed"])
-    data.facts = facts
-    data.setup("fit")
+    data = opened(run, facts).data
     world = _check_execution(run, data, config["trainer"])
     if world > 1 and not config["trainer"]["sync_batchnorm"]:
         _check_apart(run, facts, data.context, world)
@@ -227,11 +250,9 @@ def _model_sizes(config: Tree, facts: Facts, run: Run, data: Data) -> tuple[int,
 
 def sizes(cell: Cell) -> Sizes:
     """Counts a cell without memory for its model."""
-    run: Run = build(cell.config, Run)
-    data = run.data(run.seed)
-    data.facts = cell.facts
-    data.setup("fit")
-    parameters, flops = _model_sizes(cell.config, cell.facts, run, data)
+    found = cell.open()
+    data = found.data
+    parameters, flops = _model_sizes(cell.config, cell.facts, found.run, data)
     accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
     return Sizes(parameters, flops, tokens)

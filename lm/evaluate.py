@@ -19,6 +19,7 @@ from lm.config import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data, tensor
 from lm.data.text import TextData
+from lm.finished import weights
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
 from lm.record import Outcome, Record
@@ -57,11 +58,9 @@ class Trained:
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data, lambda *_: None, 0.0))
         self.device = device_of(self.trainer)
         with blame(str(checkpoint)):
-            state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
             self.model = run.model(cell.facts.vocabulary, own.context)
             convert(self.trainer, self.model)
-            weights = {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
-            self.model.load_state_dict(weights)
+            self.model.load_state_dict(weights(checkpoint))
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
 from lm.execution.source import Planned
+from lm.finished import FinishedRun
 from lm.formats import nothing_recorded
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
@@ -412,7 +413,7 @@ def test_the_text_is_prepared_again_where_the_cache_was_emptied(
 ) -> None:
     cell, folder = finished_run(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
-    again = cell_of(folder, record_in(folder))
+    again = cell_of(FinishedRun.at(folder))
     assert again.facts.folder.startswith(str(tmp_path / "elsewhere"))
     assert again.facts.identity() == cell.facts.identity()
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))

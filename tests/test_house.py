@@ -48,6 +48,7 @@ ORDER = (
     "rehearsal",
     "run",
     "cell",
+    "finished",
     "evaluate",
     "trainer",
     "count",

@@ -8,13 +8,10 @@ import numpy as np
 import torch
 
 from lm.cell import Cell, sizes
-from lm.components import build
 from lm.execution.source import Planned
 from lm.formats import SECONDS
-from lm.model.transformer import initialized
 from lm.optim import tables
 from lm.results import Store, read_json, to_json, write_atomic
-from lm.run import Run
 from lm.sweep.plan import Plan
 
 SECONDS_TO_MEASURE = 2.0
@@ -43,11 +40,8 @@ def measured_seconds(cell: Cell, threads: int) -> float:
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
     torch.set_num_threads(threads)
-    run: Run = build(cell.config, Run)
-    data = run.data(run.seed)
-    data.facts = cell.facts
-    data.setup("fit")
-    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
+    built = cell.open()
+    run, data, model = built.run, built.data, built.model()
     settings = cell.config["trainer"]
     optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"], tables(model))
     training = settings["max_steps"] * settings["accumulate_grad_batches"]

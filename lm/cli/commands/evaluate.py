@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"--tokens: expected {least} or more, the longest of --lengths, found {options.tokens}")
     from rich.console import Console
 
-    from lm.generate import find
+    from lm.finished import find
     from lm.remeasure import Request, remeasure
     from lm.report.run import show_evaluations
 

@@ -20,7 +20,7 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.generate import find
+    from lm.finished import find
     from lm.translate import translate
 
     folder = find(options.cell, options.out)
