@@ -11,7 +11,6 @@ from rich.console import Console
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from lm.analysis import audit as module
 from lm.analysis.audit import (
     NOISES,
     Finding,
@@ -25,6 +24,7 @@ from lm.analysis.audit import (
     differences,
     sign_flip_ps,
 )
+from lm.analysis.results import audit as module
 from lm.analysis.results import load
 from lm.report.audit import all_right, expected, show_audit, to_json
 from lm.stats.tests import attainable, sign_flip_p, t_interval

@@ -8,10 +8,9 @@ from typing import Any
 import pin
 import pytest
 
-from lm.config import behaviour
 from lm.config.behaviour import EVERY, VERSIONS, behaviour_of
 from lm.config.choices import choices
-from lm.config.tree import override
+from lm.config.tree import behaviour, override
 from lm.data.batch import Data
 from lm.model.transformer import Model
 from lm.training.cell import check

@@ -14,9 +14,9 @@ import yaml
 from conftest import ROOT
 from helpers import RUN
 
-from lm.config import fingerprint as fingerprints
 from lm.config.fingerprint import code_of, fingerprint, project, sources
 from lm.config.tree import InputError, override
+from lm.config.tree import fingerprint as fingerprints
 from lm.store.store import Store
 from lm.training.cell import check, seeded
 from lm.training.train import Execution, train

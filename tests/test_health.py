@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm.analysis import health
 from lm.analysis.answers import answer
 from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.health import faults, last_tenth, unhealthy
-from lm.analysis.results import load
+from lm.analysis.results import health, load
 from lm.report.tables import summary
 
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

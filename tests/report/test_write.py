@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from lm.analysis import curve
 from lm.analysis.curve import curve_table
 from lm.analysis.pace import pace
+from lm.analysis.results import curve
 from lm.report import write
 from lm.report.write import write_report
 
