@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from helpers import RUN, noisy
+from helpers import RUN, known, noisy
 
 from lm.behaviour import EVERY, VERSIONS
 from lm.cell import Run, check
 from lm.components import build, choices, slots
 from lm.config import Tree, override
-from lm.data.source import Corpus
+from lm.data.corpus import Corpus
 from lm.model.transformer import Decoder, initialized
 from lm.objective import Objective
 from lm.optim import Optim, tables
@@ -123,7 +123,7 @@ def whole_run(folder: Path) -> dict[str, float]:
     record = store.record(cell.id)
     assert record["status"] == "ok", record["error"]
     names = ("nll", "accuracy", "ece", "brier", "test_nll", "train_loss", "gradient_norm", "clipped_share")
-    return {name: record["metrics"][name] for name in names}
+    return {name: known(record["metrics"][name]) for name in names}
 
 
 def measures(folder: Path) -> dict[str, Callable[[], dict[str, float]]]:

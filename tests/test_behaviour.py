@@ -1,7 +1,6 @@
 """What parts of the package compute does not move without a version that says so."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ PINNED: dict[str, Any] = json.loads(pin.PINNED.read_text())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pinned")
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import blank, inside
 from scipy import stats
 
 from lm.analysis import Results, load, value
 from lm.answers import Answer, answer, corrected, decide
 from lm.claims import KINDS, UNKNOWN, Claim, measured, read_claim
 from lm.config import InputError
+from lm.record import Record
 from lm.report.claims import answers, markdown_claims, row, tally
 from lm.statistics import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
 
@@ -206,11 +208,11 @@ def test_a_manifest_from_before_the_kinds_is_of_none(experiment: MakeExperiment)
     assert "unknown kind: 1 claim: 1 reproduced" in "\n".join(markdown_claims([("demo", one) for one in found]))
 
 
-RECORD: dict[str, Any] = {
-    "status": "ok",
+RECORD: Record = {
+    **blank(),
     "metrics": {"nll": 2.0, "nll@512": 3.0},
     "cost": {"parameters": 100},
-    "initial": {"gradient_norm": {"mlp_out": [4.0, 2.0]}, "entropy": [[0.5, 0.7], [0.9, 0.9]]},
+    "initial": inside({"mlp_out": [4.0, 2.0]}, entropy=[[0.5, 0.7], [0.9, 0.9]]),
 }
 
 

@@ -13,13 +13,12 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from scipy import stats
 
-from lm.analysis import compare, load
+from lm.analysis import HEADLINE, compare, load
 from lm.pace import Pace
 from lm.report.notes import axes, notes
 from lm.report.page import markdown, terminal
 from lm.report.tables import (
     DETAILS,
-    HEADLINE,
     SHOWN,
     as_csv,
     difference,

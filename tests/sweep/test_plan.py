@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import RUN
+from records import blank, text
 
 from lm import cell as cells
 from lm.cell import Cell, Run, identity, seeded
@@ -16,13 +17,13 @@ from lm.cli import main
 from lm.components import resolve
 from lm.config import InputError, override, parse_value
 from lm.data.tokens import Facts
-from lm.formats import RECORD
+from lm.record import Record, Status
 from lm.results import Store
 from lm.sweep import estimate
 from lm.sweep.ablate import _missing, _statuses
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
 from lm.sweep.experiment import load_experiment
-from lm.sweep.plan import make_plan, with_seed, write_manifest
+from lm.sweep.plan import Planned, make_plan, with_seed, write_manifest
 from lm.sweep.reading import read_seeds
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
@@ -108,7 +109,7 @@ SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
 def bare(tree: Any) -> Cell:
     """A cell that was neither checked nor given its text."""
     config = resolve(tree, Run)
-    facts = Facts(**dict.fromkeys(Facts.__dataclass_fields__, 0))
+    facts = Facts(folder="", **text())
     return Cell(config, facts, identity(config, facts))
 
 
@@ -182,9 +183,10 @@ def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
 
 def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(tmp_path: Path) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
-    for planned, status in zip(plan.cells, ("ok", "failed", "diverged"), strict=False):
+    endings: tuple[Status, ...] = ("ok", "failed", "diverged")
+    for planned, status in zip(plan.cells, endings, strict=False):
         store.work(planned.cell.id).mkdir(parents=True)
-        store.finish(planned.cell.id, {"format": RECORD.version, "status": status})
+        store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
     statuses = _statuses(plan, store)
     assert [(p.arm, p.seed) for p in _missing(plan, statuses, again=False)] == missing
@@ -200,12 +202,21 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     plan, store = make_plan(load_experiment(path, {})), Store(tmp_path / "out")
     for planned in plan.cells[:3]:  # the first seed
         store.work(planned.cell.id).mkdir(parents=True)
-        store.finish(planned.cell.id, {"format": RECORD.version, "status": "failed"})
+        store.finish(planned.cell.id, blank(planned.cell.id, "failed"))
     reads: Counter[str] = Counter()
     queued: list[str] = []
     read = Store.record
-    monkeypatch.setattr(Store, "record", lambda self, cell, *more: reads.update([cell]) or read(self, cell, *more))
-    monkeypatch.setattr("lm.sweep.ablate.train_cells", lambda cells, *_: queued.extend(p.cell.id for p in cells) or 0)
+
+    def counted(store: Store, cell: str, *more: Any) -> Record:
+        reads.update([cell])
+        return read(store, cell, *more)
+
+    def queue(cells: list[Planned], *_: Any) -> int:
+        queued.extend(planned.cell.id for planned in cells)
+        return 0
+
+    monkeypatch.setattr(Store, "record", counted)
+    monkeypatch.setattr("lm.sweep.ablate.train_cells", queue)
     monkeypatch.setattr("lm.sweep.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
     monkeypatch.setattr("lm.sweep.ablate.seconds_per_cell", lambda plan, *_: dict.fromkeys(plan.by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
@@ -260,8 +271,13 @@ def test_seeds_mean_the_same_in_a_file_and_on_the_command_line(
     path = write(tmp_path)
     path.write_text(path.read_text() + f"tiers:\n  G:\n    seeds: {given}\n")
     assert load_experiment(path, {}, tier="G").seeds == seeds
-    asked = []
-    monkeypatch.setattr("lm.sweep.ablate.ablate", lambda experiment, *_: asked.append(experiment.seeds) or 0)
+    asked: list[Any] = []
+
+    def keep(experiment: Any, *_: Any) -> int:
+        asked.append(experiment.seeds)
+        return 0
+
+    monkeypatch.setattr("lm.sweep.ablate.ablate", keep)
     assert main(["ablate", str(path), "--seeds", given]) == 0
     assert asked == [seeds]
 
