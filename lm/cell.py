@@ -1,18 +1,14 @@
 """One cell: a configuration, checked and identified."""
 
-import contextlib
+import copy
 import functools
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import lightning.pytorch
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from lm.adapter import looks_across_rows, quiet
 from lm.behaviour import behaviour_of
 from lm.components import blame, build, plain_options, resolve
 from lm.config import InputError, Tree, canonical, run_id, text_id
@@ -21,160 +17,32 @@ from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.fingerprint import code_of
 from lm.model.count import flops_per_token
-from lm.model.transformer import Model
-from lm.optim import Optim
+from lm.model.transformer import Model, initialized
 from lm.plain import shown
 from lm.recorder import Recorder
 from lm.rehearsal import tried
+from lm.run import EXECUTION, SETTINGS, UNSOUND, Run, Trainer
 
-
-class Trainer(lightning.pytorch.Trainer):
-    """Lightning's Trainer. Every setting not fixed here passes through.
-
-    Training is one pass over `max_steps` batches, so epochs mean nothing; `val_check_interval` counts batches.
-
-    Args:
-        recorder: supplied by the run.
-        max_steps: optimiser steps.
-        devices: devices of one cell.
-        log_every_n_steps: optimiser steps between rows of the learning curve.
-
-    Raises:
-        ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        max_steps: int,
-        devices: list[int] | str | int = 1,
-        log_every_n_steps: int = 50,
-        **settings: Any,
-    ) -> None:
-        for name, reason in UNSOUND.items():
-            if settings.get(name) not in (None, False):
-                raise ValueError(f"{name}={settings[name]} {reason}")
-        super().__init__(
-            callbacks=[recorder],
-            max_steps=max_steps,
-            devices=devices,
-            log_every_n_steps=log_every_n_steps,
-            max_epochs=1,
-            min_epochs=None,
-            min_steps=None,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=0,
-            limit_train_batches=None,
-            overfit_batches=0.0,
-            fast_dev_run=False,
-            barebones=False,
-            logger=False,
-            plugins=None,
-            profiler=None,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_autolog_hparams=False,
-            use_distributed_sampler=False,
-            reload_dataloaders_every_n_epochs=0,
-            default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
-            model_registry=None,
-            **settings,
-        )
-        callbacks: list[Any] = self.callbacks  # type: ignore[attr-defined]
-        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in callbacks if one is not recorder]
-        if foreign:
-            raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
-
-
-UNSOUND = {
-    "max_time": "would end a cell by the speed of the machine; give max_steps",
-    "limit_test_batches": "has no effect: the test split is evaluated whole",
-    "limit_predict_batches": "has no effect: nothing is predicted",
-    "benchmark": "would choose kernels by how fast this machine is at the moment",
-}
-"""Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
-
-COMPUTED = frozenset(
-    (
-        "max_steps",
-        "precision",
-        "limit_val_batches",
-        "val_check_interval",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "gradient_clip_algorithm",
-        "deterministic",
-        "sync_batchnorm",
-    )
-)
-"""Settings of the trainer that say what a cell computes."""
-
-
-class Evaluation:
-    """What is measured of a finished model besides its splits; no part of what a cell computes.
-
-    Args:
-        lengths: contexts, in tokens, at which the validation split is evaluated too.
-        tokens: of that split, at most.
-    """
-
-    def __init__(self, lengths: list[int] | None = None, tokens: int = 65_536) -> None:
-        for length in lengths or []:
-            if length < 1:
-                raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
-        if lengths and tokens < max(lengths):
-            raise ValueError(f"tokens={tokens} must be at least the longest of lengths={lengths}")
-        self.lengths = lengths or []
-        self.tokens = tokens
-
-
-@dataclass(frozen=True)
-class Run:
-    """The root of a configuration."""
-
-    data: Callable[[int], Data]
-    model: Callable[[int, int], Model]
-    optim: Optim
-    trainer: Callable[[Recorder], Trainer]
-    seed: int
-    evaluate: Evaluation | None = None
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must be 0 or more")
-        if self.seed >= 2**64:
-            raise ValueError(f"seed={self.seed} must be below 2**64")
-
-
-EXECUTION = frozenset(
-    (
-        "accelerator",
-        "devices",
-        "num_nodes",
-        "strategy",
-        "log_every_n_steps",
-        "detect_anomaly",
-        "inference_mode",
-    )
-)
-"""Trainer settings that say how a cell is run, not what it computes."""
-
-SETTINGS = {
-    "max_steps": (1, 10**12),
-    "accumulate_grad_batches": (1, 10_000),
-    "gradient_clip_val": (0, 10**12),
-    "log_every_n_steps": (1, 10**12),
-    "devices": (-1, 1024),
-    "num_nodes": (1, 1024),
-    "limit_val_batches": (0, 10**12),
-}
-"""Numbers that settings of the trainer may be."""
+FORKING = ("fork", "spawn", "notebook")
+"""In the names of strategies that start their processes as copies of one that runs already."""
 
 MOST_PARAMETERS = 10**12
 
 TEXT = frozenset(("corpus", "tokenizer", "split"))
 """Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a cell describes, built, with its text at hand."""
+
+    run: Run
+    data: Data
+    facts: Facts
+
+    def model(self) -> Model:
+        """The model as the cell's seed initialises it."""
+        return initialized(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
 
 
 @dataclass(frozen=True)
@@ -190,6 +58,19 @@ class Cell:
     config: Tree
     facts: Facts
     id: str
+
+    def open(self) -> Opened:
+        """Builds what the cell describes."""
+        return opened(build(self.config, Run), self.facts)
+
+
+def opened(run: Run, facts: Facts) -> Opened:
+    """A run with its data, whose text is prepared already."""
+    with blame("data"):
+        data = run.data(run.seed)
+    data.facts = facts
+    data.setup("fit")
+    return Opened(run, data, facts)
 
 
 IDENTITY = 1
@@ -238,6 +119,12 @@ def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
     return [Cell(config, cell.facts, text_id(one)) for config, one in zip(configs, written, strict=True)]
 
 
+def with_seed(cell: Cell, seed: int) -> Cell:
+    """The same cell with another seed."""
+    config = {**copy.deepcopy(cell.config), "seed": seed}
+    return replace(cell, config=config, id=identity(config, cell.facts))
+
+
 def check(tree: Tree) -> Cell:
     """Resolves a configuration, prepares its text and tries its model on one row: a cell that can be trained.
 
@@ -247,10 +134,7 @@ def check(tree: Tree) -> Cell:
     config = resolve(tree, Run)
     run: Run = build(config, Run)
     facts = _facts(canonical(config["data"]), config["seed"], run)
-    with blame("data"):
-        data = run.data(config["seed"])
-    data.facts = facts
-    data.setup("fit")
+    data = opened(run, facts).data
     world = _check_execution(run, data, config["trainer"])
     if world > 1 and not config["trainer"]["sync_batchnorm"]:
         _check_apart(run, facts, data.context, world)
@@ -316,10 +200,19 @@ def _check_apart(run: Run, facts: Facts, context: int, world: int) -> None:
     """Refuses parts that compute something else in several processes than in one. Raises InputError."""
     with blame("model"), torch.device("meta"):
         model = run.model(facts.vocabulary, context)
-    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+    if any(map(looks_across_rows, model.modules())):
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
             "else than in one; expected one device, or sync_batchnorm"
+        )
+
+
+def check_strategy(settings: Tree) -> None:
+    """Refuses strategies that fork: a cell has a process of its own with threads, and its forks would hang."""
+    strategy = str(settings["strategy"])
+    if any(word in strategy for word in FORKING):
+        raise InputError(
+            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
         )
 
 
@@ -376,28 +269,9 @@ def _model_sizes(config: Tree, facts: Facts, run: Run, data: Data) -> tuple[int,
 
 def sizes(cell: Cell) -> Sizes:
     """Counts a cell without memory for its model."""
-    run: Run = build(cell.config, Run)
-    data = run.data(run.seed)
-    data.facts = cell.facts
-    data.setup("fit")
-    parameters, flops = _model_sizes(cell.config, cell.facts, run, data)
+    found = cell.open()
+    data = found.data
+    parameters, flops = _model_sizes(cell.config, cell.facts, found.run, data)
     accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
     return Sizes(parameters, flops, tokens)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps Lightning from telling what the record already says."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)

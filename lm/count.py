@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from lm.cell import Run, check
-from lm.components import blame, build
+from lm.cell import check
+from lm.components import blame
 from lm.config import Tree
 from lm.model.count import activation_bytes, cache_bytes, flops_per_token, parameters, shape_of
 from lm.model.position import Position
@@ -15,14 +15,12 @@ from lm.model.transformer import Model
 def count(tree: Tree, context: int | None, batch: int | None) -> dict[str, Any]:
     """All counts of a configuration, at the data's context and batch unless others are given."""
     cell = check(tree)
-    run: Run = build(cell.config, Run)
-    data = run.data(run.seed)
-    data.facts = cell.facts
-    data.setup("fit")
+    built = cell.open()
+    data = built.data
     rows = len(next(iter(data.training_batches(0, 1))).rows_b) if batch is None else batch
     time = data.context if context is None else context
     with torch.device("meta"):
-        model = run.model(cell.facts.vocabulary, data.context)
+        model = built.run.model(cell.facts.vocabulary, data.context)
         with blame("--context"):  # an encoding that cannot go on as far says so
             for position in (module for module in model.modules() if isinstance(module, Position)):
                 position.embed(torch.empty(1, time, shape_of(model).width))

@@ -12,16 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.cell import Cell, Run, quiet
+from lm.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
+from lm.cell import Cell
 from lm.components import blame, build
 from lm.config import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data, tensor
 from lm.data.text import TextData
+from lm.finished import weights
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
 from lm.record import Outcome, Record
 from lm.recorder import Recorder
+from lm.run import Run
 
 FREQUENT = 10
 """Tokens, the most frequent, whose class-wise calibration is measured."""
@@ -53,20 +56,18 @@ class Trained:
         self.data.setup("fit")
         with quiet():
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data, lambda *_: None, 0.0))
-        self.device = self.trainer.strategy.root_device
+        self.device = device_of(self.trainer)
         with blame(str(checkpoint)):
-            state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
             self.model = run.model(cell.facts.vocabulary, own.context)
-            self.trainer.precision_plugin.convert_module(self.model)
-            weights = {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
-            self.model.load_state_dict(weights)
+            convert(self.trainer, self.model)
+            self.model.load_state_dict(weights(checkpoint))
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (n, v) and targets (n,) of a batch."""
-        placed: Any = self.trainer.strategy.batch_to_device(self.trainer.precision_plugin.convert_input(batch))
-        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
-            return self.model(*placed.inputs).flatten(0, 1), placed.targets_bt.flatten()
+        there = placed(self.trainer, batch)
+        with torch.inference_mode(), evaluating(self.trainer):
+            return self.model(*there.inputs).flatten(0, 1), there.targets_bt.flatten()
 
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
         """Goes over a split again and again; logits are kept where they are small enough."""
@@ -81,7 +82,7 @@ class Trained:
         """The metrics over logits and targets, the logits divided by a temperature."""
         measured = TokenStatistics(self.data.bytes_per_token(), classes=self.data.frequent(split, FREQUENT))
         measured.to(self.device)
-        measured._to_sync = False  # of the processes that trained only the first is here
+        keep_to_itself(measured)  # of the processes that trained only the first is here
         for logits_nv, targets_n in pairs:
             measured.update(scaled(logits_nv, temperature), targets_n)
         return measured.compute()

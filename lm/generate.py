@@ -2,133 +2,47 @@
 
 import codecs
 import contextlib
-import functools
-import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tokenizers
 import torch
 from tokenizers import decoders, pre_tokenizers
 
-from lm.components import blame, build, resolve
-from lm.config import InputError, Tree, load_yaml, path_name
+from lm.components import blame
+from lm.config import InputError
 from lm.data.cache import DamageError, stored_tokenizer, usable
 from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
 from lm.data.tokens import tokens_folder
+from lm.finished import FinishedRun
 from lm.model.cache import Cache, Int8Cache
 from lm.model.generate import Choose, Sample, caches_for, generate, greedy
-from lm.model.transformer import Decoder, Model
+from lm.model.transformer import Decoder
 from lm.plain import shown
-from lm.record import Record
-from lm.results import Store
 
 TOKENS = 200
 """How many tokens are made where nothing is said."""
 
 CACHES: dict[str, type[Cache] | None] = {"full": Cache, "int8": Int8Cache, "none": None}
 
-# a finished run ------------------------------------------------------------------------------------------------------
 
-
-def find(run: str, out: Path) -> Path:
-    """The folder of a finished cell, given as such or as the beginning of its id under `out`.
-
-    Raises:
-        InputError: where there is none, or more than one.
-    """
-    if os.path.isfile(Path(run) / "record.json"):
-        return Path(run)
-    run = path_name(run.rstrip("/"), "RUN: no such folder, and as the beginning of an id")
-    cells = Store(out).cells
-    ids = sorted(path.name for path in cells.iterdir() if path.name[0] != ".") if os.path.isdir(cells) else []
-    found = [name for name in ids if name.startswith(run)]
-    if len(found) == 1:
-        return cells / found[0]
-    if found:
-        listed = ", ".join(name[:12] for name in found[:5])
-        raise InputError(f"{run}: {len(found)} runs under {cells} begin like this: {listed}; give more of the id")
-    raise InputError(
-        f"{run}: no finished run; expected the folder of one, such as {cells}/ID, or the beginning of an ID there"
-    )
-
-
-def finished(folder: Path) -> Record:
-    """The record of the cell in `folder`. Raises InputError unless it trained to its end."""
-    place = folder.resolve()
-    if place.parent.name != "cells":
-        raise InputError(f"{folder}: expected the folder of a finished run, OUT/cells/ID")
-    record = Store(place.parent.parent).record(place.name)
-    if record.get("status") != "ok":
-        raise InputError(f"{folder}: this run {record.get('status')}, {record.get('error')}; it has no model to use")
-    return record
-
-
-@dataclass
-class _ModelOnly:
-    """The part of a configuration that is needed to use what was trained."""
-
-    model: Callable[[int, int], Model]
-
-
-def load_model(folder: Path, config: Tree, record: Record) -> Decoder:
-    """The trained decoder of a finished cell, in its checkpoint's precision, on the CPU.
-
-    Raises:
-        InputError: where it is no decoder, or the checkpoint cannot be used.
-    """
-    make: Any = build(resolve({"model": config.get("model")}, _ModelOnly), _ModelOnly).model
-    kind = make.func if isinstance(make, functools.partial) else make
-    if not (isinstance(kind, type) and issubclass(kind, Decoder)):
-        raise InputError(f"{folder}: a {kind.__name__} turns one text into another; use lm translate")
-    path = folder / "last.ckpt"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; this run's model was not kept")
-    with blame(str(path)):
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        state = {
-            name.removeprefix("model."): value
-            for name, value in checkpoint["state_dict"].items()
-            if name.startswith("model.")
-        }
-        model: Decoder = make(record["data"]["vocabulary"], _context(config))
-        model.to(next(value.dtype for value in state.values() if value.is_floating_point()))
-        model.load_state_dict(state)
-    return model.eval()
-
-
-def _context(config: Tree) -> int:
-    given = config["data"]["init_args"].get("context")
-    return given if isinstance(given, int) else _data(config).context
-
-
-def _data(config: Tree) -> Any:
-    """The run's data, not prepared."""
-    from lm.cell import Run  # with Lightning, which takes seconds and is rarely needed here
-
-    with blame("data"):
-        return build(resolve(config, Run), Run).data(config["seed"])
-
-
-def load_tokenizer(folder: Path, config: Tree, record: Record) -> tokenizers.Tokenizer:
+def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
     """The run's tokenizer from the cache, which is filled again from the run's text where it was emptied.
 
     Raises:
         InputError: where the text is no longer what the run was trained on.
     """
-    text = record["data"]
+    text = run.record["data"]
     path = tokens_folder(text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
     with usable(), contextlib.suppress(DamageError):
         return stored_tokenizer(path, text["tokenizer"])
-    data = _data(config)
+    data = run.data()
     data.prepare_data()
     if data.facts.identity() != {"fingerprint": text["fingerprint"], "tokenizer": text["tokenizer"]}:
         raise InputError(
-            f"{folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
+            f"{run.folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
             "what training a tokenizer on it gives is another now"
         )
     return stored_tokenizer(path, text["tokenizer"])
@@ -254,9 +168,9 @@ def write_text(
     It ends after so many tokens, or at the end of a text where the tokenizer has a token for that. Attention that
     keeps no cache goes without.
     """
-    record, config = finished(folder), load_yaml(folder / "config.yaml")
-    model = load_model(folder, config, record)
-    tokenizer = load_tokenizer(folder, config, record)
+    run = FinishedRun.at(folder)
+    model = run.model(Decoder, "a {} turns one text into another; use lm translate")
+    tokenizer = load_tokenizer(run)
     ids = prompt_ids(tokenizer, prompt)
     steps = steps_for(model, len(ids), tokens)
     model.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
 
+from lm.adapter import clips_by_value, over_processes
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.order import seed_of
@@ -75,7 +75,7 @@ class LanguageModel(LightningModule):
         if self.trainer.world_size == 1:
             return 1.0
         mine: Any = (batch.targets_bt != IGNORED).sum().double()
-        return mine / self.trainer.strategy.reduce(mine.clone(), reduce_op="mean")
+        return mine / over_processes(self.trainer, mine.clone(), "mean")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
@@ -98,7 +98,7 @@ class LanguageModel(LightningModule):
             self.groups = self.groups or Groups(self.model)
             self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
             self.weights_before = self.groups.copied()
-        if gradient_clip_val and gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
+        if gradient_clip_val and clips_by_value(gradient_clip_algorithm):
             self.largest.append(largest_gradient(parameters))
             clip_grad_value_(parameters, gradient_clip_val)
         elif gradient_clip_val:
@@ -124,7 +124,7 @@ def numbers(scalars: list[Tensor]) -> list[float]:
 def gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
     """Row numbers of each batch over all processes, in their global order; batches may differ in size."""
     most = torch.tensor(max(map(len, rows)), device=rows[0].device)
-    size = int(module.trainer.strategy.reduce(most, reduce_op="max"))
+    size = int(over_processes(module.trainer, most, "max"))
     padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
     everywhere: Any = module.all_gather(padded)  # (batches, b), or (world, batches, b)
     if everywhere.ndim == 3:

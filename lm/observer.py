@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
+from lm.adapter import device_of, evaluating, placed, stepping
 from lm.config import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data
@@ -38,8 +39,8 @@ class Observer:
 
     def look(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """Looks now; returns a number for each of what there was to see, for the learning curve."""
-        batch = _placed(trainer, next(iter(self.data.evaluation_batches("validation"))))
-        with trainer.precision_plugin.val_step_context():
+        batch = placed(trainer, next(iter(self.data.evaluation_batches("validation"))))
+        with evaluating(trainer):
             inside = inspect(module.model, first_rows(batch))
         self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
         if trainer.global_step == 0:
@@ -49,7 +50,7 @@ class Observer:
 
     def look_at_noise(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """The gradient noise scale in tokens, from pieces of a training batch; nothing where it cannot be had."""
-        batch = _placed(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
+        batch = placed(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
         rows = len(batch.rows_b) // NOISE_PIECES
         # Sharded parameters cannot be differentiated apart from their strategy.
         if rows < 1 or not isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)):
@@ -64,7 +65,7 @@ class Observer:
         parameters = [p for p in module.model.parameters() if p.requires_grad]
 
         def loss(piece: Batch) -> torch.Tensor:
-            with trainer.precision_plugin.train_step_context():
+            with stepping(trainer):
                 return module.loss(piece)
 
         training = module.model.training
@@ -101,10 +102,6 @@ class Observer:
         return self.trace / self.signal if self.signal > 0 and self.trace > 0 else None
 
 
-def _placed(trainer: Any, batch: Batch) -> Any:
-    return trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
-
-
 class Meter:
     """What training costs; evaluation and checkpoints are left out of it.
 
@@ -125,7 +122,7 @@ class Meter:
     def start(self, trainer: Any, module: LanguageModel) -> None:
         """Measures the machine, before the first step."""
         self.durations.counts = self.counts  # of the checkpoint, if there is one
-        device = trainer.strategy.root_device
+        device = device_of(trainer)
         bfloat = str(trainer.precision).startswith("bf16")
         self.peak = matmul_peak(device, torch.bfloat16 if bfloat else next(module.parameters()).dtype)
         self.energy = Energy(device)

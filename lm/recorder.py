@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
+from lm.adapter import as_the_first_says, evaluating, over_processes, placed
 from lm.damage import sealed
 from lm.data.batch import Data
 from lm.data.order import chain
@@ -107,7 +108,7 @@ class Recorder(Callback):
             self.drain(trainer, pl_module)
             self.write_row(trainer, pl_module)
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
-            self.checkpoint_due = trainer.strategy.broadcast(overdue)
+            self.checkpoint_due = as_the_first_says(trainer, overdue)
         # Not where validation follows: Lightning would not run it again after a resume.
         validates = trainer.val_check_batch and done % trainer.val_check_batch == 0
         if (
@@ -131,12 +132,12 @@ class Recorder(Callback):
         """
         if not module.losses:
             return
-        losses = trainer.strategy.reduce(torch.stack(module.losses), reduce_op="mean").double().tolist()
+        losses = over_processes(trainer, torch.stack(module.losses), "mean").double().tolist()
         norms = numbers(module.norms)
         self._count_clipped(norms, numbers(module.largest) or norms, trainer.gradient_clip_val or math.inf)
         for rows_b in gathered(module, module.rows):
             self.order = chain(self.order, rows_b)
-        self.tokens += int(trainer.strategy.reduce(torch.stack(module.tokens), reduce_op="sum").sum())
+        self.tokens += int(over_processes(trainer, torch.stack(module.tokens), "sum").sum())
         for buffer in (module.losses, module.norms, module.largest, module.rows, module.tokens):
             buffer.clear()
         if self.diverged is None and not all(map(math.isfinite, losses)):
@@ -217,7 +218,7 @@ class Recorder(Callback):
     def _ask(self, trainer: Any, measured: dict[str, float]) -> None:
         """The first process asks whether to go on; all obey."""
         goes_on = self.judge(trainer.global_step, measured) if trainer.is_global_zero else True
-        if not trainer.strategy.broadcast(goes_on):
+        if not as_the_first_says(trainer, goes_on):
             self.pruned = trainer.should_stop = True
             if trainer.is_global_zero:  # told by a file, as this may be a process forked for the training
                 write_atomic(self.work / "pruned", "")
@@ -247,9 +248,9 @@ class Recorder(Callback):
         statistics.reset()
         module.eval()
         for batch in self.data.evaluation_batches("validation", trainer.global_rank, trainer.world_size):
-            placed = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
-            with trainer.precision_plugin.val_step_context():
-                module.validation_step(placed, 0)
+            there = placed(trainer, batch)
+            with evaluating(trainer):
+                module.validation_step(there, 0)
         module.train()
         measured = statistics.compute()
         self._tick("evaluation")

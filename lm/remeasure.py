@@ -8,18 +8,19 @@ from typing import Any
 
 import tokenizers
 
-from lm.cell import Cell, Evaluation, Run
+from lm.cell import Cell
 from lm.components import blame, build, resolve
-from lm.config import InputError, Tree, load_yaml, override
+from lm.config import InputError, Tree, override
 from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.data.tokens import Facts, check_entry, sound, tokens_folder
 from lm.evaluate import Trained, add
-from lm.generate import finished
+from lm.finished import FinishedRun
 from lm.record import Record
 from lm.results import Store, finite, to_json, write_atomic
+from lm.run import Evaluation, Run
 
 SPLIT = "test"
 
@@ -58,35 +59,27 @@ class _Stored(Tokenizer):
 # a finished run ------------------------------------------------------------------------------------------------------
 
 
-def cell_of(folder: Path, record: Record) -> Cell:
+def cell_of(run: FinishedRun) -> Cell:
     """The cell behind a finished run, its text as it lies in the cache or prepared again.
 
     Raises:
         InputError: where the text is no longer what the run was trained on.
     """
-    config = resolve(load_yaml(folder / "config.yaml"), Run)
+    config, record = resolve(run.config, Run), run.record
     text = record["data"]
     hashes = text["fingerprint"], text["tokenizer"]
     for cached, check in ((tokens_folder(*hashes), check_entry), (pairs_folder(*hashes), check_pairs)):
         facts = Facts(folder=str(cached.resolve()), **text)
         if sound(cached, facts, check):
             return Cell(config, facts, record["id"])
-    data = build(config, Run).data(config["seed"])
+    data = run.data()
     data.prepare_data()
     if (data.facts.fingerprint, data.facts.tokenizer) != hashes:
         raise InputError(
-            f"{folder}: its text is no longer in the cache, and cannot be prepared again: the text, or what training "
-            "a tokenizer on it gives, is another now"
+            f"{run.folder}: its text is no longer in the cache, and cannot be prepared again: the text, or what "
+            "training a tokenizer on it gives, is another now"
         )
     return Cell(config, data.facts, record["id"])
-
-
-def checkpoint_of(folder: Path) -> Path:
-    """The weights that a finished run left. Raises InputError where it left none."""
-    path = folder / "last.ckpt"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; this run's model was not kept")
-    return path
 
 
 def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
@@ -123,13 +116,13 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
         InputError: where the run has no model, or nothing of what is asked for can be measured.
     """
     place = folder.resolve()
-    finished(place)
+    FinishedRun.at(place)
     if not os.access(place, os.W_OK):
         raise InputError(f"{folder}: cannot be written to, and what is measured belongs into its record")
     store = Store(place.parent.parent)
     with store.lock(place.name):
-        record = store.record(place.name)
-        cell, checkpoint = cell_of(place, record), checkpoint_of(place)
+        run = FinishedRun.at(place)
+        record, cell, checkpoint = run.record, cell_of(run), run.checkpoint
         found = _other(cell, checkpoint, request) if request.changes else _own(cell, checkpoint, record, request)
         for name, measured in found.items():
             keep(record, name, measured)
@@ -141,8 +134,8 @@ def measure_lengths(cell: Cell, store: Store) -> None:
     """Measures a finished cell at the lengths that its configuration asks for, which it was not trained with."""
     place, wanted = store.directory(cell.id), cell.config["evaluate"]
     with store.lock(cell.id):
-        record = store.record(cell.id)
-        trained = _trained(cell, checkpoint_of(place))
+        run = FinishedRun.at(place)
+        record, trained = run.record, _trained(cell, run.checkpoint)
         keep(record, "lengths", lengths(trained, record, wanted["lengths"], wanted["tokens"]))
         write_atomic(place / "record.json", to_json(finite(record)))
 

@@ -8,10 +8,10 @@ import inspect
 import re
 from typing import Any
 
-from lm.cell import UNSOUND, Run, Trainer
 from lm.components import REQUIRED, Slot, choices, hint_of, is_section, plain_options, slots
 from lm.config import join
 from lm.keys import Schema, any_of, of_hint
+from lm.run import UNSOUND, Run, Trainer
 from lm.sweep.distributions import Choices, Distribution
 from lm.sweep.files import ExperimentFile
 from lm.sweep.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options

@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
-from lm.cell import Cell, Run, Trainer, identity, quiet
-from lm.components import build
+from lm.adapter import convert, is_further_process, quiet
+from lm.cell import Cell, identity
 from lm.config import InputError
 from lm.data.tokens import Facts
 from lm.evaluate import FREQUENT, add, evaluations
 from lm.formats import CELL, OUTCOME, nothing_recorded
 from lm.locks import Say, to_stderr
-from lm.model.transformer import initialized
 from lm.module import LanguageModel
 from lm.origin import origin
 from lm.provenance import keep_code, provenance
 from lm.record import Outcome, Record
 from lm.recorder import Judge, Recorder, Report, go_on
 from lm.results import LOG, Store, finite, read_json, to_json, write_atomic
+from lm.run import Trainer
 from lm.signals import by_signal
 from lm.storage import intact, trouble
 
@@ -77,7 +76,7 @@ def train(
     of the work folder once this one does.
     """
     work = store.work(cell.id)
-    if getattr(rank_zero_only, "rank", 0):  # a further process of a multi-device cell, whose first keeps the store
+    if is_further_process():
         fit(cell, work, report, execution)
         return
     with store.lock(cell.id, say), quiet():
@@ -220,16 +219,13 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. Returns whether it ran to its end."""
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
-    run: Run = build(cell.config, Run)
-    data = run.data(run.seed)
-    data.facts = cell.facts
-    data.setup("fit")
-    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
+    built = cell.open()
+    run, data = built.run, built.data
     classes = data.frequent("validation", FREQUENT)
-    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes)
+    module = LanguageModel(built.model(), run.optim, data.bytes_per_token(), run.seed, classes)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
-    trainer.precision_plugin.convert_module(module)
+    convert(trainer, module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
     return not pruned.is_file()

@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from lm.cell import Run
-from lm.components import blame, build, resolve
-from lm.config import InputError, load_yaml, path_name
+from lm.config import InputError, path_name
 from lm.data.aligned import read_lines
 from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder
 from lm.data.tokens import Facts, sound
-from lm.generate import finished
+from lm.finished import FinishedRun
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.search import Ends, beam_search
 from lm.record import Text
@@ -35,26 +31,13 @@ def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
     Raises:
         InputError: where the folder is none of a finished encoder-decoder run, or its text is no longer there.
     """
-    record = finished(folder)
-    config = resolve(load_yaml(folder / "config.yaml"), Run)
-    run: Run = build(config, Run)
-    data = run.data(run.seed)
+    run = FinishedRun.at(folder)
+    data = run.data()
     if not isinstance(data, PairData):
         raise InputError(f"{folder}: learnt from {type(data).__name__}; only a run on PairData can translate")
-    data.facts = _facts(record["data"], data)
+    data.facts = _facts(run.record["data"], data)
     data.setup("test")
-    model = run.model(data.facts.vocabulary, data.context)
-    if not isinstance(model, EncoderDecoder):
-        raise InputError(f"{folder}: the model is a {type(model).__name__}; only an EncoderDecoder can translate")
-    path = folder / "last.ckpt"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; this run's model was not kept")
-    with blame(str(path)):
-        saved = torch.load(path, map_location="cpu", weights_only=True)["state_dict"].items()
-        state = {name.removeprefix("model."): value for name, value in saved if name.startswith("model.")}
-        model.to(next(value.dtype for value in state.values() if value.is_floating_point()))
-        model.load_state_dict(state)
-    return model.eval(), data
+    return run.model(EncoderDecoder, "the model is a {}; only an EncoderDecoder can translate"), data
 
 
 def _facts(recorded: Text, data: PairData) -> Facts:

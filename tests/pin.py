@@ -16,7 +16,7 @@ import torch
 from helpers import RUN, known, noisy
 
 from lm.behaviour import EVERY, VERSIONS
-from lm.cell import Run, check
+from lm.cell import check
 from lm.components import build, choices, slots
 from lm.config import Tree, override
 from lm.data.corpus import Corpus
@@ -24,6 +24,7 @@ from lm.model.transformer import Decoder, initialized
 from lm.objective import Objective
 from lm.optim import Optim, tables
 from lm.results import Store
+from lm.run import Run
 from lm.trainer import Execution, train
 
 PINNED = Path(__file__).with_name("pinned.json")

@@ -1,11 +1,13 @@
-"""A process that stands in for one that trains a cell: it imports no torch, and its steps are lines in a file."""
+"""What stands in for the training of a cell: it imports no torch, and its steps are lines in a file."""
 
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +23,10 @@ STEPS = 20
 
 @dataclass(frozen=True)
 class StandIn:
-    """What the crew knows of a cell; `deeds` are what its process does at a step, each once."""
+    """What an executor knows of a cell; `deeds` are what is done before a step, each once.
+
+    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, anything else a signal.
+    """
 
     id: str
     deeds: dict[int, str] = field(default_factory=dict)
@@ -33,36 +38,76 @@ def execution(again: bool = False) -> Any:
     return SimpleNamespace(again=again)
 
 
-def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:
-    """Holds the cell, goes through its steps from where an earlier try was, and finishes it."""
-    locks.FIRST_SECONDS = 0.05
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    with store.lock(cell.id, lambda line: pipe.send(("waiting", line))):
+@dataclass(frozen=True)
+class Outside:
+    """What the training of a cell has to do with: who is told, who is asked, and who ends it."""
+
+    tell: Callable[..., None]
+    judge: Callable[[int, dict[str, float]], bool]
+    end: Callable[[str], None]
+
+
+def walk(cell: StandIn, store: Store, execution: Any, outside: Outside) -> bool:
+    """Holds the cell, goes through its steps from where an earlier try was, and finishes it, unless it is stopped."""
+    with store.lock(cell.id, lambda line: outside.tell("waiting", line)):
         if not store.pending(cell.id, execution.again):
-            return
+            return True
         work = store.work(cell.id)
         work.mkdir(parents=True, exist_ok=True)
         with (work / "tries").open("a") as file:
             file.write(".")
         steps = work / "steps"
         for step in range(len(steps.read_text()) if steps.is_file() else 0, STEPS):
-            _do(cell.deeds.get(step), work / f"done-{step}", pipe)
+            deed = _due(cell, step, work)
+            if deed == "validate":
+                if not outside.judge(step, {"nll": float(step)}):
+                    shutil.rmtree(work)
+                    return False
+            elif deed == "raise":
+                _finish(store, cell, work, {"status": "failed", "error": "RuntimeError: out of luck"})
+                return True
+            elif deed is not None:
+                outside.end(deed)
             time.sleep(0.01)
             with steps.open("a") as file:
                 file.write(".")
-            pipe.send(("progress", step + 1, STEPS, 0.0))
-        record = {"format": RECORD.version, "status": "ok", "walked": steps.read_text(), "metrics": {"nll": 1.0}}
-        store.finish(cell.id, {**record, "tries": len((work / "tries").read_text())})
+            outside.tell("progress", step + 1, STEPS, 0.0)
+        _finish(store, cell, work, {"status": "ok", "error": None, "metrics": {"nll": 1.0}})
+        return True
 
 
-def _do(deed: str | None, done: Path, pipe: Connection) -> None:
-    if deed is None or done.exists():
-        return
+def _finish(store: Store, cell: StandIn, work: Path, outcome: dict[str, Any]) -> None:
+    walked, tries = ((work / name).read_text() if (work / name).is_file() else "" for name in ("steps", "tries"))
+    store.finish(cell.id, {"format": RECORD.version, "walked": walked, "tries": len(tries), **outcome})
+
+
+def _due(cell: StandIn, step: int, work: Path) -> str | None:
+    done = work / f"done-{step}"
+    if step not in cell.deeds or done.exists():
+        return None
     done.write_text(json.dumps(os.getpid()))
-    if deed == "disk":
-        pipe.send(("disk", 28, "No space left on device", str(done)))
-        os._exit(0)
-    os.kill(os.getpid(), getattr(signal, deed))
+    return cell.deeds[step]
+
+
+def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:
+    """The body of a process that stands in for one that trains a cell."""
+    locks.FIRST_SECONDS = 0.05
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+    def tell(*message: Any) -> None:
+        pipe.send(message)
+
+    def judge(step: int, measured: dict[str, float]) -> bool:
+        tell("validation", step, measured)
+        return bool(pipe.recv())
+
+    def end(deed: str) -> None:
+        if deed == "disk":
+            tell("disk", 28, "No space left on device", "a file")
+            os._exit(0)
+        os.kill(os.getpid(), getattr(signal, deed))
+
+    walk(cell, store, execution, Outside(tell, judge, end))
 
 
 def _die_with_parent() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
-from lm.commands import COMMANDS
+from lm.cli.commands import commands
 from lm.config import override
 
 
@@ -202,7 +203,7 @@ def test_help_lists_the_commands_and_loads_nothing_that_takes_long() -> None:
     done = lm("--help")
     assert (done.returncode, done.stderr) == (0, "")
     listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("    ") and line[4] != " "]
-    assert set(listed) == set(COMMANDS)
+    assert set(listed) == set(commands())
     for arguments in (["--help"], ["fit", "--help"], ["ablate", "--help"], []):
         loaded = lm_modules(
             f"import contextlib, lm.cli\nwith contextlib.suppress(SystemExit): lm.cli.main({arguments})"
@@ -247,7 +248,7 @@ def test_a_pipe_of_our_own_that_broke_is_not_hidden(monkeypatch: pytest.MonkeyPa
     def fails(*_: object) -> int:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setitem(COMMANDS, "list", fails)
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=fails))
     with pytest.raises(BrokenPipeError):
         main(["list"])
 
@@ -382,7 +383,7 @@ def test_a_disk_that_refuses_is_one_line(
     def writes(*_: object) -> int:
         raise OSError(number, os.strerror(number), "results/cells")
 
-    monkeypatch.setitem(COMMANDS, "list", writes)
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=writes))
     assert main(["list"]) == code
     shown = capsys.readouterr()
     assert shown.err.startswith(f"lm: results/cells: {os.strerror(number)}")
@@ -394,6 +395,6 @@ def test_an_error_of_the_system_that_is_a_fault_of_ours_is_not_hidden(monkeypatc
     def fails(*_: object) -> int:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setitem(COMMANDS, "list", fails)
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=fails))
     with pytest.raises(OSError, match="Bad file descriptor"):
         main(["list"])

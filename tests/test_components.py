@@ -15,12 +15,12 @@ import yaml
 from helpers import RUN
 
 import lm
-from lm.cell import Run
 from lm.components import Slot, build, choices, describe, plain_options, resolve, slot_of
 from lm.config import InputError, Tree, load_yaml, override, run_id
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.optim import MuonAdamW
+from lm.run import Run
 from lm.schedule import WarmupCosine
 
 BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
@@ -397,7 +397,7 @@ def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (
         "from typing import Optional, Union\n"
         "Optional[Union[float, int]]\n"  # as other libraries have it
-        "from lm.cell import Run\n"
+        "from lm.run import Run\n"
         "from lm.components import resolve\n"
         "from helpers import RUN\n"
         "print(repr(resolve(RUN, Run)['trainer']['limit_val_batches']))\n"

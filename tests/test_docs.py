@@ -8,14 +8,15 @@ from urllib.parse import unquote
 import pytest
 import torch
 
-from lm.cell import Evaluation, Run, Trainer
 from lm.claims import ClaimNode
-from lm.commands import COMMANDS
+from lm.cli.commands import commands
 from lm.components import find, plain_options, slots
+from lm.execution.executor import Executor
 from lm.keys import keys
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
 from lm.optim import Optim
+from lm.run import Evaluation, Run, Trainer
 from lm.statistics import seeds_needed
 from lm.sweep.design import DesignNode
 from lm.sweep.distributions import Choices, ConditionalChoice, Distribution
@@ -128,7 +129,7 @@ def test_every_shipped_experiment_is_listed() -> None:
 
 def test_every_command_is_listed() -> None:
     said = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `lm (\w+)", said, re.MULTILINE)) == set(COMMANDS)
+    assert set(re.findall(r"^\| `lm (\w+)", said, re.MULTILINE)) == set(commands())
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -143,6 +144,12 @@ def test_the_seeds_that_a_verdict_needs_are_those_of_the_page() -> None:
     for first, last, seeds in rows:
         for comparisons in range(int(first), int(last or first) + 1):
             assert seeds_needed(comparisons) == int(seeds), comparisons
+
+
+def test_all_that_an_executor_must_do_is_listed() -> None:
+    said = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    for method in Executor.__abstractmethods__:
+        assert f"`lm/execution/executor.py::Executor.{method}`" in said, method
 
 
 def test_the_component_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers import MODEL, RUN, ModelRoot
 
-from lm.cell import Run, check
+from lm.cell import check
 from lm.components import build, choices, plain_options, resolve, slots
 from lm.config import InputError, override
 from lm.data.source import BracketText, MarkovText
@@ -15,6 +15,7 @@ from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Unigram, WordPiece
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
+from lm.run import Run
 
 SHAPE = Shape(vocabulary=11, context=12, width=16, heads=2, layers=2)
 

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.cell import Cell, Run, check
+from lm.cell import Cell, check
 from lm.cli import main
 from lm.components import build
 from lm.config import InputError, Tree, load_yaml, override
@@ -26,14 +26,16 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.execution.source import Planned
+from lm.finished import FinishedRun
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
 from lm.record import Record
 from lm.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.results import QUANTITIES, Store, describe
+from lm.run import Run
 from lm.sweep.ablate import _measure_lengths
-from lm.sweep.plan import Planned
 from lm.trainer import Execution, failure, finish, train, write_work
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -414,7 +416,7 @@ def test_the_text_is_prepared_again_where_the_cache_was_emptied(
 ) -> None:
     cell, folder = finished_run(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
-    again = cell_of(folder, record_in(folder))
+    again = cell_of(FinishedRun.at(folder))
     assert again.facts.folder.startswith(str(tmp_path / "elsewhere"))
     assert again.facts.identity() == cell.facts.identity()
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))

@@ -13,16 +13,18 @@ from helpers import RUN, known
 from torch import Tensor
 
 import lm.generate
-from lm.cell import Run, check
+from lm.cell import check
 from lm.cli import main
 from lm.components import build
 from lm.config import override
 from lm.data.corpus import StdlibText
 from lm.data.tokenizer import BPE, CONTINUED, END_OF_TEXT, UNKNOWN, Bytes, Characters, Tokenizer, Unigram, WordPiece
-from lm.generate import TextStream, find, load_model, load_tokenizer, prompt_ids, write_text
+from lm.finished import FinishedRun, find
+from lm.generate import TextStream, load_tokenizer, prompt_ids, write_text
 from lm.model.generate import greedy
 from lm.model.transformer import Decoder, initialized
-from lm.results import Store, read_json
+from lm.results import Store
+from lm.run import Run
 from lm.trainer import Execution, failure, finish, train, write_work
 
 GOOD: dict[str, Any] = {"status": "ok", "error": None, "metrics": {}, "cost": {}}
@@ -127,8 +129,7 @@ def test_a_seed_decides_the_text(shared_run: Path, generated: Callable[..., tupl
 def test_a_token_is_printed_before_the_next_is_computed(
     shared_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Store(shared_run.parents[1]).record(shared_run.name)
-    tokenizer = load_tokenizer(shared_run, {}, record)
+    tokenizer = load_tokenizer(FinishedRun.at(shared_run))
     shown = ""
 
     def watched(*_: object) -> Iterator[Tensor]:
@@ -145,7 +146,7 @@ def test_a_token_is_printed_before_the_next_is_computed(
 
 def test_text_ends_where_the_run_says_it_ends(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make(data__tokenizer={"class_path": "BPE", "init_args": {"size": 300}})
-    end = load_tokenizer(folder, {}, Store(folder.parents[1]).record(folder.name)).token_to_id(END_OF_TEXT)
+    end = load_tokenizer(FinishedRun.at(folder)).token_to_id(END_OF_TEXT)
     calls: list[int] = []
 
     def choose(logits_bv: Tensor) -> Tensor:
@@ -260,8 +261,7 @@ def test_the_text_itself_is_not_needed_while_the_cache_is_there(
 
 
 def test_the_weights_keep_the_precision_of_the_checkpoint(shared_run: Path) -> None:
-    config = yaml.safe_load((shared_run / "config.yaml").read_text())
-    model = load_model(shared_run, config, read_json(shared_run / "record.json"))
+    model = FinishedRun.at(shared_run).model(Decoder, "")
     assert isinstance(model, Decoder)
     assert not model.training
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}

@@ -36,6 +36,7 @@ ORDER = (
     "sequential",
     "data",
     "model",
+    "adapter",
     "metrics",
     "schedule",
     "objective",
@@ -45,7 +46,9 @@ ORDER = (
     "observer",
     "recorder",
     "rehearsal",
+    "run",
     "cell",
+    "finished",
     "evaluate",
     "trainer",
     "count",
@@ -62,11 +65,10 @@ ORDER = (
     "generate",
     "translate",
     "remeasure",
+    "execution",
     "sweep",
     "schema",
     "verify",
-    "arguments",
-    "commands",
     "cli",
     "__main__",
 )
@@ -121,6 +123,22 @@ def test_no_two_files_import_each_other() -> None:
         free = {name for name, needed in left.items() if not needed & left.keys()}
         assert free, f"a circle among {sorted(left)}"
         left = {name: needed for name, needed in left.items() if name not in free}
+
+
+PROCESSES = {f"lm.execution.{name}" for name in ("local", "attempt", "process", "preloaded", "worker", "vigil")}
+"""The executor of this machine, which alone knows of processes."""
+
+
+def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
+    for name, path in MODULES.items():
+        if name in PROCESSES:
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        named = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
+        allowed = {"lm.execution.local"} if name == "lm.execution.engines" else set()
+        assert imports(path) & PROCESSES <= allowed, name
 
 
 def test_the_first_file_imports_nothing_of_lm() -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lm import __version__
-from lm.arguments import parser
+from lm.cli.entry import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

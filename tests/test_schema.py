@@ -12,11 +12,11 @@ import fuzz
 import pytest
 from helpers import RUN
 
-from lm.cell import Run
 from lm.cli import main
 from lm.components import resolve
 from lm.config import InputError, Tree, load_yaml, override
 from lm.keys import Also, any_of, keys, of_hint, required
+from lm.run import Run
 from lm.schema import KINDS, schema
 from lm.sweep.experiment import load_experiment
 from lm.sweep.spec import load_sweep

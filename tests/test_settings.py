@@ -9,10 +9,11 @@ import pytest
 from helpers import RUN
 from lightning.pytorch.callbacks import Timer
 
-from lm.cell import COMPUTED, EXECUTION, UNSOUND, Run, Trainer, check
+from lm.cell import check
 from lm.components import build, plain_options
 from lm.config import InputError, override
 from lm.recorder import Recorder
+from lm.run import COMPUTED, EXECUTION, UNSOUND, Run, Trainer
 
 FIXED = frozenset(
     (

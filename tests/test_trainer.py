@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import RUN, known
 
-from lm.cell import Cell, Run, check
+from lm.cell import Cell, check
 from lm.components import build
 from lm.config import InputError, override
 from lm.damage import of_rows, sealed
@@ -21,6 +21,7 @@ from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, initialized
 from lm.record import Record
 from lm.results import Store
+from lm.run import Run
 from lm.trainer import Execution, fail, train
 
 pytestmark = pytest.mark.slow

@@ -1,1 +1,1 @@
-"""From an experiment file to finished cells: the plan (arms x seeds) and the processes that carry it out."""
+"""From an experiment or search file to finished cells: what is trained, in which order, and what comes of it."""

@@ -12,16 +12,18 @@ from lm.analysis import load
 from lm.cell import sizes
 from lm.config import InputError
 from lm.evaluate import missing as lacks_lengths
+from lm.execution.carry_out import train_cells
+from lm.execution.engines import make
+from lm.execution.machine import default_workers, threads_each
+from lm.execution.source import Planned
 from lm.formats import TUNED
 from lm.remeasure import measure_lengths
 from lm.report.write import write_report
 from lm.results import Store, read_json
-from lm.sweep.crew import train_cells
 from lm.sweep.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import Experiment, check_power
-from lm.sweep.plan import Plan, Planned, make_plan, write_manifest
+from lm.sweep.plan import Plan, make_plan, write_manifest
 from lm.sweep.progress import Display
-from lm.sweep.run import default_workers, threads_each
 from lm.sweep.stages import settled
 from lm.sweep.tune import FOLDER, check_tuning, tune, tuned
 from lm.trainer import Execution
@@ -121,9 +123,12 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        with Display(len(missing), workers, store) as display:
-            execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
-            interrupted = train_cells(missing, store, workers, display, execution)
+        execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
+        with (
+            Display(len(missing), workers, store) as display,
+            make("local", store, workers, display.waiting) as executor,
+        ):
+            interrupted = train_cells(missing, executor, display, execution)
     _measure_lengths(plan, store)
     return interrupted
 
@@ -152,12 +157,11 @@ def _measure_lengths(plan: Plan, store: Store) -> None:
             continue
         if not lacks_lengths(store.record(cell.id), cell.config):
             continue
-        name = f"{planned.arm} seed {planned.seed}"
         try:
-            print(f"{name}: measuring {cell.config['evaluate']['lengths']} tokens of context", file=sys.stderr)
+            print(f"{planned.name}: measuring {cell.config['evaluate']['lengths']} tokens of context", file=sys.stderr)
             measure_lengths(cell, store)
         except InputError as error:
-            print(f"{name}: not measured: {error}", file=sys.stderr)
+            print(f"{planned.name}: not measured: {error}", file=sys.stderr)
 
 
 def _opening(plan: Plan, missing: list[Planned], store: Store, failed: int, workers: int) -> str:
@@ -198,7 +202,7 @@ def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[
     total = len(plan.distinct)
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
-        seconds = seconds_per_cell(plan, missing, store, threads_each(workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers)
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"

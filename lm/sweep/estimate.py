@@ -1,19 +1,17 @@
 """How long missing cells will take, from cells like them or from a few steps."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lm.cell import Cell, Run, sizes
-from lm.components import build
+from lm.cell import Cell, sizes
+from lm.execution.source import Planned
 from lm.formats import SECONDS
-from lm.model.transformer import initialized
 from lm.optim import tables
 from lm.results import Store, read_json, to_json, write_atomic
-from lm.sweep.plan import Plan, Planned
 
 SECONDS_TO_MEASURE = 2.0
 
@@ -41,11 +39,8 @@ def measured_seconds(cell: Cell, threads: int) -> float:
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
     torch.set_num_threads(threads)
-    run: Run = build(cell.config, Run)
-    data = run.data(run.seed)
-    data.facts = cell.facts
-    data.setup("fit")
-    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed)
+    built = cell.open()
+    run, data, model = built.run, built.data, built.model()
     settings = cell.config["trainer"]
     optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"], tables(model))
     training = settings["max_steps"] * settings["accumulate_grad_batches"]
@@ -94,12 +89,14 @@ class Stopwatch:
         return dict(SECONDS.read(found, self.path)["seconds"])
 
 
-def seconds_per_cell(plan: Plan, missing: list[Planned], store: Store, threads: int) -> dict[str, float]:
+def seconds_per_cell(
+    by_arm: Mapping[str, Sequence[Planned]], missing: Sequence[Planned], store: Store, threads: int
+) -> dict[str, float]:
     """Seconds of one cell of each arm with cells missing: from the arm's finished cells if there are any."""
     found: dict[str, float] = {}
     unknown: dict[str, Cell] = {}
     for arm, cell in {p.arm: p.cell for p in reversed(missing)}.items():
-        done = [p.cell.id for p in plan.by_arm[arm] if store.finished(p.cell.id)]
+        done = [p.cell.id for p in by_arm[arm] if store.finished(p.cell.id)]
         costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
         if costs:
             found[arm] = sum((c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs) / len(costs)

@@ -4,10 +4,11 @@ from typing import Any
 
 import optuna
 
-from lm.cell import Run, check
+from lm.cell import check
 from lm.components import resolve
 from lm.config import InputError, Tree, override
 from lm.plain import shown
+from lm.run import Run
 from lm.sweep.space import Space
 
 TRIES = 20

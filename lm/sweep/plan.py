@@ -1,6 +1,5 @@
 """The cells that an experiment asks for."""
 
-import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -8,26 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.cell import Cell, check, identity, seeded, sizes
+from lm.cell import Cell, check, check_strategy, seeded, sizes
 from lm.claims import Claim
 from lm.config import InputError, differences, override
+from lm.execution.source import Planned
 from lm.formats import MANIFEST
 from lm.plain import is_text
 from lm.results import Store, to_json, write_atomic
 from lm.sweep.equal import equal_steps
 from lm.sweep.experiment import Experiment
-
-FORKING = ("fork", "spawn", "notebook")
-"""In the names of strategies that start their processes as copies of one that runs already."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A cell and its place in the experiment."""
-
-    arm: str
-    seed: int
-    cell: Cell
 
 
 @dataclass(frozen=True)
@@ -118,21 +106,6 @@ def _check_length(metric: str, cell: Cell) -> None:
     lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
     if at and int(length) not in lengths:
         raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
-
-
-def check_strategy(settings: dict[str, Any]) -> None:
-    """Refuses strategies that fork: a cell has a process of its own with threads, and its forks would hang."""
-    strategy = str(settings["strategy"])
-    if any(word in strategy for word in FORKING):
-        raise InputError(
-            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
-        )
-
-
-def with_seed(cell: Cell, seed: int) -> Cell:
-    """The same cell with another seed."""
-    config = {**copy.deepcopy(cell.config), "seed": seed}
-    return replace(cell, config=config, id=identity(config, cell.facts))
 
 
 def axes(plan: Plan) -> dict[str, str]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from lm.execution.source import Planned
+from lm.execution.watcher import Running, Watcher
 from lm.record import Ending
 from lm.report.failure import whereabouts
 from lm.results import Store
 from lm.sweep.estimate import duration
-from lm.sweep.plan import Planned
-from lm.sweep.run import Running, Watcher
 
 LINE_SECONDS = 30.0
 
@@ -79,19 +79,22 @@ class Display(Watcher):
         left = self.left(running, waiting)
         note = "" if left is None else f"about {duration(left)} left"
         self.bars.update(self.overall, completed=self.done, note=note)
-        for slot in [s for s in self.tasks if s not in {r.slot for r in running}]:
-            self.bars.remove_task(self.tasks.pop(slot))
+        for place in [p for p in self.tasks if p not in {r.place for r in running}]:
+            self.bars.remove_task(self.tasks.pop(place))
         for one in running:
-            if one.slot not in self.tasks:
-                self.tasks[one.slot] = self.bars.add_task("", note="")
-            name = f"{one.planned.arm} seed {one.planned.seed}"
+            if one.place not in self.tasks:
+                self.tasks[one.place] = self.bars.add_task("", note="")
             loss = f"loss {one.loss:z.3f}" if one.step else "starting"
             self.bars.update(
-                self.tasks[one.slot], description=name, completed=one.step, total=one.steps or None, note=loss
+                self.tasks[one.place],
+                description=one.planned.name,
+                completed=one.step,
+                total=one.steps or None,
+                note=loss,
             )
         if not self.console.is_terminal and time.monotonic() - self.spoken > LINE_SECONDS:
             self.spoken = time.monotonic()
-            at = ", ".join(f"{r.planned.arm} seed {r.planned.seed} at {r.step}/{r.steps}" for r in running)
+            at = ", ".join(f"{r.planned.name} at {r.step}/{r.steps}" for r in running)
             self.console.print(f"        {at}; {note or 'no estimate yet'}", highlight=False, soft_wrap=True)
 
     def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
@@ -99,9 +102,8 @@ class Display(Watcher):
             self.done += 1
             if record["status"] == "ok":
                 self.expected[planned.arm] = seconds
-        name = f"{planned.arm} seed {planned.seed}"
         self.console.print(
-            f"[{self.done}/{self.total}] {name}: {outcome_line(record, self.store)} ({duration(seconds)})",
+            f"[{self.done}/{self.total}] {planned.name}: {outcome_line(record, self.store)} ({duration(seconds)})",
             highlight=False,
             markup=False,
             soft_wrap=True,

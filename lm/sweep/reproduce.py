@@ -11,6 +11,7 @@ from rich.console import Console
 from lm.analysis import load
 from lm.answers import Answer, corrected
 from lm.config import InputError, load_yaml, nearest, path_name
+from lm.execution.machine import default_workers, threads_each
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.tables import as_csv
 from lm.report.write import write_report
@@ -20,7 +21,6 @@ from lm.sweep.estimate import duration, seconds_per_cell, wall_seconds
 from lm.sweep.experiment import load_experiment
 from lm.sweep.plan import Plan, make_plan
 from lm.sweep.reading import report_name
-from lm.sweep.run import default_workers, threads_each
 
 
 def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -118,7 +118,7 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manne
     for path, plan in plans.items():
         missing = plan.missing(store)
         workers = manner.workers or default_workers(len(missing))
-        seconds = seconds_per_cell(plan, missing, store, threads_each(workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers) if missing else 0.0
         total += wall
         claims = len(plan.experiment.claims)

@@ -13,18 +13,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.cell import Run, check
+from lm.cell import check, check_strategy
 from lm.components import resolve
 from lm.config import InputError, override
+from lm.execution.carry_out import train_from
+from lm.execution.engines import make
+from lm.execution.machine import default_workers, threads_each
+from lm.execution.watcher import Watcher
 from lm.formats import SEARCH
 from lm.report.search import write_study
 from lm.results import Store, finite, to_json, write_atomic
-from lm.sweep.crew import train_from
+from lm.run import Run
 from lm.sweep.estimate import duration, measured_seconds, wall_seconds
 from lm.sweep.fitting import check_space
-from lm.sweep.plan import check_strategy
 from lm.sweep.progress import Display
-from lm.sweep.run import Watcher, default_workers, threads_each
 from lm.sweep.spec import SweepSpec
 from lm.sweep.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
 from lm.sweep.trials import Search, Searches
@@ -102,11 +104,13 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        with Display(source.left(), workers, store) as display:
+        execution = Execution(threads_each(workers), False, checkpoint_seconds)
+        with (
+            Display(source.left(), workers, store) as display,
+            make("local", store, workers, display.waiting) as executor,
+        ):
             relay.watcher = display
-            return train_from(
-                source, store, workers, display, Execution(threads_each(workers), False, checkpoint_seconds)
-            )
+            return train_from(source, executor, display, execution)
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 import optuna
 from optuna.trial import TrialState
 
-from lm.cell import Cell, check
+from lm.cell import Cell, check, with_seed
 from lm.config import InputError, canonical, override
+from lm.execution.source import Planned, Source
 from lm.record import Ending
 from lm.results import Store
-from lm.sweep.plan import Planned, with_seed
-from lm.sweep.run import Source
 from lm.sweep.spec import SweepSpec
 from lm.sweep.study import CELLS, REASON, left_running, spent
 
@@ -199,9 +198,9 @@ class Searches(Source):
             waiting = self.waiting.get(planned.cell.id)
             if waiting is not None:
                 waiting.append((search, planned))
-                search.say(f"{planned.arm} seed {planned.seed}", "is being trained for another trial", 1)
+                search.say(planned.name, "is being trained for another trial", 1)
             elif self.store.finished(planned.cell.id):  # since it was asked for
-                search.say(f"{planned.arm} seed {planned.seed}", "trained already", 1)
+                search.say(planned.name, "trained already", 1)
                 search.ended(planned, self.store.record(planned.cell.id))
             else:
                 self.waiting[planned.cell.id] = [(search, planned)]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lm.config import InputError, override
+from lm.execution.machine import default_workers
 from lm.formats import TUNED
 from lm.results import Store, to_json, write_atomic
 from lm.sweep.experiment import Experiment
-from lm.sweep.run import default_workers
 from lm.sweep.search import Job, best_changes, check_search, run_searches
 
 FOLDER = "tune"

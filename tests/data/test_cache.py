@@ -6,12 +6,14 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lm.cli import main
+from lm.cli.commands import commands
 from lm.config import InputError
 from lm.data.aligned import LocalPairs
 from lm.data.cache import SUMS, cache_folder, write_array
@@ -264,6 +266,6 @@ def test_the_command_says_so_in_a_line(
         prepare(Listed(TEXTS), Bytes(), FRACTIONS)
         return 0
 
-    monkeypatch.setitem(__import__("lm.commands").commands.COMMANDS, "list", prepares)
+    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=prepares))
     assert main(["list"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -12,18 +12,20 @@ from helpers import RUN
 from records import blank, text
 
 from lm import cell as cells
-from lm.cell import Cell, Run, identity, seeded
+from lm.cell import Cell, identity, seeded, with_seed
 from lm.cli import main
 from lm.components import resolve
 from lm.config import InputError, override, parse_value
 from lm.data.tokens import Facts
+from lm.execution.source import Planned
 from lm.record import Record, Status
 from lm.results import Store
+from lm.run import Run
 from lm.sweep import estimate
 from lm.sweep.ablate import _missing, _statuses
 from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
 from lm.sweep.experiment import load_experiment
-from lm.sweep.plan import Planned, make_plan, with_seed, write_manifest
+from lm.sweep.plan import make_plan, write_manifest
 from lm.sweep.reading import read_seeds
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
@@ -172,12 +174,12 @@ def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
 
     monkeypatch.setattr(estimate, "measured_seconds", seconds)
     store = Store(tmp_path / "out")
-    found = estimate.seconds_per_cell(plan, plan.missing(store), store, threads=1)
+    found = estimate.seconds_per_cell(plan.by_arm, plan.missing(store), store, threads=1)
     assert found == pytest.approx({f"layers_{n}": 3.0 + 2.0 * n for n in range(1, 12)})
     assert (len(timed), min(timed), max(timed)) == (estimate.TIMED, 1, 11)
     timed.clear()
     few = [planned for planned in plan.missing(store) if planned.arm in ("layers_4", "layers_9")]
-    assert estimate.seconds_per_cell(plan, few, store, threads=1) == {"layers_4": 11.0, "layers_9": 21.0}
+    assert estimate.seconds_per_cell(plan.by_arm, few, store, threads=1) == {"layers_4": 11.0, "layers_9": 21.0}
     assert timed == [4, 9]
 
 
@@ -218,7 +220,7 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     monkeypatch.setattr(Store, "record", counted)
     monkeypatch.setattr("lm.sweep.ablate.train_cells", queue)
     monkeypatch.setattr("lm.sweep.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
-    monkeypatch.setattr("lm.sweep.ablate.seconds_per_cell", lambda plan, *_: dict.fromkeys(plan.by_arm, 1.0))
+    monkeypatch.setattr("lm.sweep.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1
     said = capsys.readouterr()

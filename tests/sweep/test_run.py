@@ -195,7 +195,7 @@ def test_failed_and_diverged_cells_are_rows_and_stop_no_other(
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "out/small/table.md").read_text()
     (raised,) = (record for record, _ in measured_all(tmp_path / "out") if record["error"] and record.get("traceback"))
-    error = f"RuntimeError: out of luck ({tmp_path}/user_parts.py:9); traceback in "
+    error = f"RuntimeError: out of luck ({tmp_path}/user_parts.py:10); traceback in "
     assert f"raises seed 0: failed: {error}{tmp_path}/out/cells/{raised['id']}/log.txt (" in done.stderr
     escaped = f"{error}cells/{raised['id']}/log.txt. It enters no mean.".replace("_", "\\_")
     assert f"raises seed 0 failed: {escaped}" in table

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from helpers import RUN
 
-from lm.cell import Run
 from lm.components import resolve
 from lm.config import InputError, override
+from lm.run import Run
 from lm.sweep.fitting import check_space
 from lm.sweep.space import read_space
 from lm.sweep.spec import load_sweep

@@ -17,11 +17,11 @@ from records import blank, text
 from lm.cell import Cell
 from lm.config import InputError, Tree, run_id
 from lm.data.tokens import Facts
+from lm.execution.source import Planned
 from lm.record import Record
 from lm.results import Store
 from lm.sweep import study as studies
 from lm.sweep import trials
-from lm.sweep.plan import Planned
 from lm.sweep.space import Space, read_space
 from lm.sweep.spec import Method, SweepSpec
 from lm.sweep.study import open_study, owned, repair, sampler

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm.sweep.run import threads_each
+from lm.execution.machine import threads_each
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_threads_are_those_of_the_environment_or_a_share_of_the_cores(
         monkeypatch.delenv(name, raising=False)
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
-    monkeypatch.setattr("lm.sweep.run.cores", lambda: 8)
+    monkeypatch.setattr("lm.execution.machine.cores", lambda: 8)
     assert threads_each(workers) == expected

@@ -1,4 +1,4 @@
-"""The crew: fork servers, processes and locks taken away from it, and the cells are as if nothing had been."""
+"""Fork servers, processes and locks taken away from cells that train, and they are as if nothing had been."""
 
 import contextlib
 import multiprocessing.forkserver
@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,20 +13,23 @@ import stand_in
 from stand_in import STEPS, StandIn
 
 from lm.config import InputError
+from lm.execution import local, vigil
+from lm.execution.carry_out import train_cells
+from lm.execution.local import SERVERS, Job, Local
+from lm.execution.source import Planned
+from lm.execution.watcher import Running, Watcher
 from lm.results import Store
-from lm.sweep import crew, vigil
-from lm.sweep.crew import SERVERS, train_cells
-from lm.sweep.plan import Planned
-from lm.sweep.run import Running, Watcher
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("light")]
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
 
 
 class Told(Watcher):
-    """Keeps what it is told, and does something once a cell has come to a step."""
+    """Keeps what it is told, and does something to the cells in hand once they have come to a step."""
 
-    def __init__(self, deed: Callable[[list[Running]], None] | None = None, step: int = 3) -> None:
+    executor: Local
+
+    def __init__(self, deed: Callable[[list[Job]], None] | None = None, step: int = 3) -> None:
         self.deed, self.step = deed, step
         self.lines: list[str] = []
         self.records: dict[str, Any] = {}
@@ -35,7 +37,7 @@ class Told(Watcher):
     def progress(self, running: list[Running], left: int) -> None:
         if self.deed is not None and running and all(one.step >= self.step for one in running):
             deed, self.deed = self.deed, None
-            deed(running)
+            deed(list(self.executor.jobs.values()))
 
     def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
         self.records[planned.cell.id] = record
@@ -44,21 +46,10 @@ class Told(Watcher):
         self.lines.append(line)
 
 
-@pytest.fixture(autouse=True)
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that train nothing, from a server that imports nothing."""
-    monkeypatch.setattr(crew, "train_one", stand_in.train_one)
-    monkeypatch.setattr(crew, "PRELOAD", [])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
 def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: bool = False) -> int:
     planned: list[Any] = [Planned("arm", seed, cell) for seed, cell in enumerate(cells)]  # type: ignore[arg-type]
-    return train_cells(planned, store, workers, told, stand_in.execution(again))
+    with Local(store, workers, told.waiting) as told.executor:
+        return train_cells(planned, told.executor, told, stand_in.execution(again))
 
 
 def server() -> int:
@@ -68,7 +59,7 @@ def server() -> int:
     return found
 
 
-def kill_server(running: list[Running]) -> None:
+def kill_server(jobs: list[Job]) -> None:
     os.kill(server(), signal.SIGKILL)
 
 
@@ -79,7 +70,7 @@ def whole(store: Store, *cells: str) -> bool:
 
 def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(store: Store) -> None:
     killed: list[int] = []
-    told = Told(lambda running: killed.append(server()) or kill_server(running))
+    told = Told(lambda jobs: killed.append(server()) or kill_server(jobs))
     assert trained(store, told, StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)) == 0
     assert whole(store, FIRST, SECOND, THIRD)
     assert {record["status"] for record in told.records.values()} == {"ok"}
@@ -90,16 +81,16 @@ def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(st
 def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_against_none(store: Store) -> None:
     kills = []
 
-    def kill_all(running: list[Running]) -> None:
-        kills.append(len(running))
+    def kill_all(jobs: list[Job]) -> None:
+        kills.append(len(jobs))
         told.deed = kill_all if len(kills) < 3 else None
         told.step += 4
-        kill_server(running)
-        for one in running:
-            os.kill(one.process.pid, signal.SIGKILL)
+        kill_server(jobs)
+        for job in jobs:
+            os.kill(job.attempt.process.pid, signal.SIGKILL)
 
     told = Told(kill_all)
-    assert crew.ATTEMPTS < 3 < SERVERS
+    assert local.ATTEMPTS < 3 < SERVERS
     assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
     assert kills  # how many there is time for depends on the machine
     assert whole(store, FIRST, SECOND)
@@ -108,10 +99,10 @@ def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_ag
 
 
 def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Store) -> None:
-    def kill_all(running: list[Running]) -> None:
+    def kill_all(jobs: list[Job]) -> None:
         told.deed = kill_all
-        kill_server(running)
-        os.kill(running[0].process.pid, signal.SIGKILL)
+        kill_server(jobs)
+        os.kill(jobs[0].attempt.process.pid, signal.SIGKILL)
 
     told = Told(kill_all, step=1)
     assert trained(store, told, StandIn(FIRST)) == 1
@@ -150,10 +141,10 @@ def test_fork_servers_that_all_end_at_once_are_told_in_a_line(store: Store, monk
 def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> None:
     pids: list[int] = []
 
-    def interrupt(running: list[Running]) -> None:
-        pids.extend(one.process.pid for one in running)
+    def interrupt(jobs: list[Job]) -> None:
+        pids.extend(job.attempt.process.pid for job in jobs)
         if orphaned:
-            kill_server(running)
+            kill_server(jobs)
             os.kill(pids[0], signal.SIGSTOP)
         raise KeyboardInterrupt
 
@@ -170,9 +161,7 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
 def test_a_cell_killed_once_goes_on_and_one_killed_twice_has_failed(store: Store) -> None:
     told = Told()
     once, twice = StandIn(FIRST, {5: "SIGKILL"}), StandIn(SECOND, {5: "SIGKILL", 9: "SIGKILL"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm.trainer.finish", lambda cell, store, outcome, times: store.finish(cell.id, failed(outcome)))
-        assert trained(store, told, once, twice) == 0
+    assert trained(store, told, once, twice) == 0
     assert whole(store, FIRST)
     assert store.record(SECOND)["status"] == "failed"
     assert "process killed by SIGKILL" in told.records[SECOND]["error"]
@@ -200,7 +189,7 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
                 os.kill(stopped[0], signal.SIGCONT)
 
     stopped: list[int] = []
-    told = LetsGo(lambda running: stopped.append(running[0].process.pid) or os.kill(stopped[0], signal.SIGSTOP))
+    told = LetsGo(lambda jobs: stopped.append(jobs[0].attempt.process.pid) or os.kill(stopped[0], signal.SIGSTOP))
     assert trained(store, told, StandIn(FIRST)) == 0
     assert any(f" s: process {stopped[0]} is stopped, SIGCONT lets it go on" in line for line in told.lines)
     assert all(line.startswith("arm seed 0: no word for ") for line in told.lines)

@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from lm.arguments import parser
-from lm.commands import COMMANDS, INTERRUPTED, SETTABLE
+from lm import __version__
+from lm.cli.commands import commands
+from lm.cli.options import INTERRUPTED, Parser
 from lm.config import InputError, nearest, parse_value
 from lm.signals import by_signal
 from lm.storage import BROKEN, REFUSED, explain
@@ -19,6 +20,21 @@ BAD_INPUT = 2
 UNDONE = 1
 DEBUG = "--debug"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
+
+
+def parser() -> Parser:
+    """The one parser, a sub-command each for what `lm` can do."""
+    top = Parser(
+        prog="lm",
+        description="Ablations for transformer language models: paired, honest, resumable.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"lm {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
+    inner = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, command in commands().items():
+        command.add_options(inner.add_parser(name, help=command.help, allow_abbrev=False))
+    return top
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -84,18 +100,18 @@ def _show(error: BaseException) -> None:
 
 def _run(arguments: list[str], debug: bool) -> int:
     given, rest = _split(arguments)
-    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+    if given and not given[0].startswith("-") and given[0] not in commands():
         raise InputError(
-            f"no command {given[0]!r}.{nearest(given[0], list(COMMANDS))} Choose from {', '.join(COMMANDS)}"
+            f"no command {given[0]!r}.{nearest(given[0], list(commands()))} Choose from {', '.join(commands())}"
         )
     options = parser().parse_args(given, argparse.Namespace(arguments=tuple(arguments), debug=debug))
     if options.command is None:
         parser().print_help()
         return 0
     foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
-    if foreign and options.command not in SETTABLE:
+    if foreign and not commands()[options.command].settable:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
-    return COMMANDS[options.command](options, dict(rest))
+    return commands()[options.command].run(options, dict(rest))
 
 
 def _nobody_reads(error: BaseException, command: str) -> int:

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from lm.sweep import vigil
-from lm.sweep.vigil import Late, Vigil
+from lm.execution import vigil
+from lm.execution.vigil import Late, Vigil
 
 
 class Machine:

@@ -1,0 +1,103 @@
+"""What is private in Lightning, torch and torchmetrics, or likely to move: an upgrade of theirs touches this file.
+
+Legend: b rows, t positions.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import torch
+from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Batch = TypeVar("Batch")
+
+
+# precision and place -------------------------------------------------------------------------------------------------
+
+
+def placed(trainer: Any, batch: Batch) -> Batch:
+    """A batch on the trainer's device and in its precision."""
+    found: Batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+    return found
+
+
+def evaluating(trainer: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context of a validation step: autocast, where the precision asks for it."""
+    found: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.val_step_context()
+    return found
+
+
+def stepping(trainer: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context of a training step."""
+    found: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.train_step_context()
+    return found
+
+
+def convert(trainer: Any, module: nn.Module) -> None:
+    """Puts the weights of a module into the trainer's precision."""
+    trainer.precision_plugin.convert_module(module)
+
+
+def device_of(trainer: Any) -> torch.device:
+    """The device of this process."""
+    found: torch.device = trainer.strategy.root_device
+    return found
+
+
+# processes -----------------------------------------------------------------------------------------------------------
+
+
+def over_processes(trainer: Any, values: Tensor, how: Literal["mean", "sum", "max"]) -> Tensor:
+    """Numbers of all processes made one; `mean` changes its argument in place."""
+    found: Tensor = trainer.strategy.reduce(values, reduce_op=how)
+    return found
+
+
+def as_the_first_says(trainer: Any, answer: bool) -> bool:
+    """The first process's answer, in all processes."""
+    return bool(trainer.strategy.broadcast(answer))
+
+
+def is_further_process() -> bool:
+    """Whether this is the second or a later process of a multi-device cell, of which the first keeps the store."""
+    return bool(getattr(rank_zero_only, "rank", 0))
+
+
+# parts ---------------------------------------------------------------------------------------------------------------
+
+
+def clips_by_value(algorithm: Any) -> bool:
+    """Whether gradients are clipped entry by entry, which Lightning says by an enum."""
+    return algorithm == GradClipAlgorithmType.VALUE
+
+
+def looks_across_rows(module: nn.Module) -> bool:
+    """Whether a module computes something else when the rows of a batch are shared out."""
+    return isinstance(module, _BatchNorm)
+
+
+def keep_to_itself(metric: Any) -> None:
+    """Has a metric of torchmetrics compute without asking other processes."""
+    metric._to_sync = False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps Lightning from telling what the record already says."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,3 @@
+"""The command line of `lm`."""
+
+from lm.cli.entry import main as main

@@ -1,0 +1,44 @@
+"""`lm fit`: one configuration, trained in this process."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from lm.cli.options import Parser, add_output, add_settable, check_output, settings_of
+from lm.config import Tree, load_yaml, override
+
+HELP = "train one configuration"
+SETTABLE = True
+
+
+def add_options(command: Parser) -> None:
+    command.usage = "lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]"
+    command.add_argument("config", type=Path, help="a YAML file such as experiments/bases/char_tiny.yaml")
+    add_output(command)
+    add_settable(command)
+
+
+def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    check_output(options)
+    tree: Tree = override(load_yaml(options.config), settings_of(options, overrides))
+    from rich.console import Console
+
+    from lm.cell import check
+    from lm.report.run import show_run
+    from lm.results import Store
+    from lm.sweep.progress import step_lines
+    from lm.trainer import Execution, into_log, train
+
+    cell, store = check(tree), Store(options.out)
+    store.recover(cell.id)
+    if store.finished(cell.id):
+        print(f"already trained: {store.directory(cell.id)}", file=sys.stderr)
+    else:
+        with into_log() as begun:
+            train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds), begun=begun)
+    if not store.finished(cell.id):  # a second process of a multi-device run, whose first one reports
+        return 0
+    if options.debug and (trace := store.record(cell.id).get("traceback")):
+        print(trace, end="", file=sys.stderr)
+    return 0 if show_run(store, cell.id, Console()) == "ok" else 1

@@ -1,0 +1,22 @@
+"""`lm list`: all there is to choose from."""
+
+import argparse
+import json
+from typing import Any
+
+from lm.cli.options import Parser
+
+HELP = "print every component there is to choose from"
+
+
+def add_options(command: Parser) -> None:
+    command.add_argument("--json", action="store_true", help="for machines")
+
+
+def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from lm.catalogue import catalogue, lines
+    from lm.run import Run
+
+    found = catalogue(Run)
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))
+    return 0

@@ -1,0 +1,33 @@
+"""`lm sweep`: a search."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
+from lm.config import InputError
+
+HELP = "search for the best values of settings, and report"
+SETTABLE = True
+
+
+def add_options(command: Parser) -> None:
+    command.add_argument("spec", type=Path, help="a YAML file such as sweeps/learning_rate.yaml")
+    add_output(command)
+    add_settable(command)
+    command.add_argument("--trials", type=int, metavar="N", help="instead of the file's")
+    add_workers(command)
+    command.add_argument("--plan", action="store_true", help="show what would be searched, and how long it may take")
+
+
+def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    check_output(options)
+    settings = settings_of(options, overrides)
+    if given := {"seed", "seeds"} & settings.keys():
+        raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
+    from lm.sweep.spec import load_sweep
+
+    spec = load_sweep(options.spec, settings, options.trials)
+    from lm.sweep.search import sweep
+
+    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan)

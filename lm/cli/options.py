@@ -1,0 +1,100 @@
+"""What several commands take, and how it is checked."""
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lm.config import InputError, nearest, parse_value, require_place
+from lm.plain import shown
+
+INTERRUPTED = 130
+MOST_WORKERS = 1024
+"""Processes at a time on one machine."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong command line with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+# options -------------------------------------------------------------------------------------------------------------
+
+
+def add_output(command: Parser) -> None:
+    """Where cells and reports go, and how often a cell is saved on its way."""
+    command.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder of cells and reports (default: results)"
+    )
+    command.add_argument(
+        "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
+    )
+
+
+def add_settable(command: Parser) -> None:
+    """Changes of the configuration."""
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change the configuration, e.g. --set trainer.max_steps=100",
+    )
+
+
+def add_workers(command: Parser) -> None:
+    """How many cells are trained at a time."""
+    command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+
+
+def add_run(command: Parser) -> None:
+    """A finished run, and where runs lie."""
+    command.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
+    command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
+
+
+def add_folder(command: Parser) -> None:
+    """The folder of an experiment's report."""
+    command.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+
+
+# checks --------------------------------------------------------------------------------------------------------------
+
+
+def settings_of(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The changes that `--set` and dotted options ask for. Raises InputError."""
+    return {**_settings(options.settings), **overrides}
+
+
+def _settings(texts: Sequence[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
+        settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
+    return settings
+
+
+def check_output(options: argparse.Namespace) -> None:
+    """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
+    require_place(options.out, "--out", folder=True)
+    if not 0 <= options.checkpoint_seconds < math.inf:
+        raise InputError(f"--checkpoint-seconds: expected a number from 0, found {options.checkpoint_seconds}")
+    workers = getattr(options, "workers", None)
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises InputError where there is no such folder."""
+    if os.path.isfile(folder):
+        raise InputError(f"{folder}: is a file; expected a folder such as {folder.parent}")
+    if not os.path.isdir(folder):
+        siblings = [str(p) for p in folder.parent.iterdir()] if os.path.isdir(folder.parent) else []
+        raise InputError(f"{folder}: no such folder.{nearest(folder, siblings)}")

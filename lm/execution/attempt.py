@@ -1,0 +1,70 @@
+"""A process at work on a cell, from the outside."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from lm.execution.vigil import Vigil
+from lm.record import Record
+
+UNKNOWN = 255
+"""The exit code of a process whose fork server is gone: it may have ended somehow, or go on without it."""
+
+
+@dataclass
+class Attempt:
+    """One process's try at a cell.
+
+    Args:
+        process: that trains the cell.
+        pipe: to it; closed once the process has closed its end, which it does by ending.
+        before: the record that the cell had already.
+        step: the last one that was heard of.
+        stopped: whether the answer to a validation was to stop.
+        broken: the disk that stopped it.
+    """
+
+    process: Any
+    pipe: Connection
+    before: Record | None
+    started: float = field(default_factory=time.monotonic)
+    step: int = 0
+    stopped: bool = False
+    broken: OSError | None = None
+
+    def __post_init__(self) -> None:
+        self.vigil = Vigil(self.process.pid)
+
+    @property
+    def orphan(self) -> bool:
+        """Whether nobody will say how the process ends."""
+        return bool(self.process.exitcode == UNKNOWN)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended; one whose fork server is gone goes on until its end of the pipe closes."""
+        return self.pipe.closed if self.orphan else not self.process.is_alive()
+
+    def answer(self, goes_on: bool) -> None:
+        """Says whether the cell goes on after the validation that it asked about."""
+        self.stopped = not goes_on
+        with contextlib.suppress(OSError):  # it has ended since
+            self.pipe.send(goes_on)
+
+    def end(self, number: int) -> None:
+        """Sends a signal that ends the process."""
+        if not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    def gone(self) -> bool:
+        """Whether the process has ended, to which nobody listens any more."""
+        with contextlib.suppress(EOFError, OSError):
+            while not self.pipe.closed and self.pipe.poll():
+                self.pipe.recv()
+            return self.ended
+        self.pipe.close()
+        return self.ended

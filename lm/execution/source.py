@@ -1,0 +1,53 @@
+"""What cells are to be trained, one after another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lm.cell import Cell
+from lm.record import Ending
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell and its place in an experiment or a search."""
+
+    arm: str
+    seed: int
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"{self.arm} seed {self.seed}"
+
+
+class Source:
+    """Where cells to train come from, one at a time."""
+
+    def take(self) -> Planned | None:
+        """A cell to train; None while there is none before another ends, and for good once none is running."""
+        raise NotImplementedError
+
+    def left(self) -> int:
+        """How many cells are still to come, as far as is known."""
+        raise NotImplementedError
+
+    def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
+        """Told what a validation in training measured; says whether the cell goes on."""
+        return True
+
+    def ended(self, planned: Planned, record: Ending | None) -> None:
+        """Told of a cell's record; `status: pruned` where it was stopped, None where it was interrupted."""
+
+
+class Listed(Source):
+    """Cells that are known beforehand, in their order."""
+
+    def __init__(self, cells: list[Planned]) -> None:
+        self.cells = list(cells)
+
+    def take(self) -> Planned | None:
+        return self.cells.pop(0) if self.cells else None
+
+    def left(self) -> int:
+        return len(self.cells)

@@ -1,0 +1,212 @@
+"""The loop between a source of cells and an executor, whichever that is."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_threads import InThreads
+from stand_in import STEPS, StandIn, execution
+
+from lm.execution.carry_out import train_cells, train_from
+from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress
+from lm.execution.source import Listed, Planned
+from lm.execution.watcher import Running, Watcher
+from lm.results import Store
+
+FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
+
+pytestmark = pytest.mark.usefixtures("light")
+
+
+class Told(Watcher):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self.seen: list[list[tuple[str, int, int]]] = []
+        self.left: list[int] = []
+
+    def progress(self, running: list[Running], left: int) -> None:
+        self.seen.append([(one.planned.name, one.place, one.step) for one in running])
+        self.left.append(left)
+
+    def finished(self, planned: Planned, record: Any, seconds: float) -> None:
+        assert seconds >= 0
+        self.records[planned.name] = record
+
+    def waiting(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Asked(Listed):
+    """Keeps what it is asked and told; lets a cell go on but for one."""
+
+    def __init__(self, cells: list[Planned], stops: str = "") -> None:
+        super().__init__(cells)
+        self.stops = stops
+        self.said: list[Any] = []
+
+    def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
+        self.said.append((planned.name, step, measured))
+        return planned.cell.id != self.stops
+
+    def ended(self, planned: Planned, record: Any) -> None:
+        self.said.append((planned.name, record and record["status"]))
+
+
+def planned(*cells: Any) -> list[Planned]:
+    return [Planned("arm", seed, cell) for seed, cell in enumerate(cells)]
+
+
+def carried_out(store: Store, source: Listed, told: Told, capacity: int = 2) -> int:
+    with InThreads(store, capacity) as executor:
+        return train_from(source, executor, told, execution())
+
+
+def test_every_cell_is_trained_in_its_order_and_told_of(store: Store) -> None:
+    told, source = Told(), Asked(planned(*map(StandIn, (FIRST, SECOND, THIRD))))
+    assert carried_out(store, source, told, capacity=1) == 0
+    assert list(told.records) == ["arm seed 0", "arm seed 1", "arm seed 2"]
+    assert list(told.records.values()) == [store.record(cell) for cell in (FIRST, SECOND, THIRD)]
+    assert source.said == [(name, "ok") for name in told.records]
+    assert all(len(running) <= 1 for running in told.seen)
+    assert (told.left[0], told.left[-1]) == (2, 0)
+    assert told.seen[-1] == []
+
+
+def test_no_more_cells_are_in_training_than_there_is_room_for_and_each_keeps_its_place(store: Store) -> None:
+    told = Told()
+    with InThreads(store, 2) as executor:
+        assert train_cells(planned(*map(StandIn, (FIRST, SECOND, THIRD, FOURTH))), executor, told, execution()) == 0
+    places: dict[str, set[int]] = {}
+    for running in told.seen:
+        assert len({place for _, place, _ in running}) == len(running) <= 2
+        for name, place, step in running:
+            places.setdefault(name, set()).add(place)
+            assert 0 <= step <= STEPS
+    assert all(len(found) == 1 and found <= {0, 1} for found in places.values())
+
+
+def test_the_source_judges_validations_and_is_told_of_a_pruned_cell(store: Store) -> None:
+    told = Told()
+    source = Asked(planned(StandIn(FIRST, {5: "validate"}), StandIn(SECOND, {4: "validate"})), stops=FIRST)
+    assert carried_out(store, source, told, capacity=1) == 0
+    assert source.said == [
+        ("arm seed 0", 5, {"nll": 5.0}),
+        ("arm seed 0", "pruned"),
+        ("arm seed 1", 4, {"nll": 4.0}),
+        ("arm seed 1", "ok"),
+    ]
+    assert told.records["arm seed 0"] == {"status": "pruned", "error": "stopped after step 5"}
+
+
+def test_a_failure_stops_no_other_and_a_cell_given_up_is_one(store: Store) -> None:
+    told = Told()
+    cells = StandIn(FIRST, {3: "raise"}), StandIn(SECOND, {3: "SIGKILL", 5: "SIGKILL"}), StandIn(THIRD)
+    assert carried_out(store, Listed(planned(*cells)), told, capacity=1) == 0
+    assert [record["status"] for record in told.records.values()] == ["failed", "failed", "ok"]
+
+
+def test_a_cell_started_again_begins_to_be_timed_again(store: Store) -> None:
+    one = Running(planned(StandIn(FIRST))[0], 0)
+    one.heard(5, STEPS, 1.0)
+    one.heard(6, STEPS, 1.0)
+    assert one.pace is not None
+    one.begin()
+    assert (one.step, one.steps, one.pace) == (0, 0, None)
+    one.heard(3, STEPS, 1.0)
+    assert one.pace is None, "a step number below the first one is no pace"
+    one.heard(4, STEPS, 1.0)
+    assert one.pace is not None
+
+
+class Scripted(Executor):
+    """Tells what it was given to tell, a poll at a time, of handles by their number."""
+
+    def __init__(self, capacity: int, polls: list[list[Callable[[Handle], Event]]], numbers: list[list[int]]) -> None:
+        self.capacity, self.polls, self.numbers = capacity, polls, numbers
+        self.handles: list[Handle] = []
+
+    def submit(self, cell: Any, execution: Any, name: str) -> Handle:
+        self.handles.append(Handle(len(self.handles), cell.id, name))
+        return self.handles[-1]
+
+    def poll(self, timeout: float) -> list[Event]:
+        told = zip(self.polls.pop(0), self.numbers.pop(0), strict=True)
+        return [make(self.handles[number]) for make, number in told]
+
+    def cancel(self, handle: Handle) -> None: ...
+
+    def harvest(self, handle: Handle) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_full_disk_ends_all_after_the_cells_in_training_and_the_next_is_not_begun() -> None:
+    full = OSError(28, "No space left on device", "a file")
+    polls = [
+        [lambda handle: Ended(handle, End.INTERRUPTED, 5, full)],
+        [lambda handle: Progress(handle, 3, STEPS, 1.0)],
+        [lambda handle: Ended(handle, End.PRUNED, 3)],
+    ]
+    told, source = Told(), Asked(planned(StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)))
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        train_from(source, Scripted(2, polls, [[0], [1], [1]]), told, execution())
+    assert raised.value is full
+    assert source.said == [("arm seed 0", None), ("arm seed 1", "pruned")]
+    assert source.left() == 1
+
+
+def test_interrupted_cells_are_counted(store: Store) -> None:
+    class Cancels(Asked):
+        def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
+            (handle,) = (handle for handle in executor.at_work if handle.cell == planned.cell.id)
+            executor.cancel(handle)
+            return True
+
+    told = Told()
+    with InThreads(store, 2) as executor:
+        cells = planned(StandIn(FIRST, {5: "validate"}), StandIn(SECOND))
+        assert train_from(Cancels(cells), executor, told, execution()) == 1
+    assert told.records == {"arm seed 0": None, "arm seed 1": store.record(SECOND)}
+
+
+def test_what_a_cell_waits_for_is_told_with_its_name(store: Store) -> None:
+    class LetsGo(Told):
+        def waiting(self, line: str) -> None:
+            super().waiting(line)
+            lock.__exit__(None, None, None)
+
+    told, lock = LetsGo(), store.lock(FIRST)
+    lock.__enter__()
+    assert carried_out(store, Listed(planned(StandIn(FIRST))), told) == 0
+    assert told.lines[0].startswith(f"arm seed 0: waiting for cell {FIRST[:8]}: held by process ")
+
+
+def test_two_loops_on_one_store_train_each_cell_once(store: Store) -> None:
+    """One begins, the other comes while it is at work."""
+    other: list[int] = []
+
+    class Joins(Told):
+        def progress(self, running: list[Running], left: int) -> None:
+            if not other and running:
+                other.append(carried_out(store, Listed(planned(*cells[1:])), Told(), capacity=1))
+
+    cells = [StandIn(cell) for cell in (FIRST, SECOND, THIRD)]
+    assert carried_out(store, Listed(planned(*cells)), Joins(), capacity=1) == 0
+    assert other == [0]
+    assert [store.record(cell.id)["tries"] for cell in cells] == [1, 1, 1]
+
+
+def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) -> None:
+    class Interrupts(Told):
+        def progress(self, running: list[Running], left: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
+        train_cells(planned(StandIn(FIRST, {5: "validate"})), executor, Interrupts(), execution())
+    assert executor.at_work == {}
+    with store.claim(FIRST) as free:
+        assert free

@@ -1,0 +1,283 @@
+"""What every executor promises, put to each of them: what is handed over ends once, and no kill loses anything."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import stand_in
+from stand_in import STEPS, StandIn
+
+from lm.config import InputError
+from lm.execution.engines import make
+from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.results import Store
+
+FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
+Make = Callable[..., Executor]
+Do = Callable[[Event], None]
+
+
+def hand_over(executor: Executor, cell: Any, again: bool = False) -> Handle:
+    return executor.submit(cell, stand_in.execution(again), f"cell {cell.id[0]}")
+
+
+def go_on(event: Event) -> None:
+    """Answers a validation with yes."""
+    if isinstance(event, Validation):
+        event.answer(True)
+
+
+def leave(event: Event) -> None:
+    """Answers nothing."""
+
+
+class Heard:
+    """All that an executor has told."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.events: list[Event] = []
+
+    def until(self, done: Callable[[], Any], do: Do) -> None:
+        """Listens until something is so; `do` is done at each event."""
+        while not done():
+            for event in self.executor.poll(1.0):
+                self.events.append(event)
+                do(event)
+
+    def of(self, handle: Handle, kind: Any = object) -> list[Any]:
+        """What was told of a cell."""
+        return [event for event in self.events if event.handle == handle and isinstance(event, kind)]
+
+
+def follow(executor: Executor, *handles: Handle, do: Do = go_on) -> list[Event]:
+    """What happens until these cells have ended, beside which there is none in hand."""
+    heard = Heard(executor)
+    heard.until(lambda: all(heard.of(handle, Ended) for handle in handles), do)
+    return heard.events
+
+
+def ends(events: list[Event]) -> list[End]:
+    return [event.end for event in events if isinstance(event, Ended)]
+
+
+def starts(events: list[Event]) -> int:
+    return sum(isinstance(event, Started) for event in events)
+
+
+def untouched(store: Store, cell: str) -> bool:
+    """Whether nobody holds the cell."""
+    with store.claim(cell) as free:
+        return free
+
+
+def test_events_of_a_cell_come_in_order_and_its_end_once(engine: Make, store: Store) -> None:
+    executor = engine()
+    first, second = hand_over(executor, StandIn(FIRST, {7: "validate"})), hand_over(executor, StandIn(SECOND))
+    events = follow(executor, first, second)
+    for handle in (first, second):
+        own = [event for event in events if event.handle == handle]
+        assert isinstance(own[0], Started)
+        assert isinstance(own[-1], Ended)
+        assert own[-1] == Ended(handle, End.RECORDED, STEPS)
+        steps = [event.step for event in own if isinstance(event, Progress)]
+        assert steps == list(range(1, STEPS + 1))
+        assert {event.steps for event in own if isinstance(event, Progress)} == {STEPS}
+    (asked,) = (place for place, event in enumerate(events) if isinstance(event, Validation))
+    assert [e.step for e in events[:asked] if isinstance(e, Progress) and e.handle == first] == list(range(1, 8))
+    assert executor.poll(0.0) == []
+
+
+def test_a_harvest_is_the_record_in_the_store_and_is_taken_in_once(engine: Make, store: Store) -> None:
+    executor = engine()
+    handle = hand_over(executor, StandIn(FIRST))
+    assert (handle.cell, handle.name) == (FIRST, "cell a")
+    with pytest.raises(KeyError):
+        executor.harvest(handle)
+    follow(executor, handle)
+    assert executor.harvest(handle) == store.record(FIRST)
+    with pytest.raises(KeyError):
+        executor.harvest(handle)
+
+
+def test_a_validation_waits_for_its_answer_and_a_cell_that_may_not_go_on_is_pruned(engine: Make, store: Store) -> None:
+    executor, asked = engine(), []
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Validation):
+            asked.append((event.handle, event.step, event.measured))
+            event.answer(event.handle == kept)
+
+    kept = hand_over(executor, StandIn(FIRST, {5: "validate"}))
+    stopped = hand_over(executor, StandIn(SECOND, {5: "validate"}))
+    events = follow(executor, kept, stopped, do=stop)
+    assert sorted(asked, key=lambda one: one[0].number) == [(kept, 5, {"nll": 5.0}), (stopped, 5, {"nll": 5.0})]
+    assert Ended(kept, End.RECORDED, STEPS) in events
+    assert Ended(stopped, End.PRUNED, 5) in events
+    assert executor.harvest(stopped) is None
+    assert not store.finished(SECOND)
+    assert not store.work(SECOND).exists()
+
+
+def test_an_exception_is_a_record_and_no_reason_to_try_again(engine: Make, store: Store) -> None:
+    executor = engine()
+    handle = hand_over(executor, StandIn(FIRST, {5: "raise"}))
+    events = follow(executor, handle)
+    assert ends(events) == [End.RECORDED]
+    assert starts(events) == 1
+    record = executor.harvest(handle)
+    assert record == store.record(FIRST)
+    assert (record["status"], record["error"]) == ("failed", "RuntimeError: out of luck")
+
+
+def test_a_cell_killed_once_is_taken_up_where_it_was(engine: Make, store: Store) -> None:
+    executor = engine()
+    handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
+    events = follow(executor, handle)
+    assert ends(events) == [End.RECORDED]
+    assert starts(events) == 2
+    record = executor.harvest(handle)
+    assert record is not None
+    assert (record["walked"], record["tries"]) == ("." * STEPS, 2)
+
+
+def test_a_cell_killed_again_and_again_is_given_up_with_a_record(engine: Make, store: Store) -> None:
+    executor = engine()
+    handle = hand_over(executor, StandIn(FIRST, dict.fromkeys(range(STEPS), "SIGKILL")))
+    other = hand_over(executor, StandIn(SECOND))
+    events = follow(executor, handle, other)
+    own = [event for event in events if event.handle == handle]
+    assert ends(own) == [End.GIVEN_UP]
+    assert 2 <= starts(own) < STEPS
+    assert executor.harvest(handle) == store.record(FIRST)
+    assert store.record(FIRST)["status"] == "failed"
+    assert "killed" in store.record(FIRST)["error"]
+    assert ends([event for event in events if event.handle == other]) == [End.RECORDED]
+
+
+def test_kills_are_counted_anew_when_a_cell_is_handed_over_again(engine: Make, store: Store) -> None:
+    executor = engine()
+    stopped = hand_over(executor, StandIn(FIRST, {5: "validate"}))
+    follow(executor, stopped, do=lambda event: isinstance(event, Validation) and event.answer(False))
+    handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
+    assert ends(follow(executor, handle)) == [End.RECORDED]
+
+
+def test_a_cancelled_cell_is_interrupted_and_can_be_taken_up(engine: Make, store: Store) -> None:
+    executor = engine()
+    heard = Heard(executor)
+    handle, other = hand_over(executor, StandIn(FIRST, {5: "validate"})), hand_over(executor, StandIn(SECOND))
+    heard.until(lambda: heard.of(handle, Validation), leave)
+    executor.cancel(handle)
+    executor.cancel(handle)
+    heard.until(lambda: heard.of(handle, Ended) and heard.of(other, Ended), leave)
+    assert ends(heard.of(handle)) == [End.INTERRUPTED]
+    assert ends(heard.of(other)) == [End.RECORDED]
+    assert executor.harvest(handle) is None
+    assert not store.finished(FIRST)
+    assert untouched(store, FIRST)
+    executor.cancel(handle)
+    again = hand_over(executor, StandIn(FIRST, {5: "validate"}))
+    assert again != handle
+    assert ends(follow(executor, again)) == [End.RECORDED]
+    record = executor.harvest(again)
+    assert record is not None
+    assert (record["walked"], record["tries"]) == ("." * STEPS, 2)
+
+
+def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: Store) -> None:
+    executors = engine(), engine()
+    handles = [[hand_over(executor, StandIn(cell)) for cell in (FIRST, SECOND)] for executor in executors]
+    for executor, own in zip(executors, handles, strict=True):
+        assert ends(follow(executor, *own)) == [End.RECORDED] * 2
+        assert [executor.harvest(handle) for handle in own] == [store.record(FIRST), store.record(SECOND)]
+    assert [store.record(cell)["tries"] for cell in (FIRST, SECOND)] == [1, 1]
+
+
+def test_a_cell_that_another_holds_is_waited_for_and_told_of(engine: Make, store: Store) -> None:
+    executor = engine()
+    heard = Heard(executor)
+    with store.lock(FIRST):
+        handle = hand_over(executor, StandIn(FIRST))
+        heard.until(lambda: heard.of(handle, Waiting), go_on)
+        assert not store.work(FIRST).exists()
+    assert heard.of(handle, Waiting)[0].line.startswith(f"waiting for cell {FIRST[:8]}: held by process ")
+    assert ends(follow(executor, handle)) == [End.RECORDED]
+
+
+def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store) -> None:
+    executor = engine()
+    handle = hand_over(executor, StandIn(FIRST, {5: "disk"}))
+    ended = follow(executor, handle)[-1]
+    assert isinstance(ended, Ended)
+    assert ended.end is End.INTERRUPTED
+    assert (ended.broken.errno, ended.broken.filename) == (28, "a file")
+    assert executor.harvest(handle) is None
+    assert not store.finished(FIRST)
+    later = engine()
+    handle = hand_over(later, StandIn(FIRST, {5: "disk"}))
+    assert ends(follow(later, handle)) == [End.RECORDED]
+
+
+def test_no_more_cells_are_taken_than_there_is_room_for(engine: Make) -> None:
+    executor = engine(1)
+    assert executor.capacity == 1
+    first = hand_over(executor, StandIn(FIRST))
+    with pytest.raises(RuntimeError, match="cell b"):
+        hand_over(executor, StandIn(SECOND))
+    follow(executor, first)
+    assert ends(follow(executor, hand_over(executor, StandIn(SECOND)))) == [End.RECORDED]
+
+
+def test_with_no_cell_in_hand_nothing_is_waited_for(engine: Make) -> None:
+    assert list(engine().poll(3600.0)) == []
+
+
+def test_a_cell_that_is_recorded_already_is_not_trained(engine: Make, store: Store) -> None:
+    executor = engine()
+    follow(executor, hand_over(executor, StandIn(FIRST)))
+    handle = hand_over(executor, StandIn(FIRST))
+    events = follow(executor, handle)
+    assert ends(events) == [End.RECORDED]
+    assert not [event for event in events if isinstance(event, Progress)]
+    assert executor.harvest(handle) == store.record(FIRST)
+
+
+def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(engine: Make, store: Store) -> None:
+    executor = engine()
+    old = {"format": 1, "status": "failed", "error": "before"}
+    store.finish(FIRST, old)
+    heard, handle = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
+    heard.until(lambda: heard.of(handle, Validation), leave)
+    executor.cancel(handle)
+    assert ends(follow(executor, handle)) == [End.INTERRUPTED]
+    assert executor.harvest(handle) is None
+    assert store.record(FIRST)["error"] == "before"
+    handle = hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
+    assert ends(follow(executor, handle)) == [End.RECORDED]
+    assert store.record(FIRST)["status"] == "ok"
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["", "waiting for another"])
+def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(
+    engine: Make, store: Store, held: bool
+) -> None:
+    with engine() as executor:
+        heard, first = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}))
+        heard.until(lambda: heard.of(first, Validation), leave)
+        if held:
+            with store.lock(SECOND):
+                second = hand_over(executor, StandIn(SECOND))
+                heard.until(lambda: heard.of(second, Waiting), leave)
+    executor.close()
+    assert untouched(store, FIRST)
+    assert not store.finished(FIRST)
+    later = engine()
+    handle = hand_over(later, StandIn(FIRST, {5: "validate"}))
+    assert ends(follow(later, handle)) == [End.RECORDED]
+    assert store.record(FIRST)["walked"] == "." * STEPS
+
+
+def test_a_name_that_no_executor_has_is_answered_with_those_there_are(store: Store) -> None:
+    with pytest.raises(InputError, match=r"no executor 'lcoal'. Did you mean local\? Choose from local"):
+        make("lcoal", store, 1)
