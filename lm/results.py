@@ -263,7 +263,7 @@ class Store:
         return locks / cell
 
     def finish(self, cell: str, record: Record) -> Record:
-        """Writes the record into the cell's work folder and makes the folder the finished cell. Returns what was written."""
+        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it."""
         written = cast(Record, RECORD.stamped(record))
         write_atomic(self.work(cell) / "record.json", to_json(written))
         self.complete(cell)
