@@ -58,7 +58,9 @@ def ours(cell: Cell) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         train(cell, store, lambda *_: None, Execution(threads=1))
-        return float(store.record(cell.id)["cost"]["train_seconds"])
+        seconds = store.record(cell.id)["cost"]["train_seconds"]
+        assert seconds is not None, "the run did not end well"
+        return seconds
 
 
 def compared(name: str, pairs: list[tuple[float, float]]) -> list[str]:

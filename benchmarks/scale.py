@@ -27,7 +27,9 @@ from lm.config.tree import Tree
 from lm.report.write import write_report
 from lm.store.damage import sealed
 from lm.store.files import curve, to_json, write_atomic
-from lm.store.store import FORMAT, Record, Store
+from lm.store.formats import MANIFEST, RECORD
+from lm.store.record import Inside, Record
+from lm.store.store import Store
 
 ARMS, SEEDS, RECORDS = 300, 30, 1000
 SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15
@@ -60,7 +62,7 @@ BASE: Tree = {
     "seed": 0,
 }  # fmt: skip
 
-PARTS = {
+PARTS: dict[str, list[Any]] = {
     "model.block": ["PreNorm", "PostNorm", "Sandwich", "ReZero"],
     "model.norm": ["LayerNorm", "RMSNorm"],
     "model.position": ["Rope", "Alibi", "Sinusoidal", "Learned", "NoPosition"],
@@ -80,36 +82,47 @@ def experiment(folder: Path, arms: int, seeds: int) -> Path:
     return path
 
 
-def record(cell: str, seed: int, draw: np.random.Generator) -> Record:
-    """A record as training leaves it."""
-    nll = 2 + 0.1 * draw.normal()
-    metrics = {"nll": nll, "perplexity": math.exp(nll), "bits_per_byte": nll / math.log(2), "accuracy": 0.5 / nll}
+def record(cell: str, seed: int, nll: float, losses: str, draw: np.random.Generator) -> Record:
+    """A record as training leaves it, of a run with this validation NLL and this learning curve."""
+    metrics: dict[str, float | None] = {
+        "nll": nll,
+        "perplexity": math.exp(nll),
+        "bits_per_byte": nll / math.log(2),
+        "accuracy": 0.5 / nll,
+    }
     metrics |= {name: float(draw.random()) for name in ("ece", "brier", "train_loss", "gradient_norm", "test_nll")}
     metrics |= {f"{name}@{n}": nll + 1 / n for name in ("nll", "sliding_nll") for n in (16, 64)}
     length = {"tokens": 512, "nll": nll, "sliding_nll": nll}
-    inside = {
+    inside: Inside = {
         "gradient_norm": {
             kind: draw.random(LAYERS).tolist() for kind in ("query", "key", "value", "mlp_in", "mlp_out")
         },
         "entropy": draw.random((LAYERS, HEADS)).tolist(),
+        "first_share": draw.random((LAYERS, HEADS)).tolist(),
+        "largest_logit": draw.random((LAYERS, HEADS)).tolist(),
         "residual_norm": draw.random(LAYERS).tolist(),
     }
     shares = (draw.random(BINS) / BINS).tolist()
     packages = dict.fromkeys(("torch", "lightning", "numpy", "tokenizers", "datasets"), "1.0")
     return {
-        "format": FORMAT, "id": cell, "status": "ok", "error": None, "steps": 1000, "metrics": metrics,
-        "evaluated": {"split": "validation", "tokens": 100 * BINS, "blocks": 94},
+        "format": RECORD.version, "id": cell, "status": "ok", "error": None, "diverged": None, "steps": 1000,
+        "metrics": metrics, "evaluated": {"split": "validation", "tokens": 100 * BINS}, "curve": sealed(losses),
         "reliability": {"count": [100] * BINS, "confidence": shares, "accuracy": shares},
         "initial": inside, "final": inside, "flags": [],
         "evaluations": {"lengths": {str(n): {**length, "by_position": [nll] * n} for n in (16, 64)}},
-        "data": {"fingerprint": "f", "tokenizer": "t"}, "pairing": {"order": f"of seed {seed}", "batches": 1000},
+        "data": {
+            "fingerprint": "f", "tokenizer": "t", "vocabulary": 100, "end_of_text": 0,
+            "documents": {"train": 8}, "tokens": {"train": 9600}, "bytes": {"train": 9600}, "unknown": {"train": 0},
+        },
+        "pairing": {"order": f"of seed {seed}", "batches": 1000},
         "cost": {
             "parameters": 10_000, "flops_per_token": 60_000, "tokens": 128_000, "train_seconds": 9 + draw.random(),
             "evaluation_seconds": 1.0, "tokens_per_second": 14_000.0, "peak_memory": 100.0,
         },
         "provenance": {
-            "git": {"commit": "c", "dirty": False}, "device": "cpu", "precision": "32-true", "threads": 1,
-            "packages": packages,
+            "lm": "1", "git": {"commit": "c", "dirty": False}, "device": "cpu", "precision": "32-true", "threads": 1,
+            "packages": packages, "python": "3.11", "host": "here", "cores": 2, "code": None,
+            "started": 0.0, "finished": 10.0, "resumed": False,
         },
     }  # fmt: skip
 
@@ -133,10 +146,10 @@ def results(out: Path, records: int) -> Path:
     arms, seeds = [f"arm{n}" for n in range(records // SEEDS_OF_REPORT)], list(range(SEEDS_OF_REPORT))
     for arm, seed in itertools.product(arms, seeds):
         cell = f"{arm}-{seed}"
-        found = record(cell, seed, draw)
-        losses = history(found["metrics"]["nll"])
+        nll = 2 + 0.1 * draw.normal()
+        losses = history(nll)
         write_atomic(store.work(cell) / "history.csv", losses)
-        store.finish(cell, {**found, "curve": sealed(losses)})
+        store.finish(cell, record(cell, seed, nll, losses, draw))
     described: dict[str, Any] = {
         arm: {
             "changes": {} if arm == arms[0] else {"model.mlp": ["GELU", f"kind {arm}"]},
@@ -145,9 +158,10 @@ def results(out: Path, records: int) -> Path:
         }
         for arm in arms
     }
-    manifest = {"format": FORMAT, "name": "many", "title": "Many records", "notes": "", "baseline": arms[0]}
+    first = {"format": 1, "name": "many", "title": "Many records", "notes": "", "baseline": arms[0], "metric": "nll"}
     folder = out / "many"
-    write_atomic(folder / "experiment.json", to_json({**manifest, "seeds": seeds, "arms": described}))
+    manifest = MANIFEST.read({**first, "seeds": seeds, "arms": described}, folder)  # the rest as of an older version
+    write_atomic(folder / "experiment.json", to_json(manifest))
     return folder
 
 

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
 from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
+from lm.model.attention import SoftmaxAttention
+from lm.model.block import Block
 from lm.model.transformer import Decoder, initialized
 
+T = TypeVar("T")
 VOCABULARY, CONTEXT = 11, 12
 
 MODEL: Tree = {
@@ -71,6 +74,23 @@ def decoder(
     """A tiny decoder with `changes` to the parts, keyed as under `model`."""
     tree = override({"model": MODEL}, {f"model.{key}": value for key, value in (changes or {}).items()})
     return initialized(build(resolve(tree, ModelRoot), ModelRoot).model, vocabulary, context, seed)
+
+
+def blocks(model: Decoder) -> list[Block]:
+    """The blocks of a decoder, in order."""
+    return [cast(Block, block) for block in model.blocks]
+
+
+def attentions(model: Decoder) -> list[SoftmaxAttention]:
+    """The attention of each block of a decoder with softmax attention, in order."""
+    found = [block.attention for block in blocks(model)]
+    return [attention for attention in found if isinstance(attention, SoftmaxAttention)]
+
+
+def known(found: T | None) -> T:
+    """What a test knows to be there, where its type allows for nothing."""
+    assert found is not None
+    return found
 
 
 def parts() -> list[tuple[str, str]]:

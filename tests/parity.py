@@ -124,12 +124,12 @@ def exactly() -> Iterator[None]:
             torch.set_default_dtype(default)
 
 
-def randomized(model: nn.Module) -> nn.Module:
+def randomized(model: nn.Module) -> Any:
     """The model in float64 with noise added to every parameter, gains and offsets of norms too."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return model.double().eval()
 
 

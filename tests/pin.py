@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from helpers import RUN, noisy
+from helpers import RUN, known, noisy
 
 from lm.config.behaviour import EVERY, VERSIONS
 from lm.config.choices import choices, slots
 from lm.config.components import build
 from lm.config.tree import Tree, override
-from lm.data.synthetic import Corpus
+from lm.data.corpus import Corpus
 from lm.model.transformer import Decoder, initialized
 from lm.store.store import Store
 from lm.training.cell import check
@@ -125,7 +125,7 @@ def whole_run(folder: Path) -> dict[str, float]:
     record = store.record(cell.id)
     assert record["status"] == "ok", record["error"]
     names = ("nll", "accuracy", "ece", "brier", "test_nll", "train_loss", "gradient_norm", "clipped_share")
-    return {name: record["metrics"][name] for name in names}
+    return {name: known(record["metrics"][name]) for name in names}
 
 
 def measures(folder: Path) -> dict[str, Callable[[], dict[str, float]]]:

@@ -14,8 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from records import blank
+
 from lm.store import locks
-from lm.store.formats import RECORD
+from lm.store.record import Record
 from lm.store.store import Store
 
 STEPS = 20
@@ -65,7 +67,7 @@ def walk(cell: StandIn, store: Store, execution: Any, outside: Outside) -> bool:
                     shutil.rmtree(work)
                     return False
             elif deed == "raise":
-                _finish(store, cell, work, {"status": "failed", "error": "RuntimeError: out of luck"})
+                _finish(store, work, {**blank(cell.id, "failed"), "error": "RuntimeError: out of luck"})
                 return True
             elif deed is not None:
                 outside.end(deed)
@@ -73,13 +75,14 @@ def walk(cell: StandIn, store: Store, execution: Any, outside: Outside) -> bool:
             with steps.open("a") as file:
                 file.write(".")
             outside.tell("progress", step + 1, STEPS, 0.0)
-        _finish(store, cell, work, {"status": "ok", "error": None, "metrics": {"nll": 1.0}})
+        _finish(store, work, {**blank(cell.id), "metrics": {"nll": 1.0}})
         return True
 
 
-def _finish(store: Store, cell: StandIn, work: Path, outcome: dict[str, Any]) -> None:
-    walked, tries = ((work / name).read_text() if (work / name).is_file() else "" for name in ("steps", "tries"))
-    store.finish(cell.id, {"format": RECORD.version, "walked": walked, "tries": len(tries), **outcome})
+def _finish(store: Store, work: Path, record: Record) -> None:
+    """Finishes the cell; how many steps it went through in all its tries is in its record, and how many tries."""
+    walked, tries = (len((work / name).read_text()) if (work / name).is_file() else 0 for name in ("steps", "tries"))
+    store.finish(record["id"], {**record, "steps": walked, "cost": {"tries": tries}})
 
 
 def _due(cell: StandIn, step: int, work: Path) -> str | None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
+from lm.analysis import audit as module
 from lm.analysis.audit import (
     NOISES,
     Finding,
@@ -24,9 +25,9 @@ from lm.analysis.audit import (
     differences,
     sign_flip_ps,
 )
-from lm.analysis.results import audit as module
 from lm.analysis.results import load
 from lm.report.audit import all_right, expected, show_audit, to_json
+from lm.stats.sequential import sequential
 from lm.stats.tests import attainable, sign_flip_p, t_interval
 from lm.stats.verdicts import Comparison
 
@@ -49,7 +50,7 @@ def test_many_samples_at_once_are_tested_as_one_by_one(n: int) -> None:
 
 
 def test_many_samples_with_ties_are_tested_as_one_by_one() -> None:
-    samples = np.random.default_rng(0).integers(-2, 3, (60, 7)) * 0.1
+    samples = np.random.default_rng(0).integers(-2, 3, (60, 7)).astype(np.float64) * 0.1
     assert sign_flip_ps(samples).tolist() == [sign_flip_p(sample) for sample in samples.tolist()]
 
 
@@ -110,9 +111,8 @@ def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = module.sequential
     monkeypatch.setattr(
-        module, "sequential", lambda sample, planned, maximum, alpha: honest(sample, planned, maximum, 0.1)
+        module, "sequential", lambda sample, planned, maximum, alpha: sequential(sample, planned, maximum, 0.1)
     )
     found = list(audit_sequential(np.random.default_rng(1), 300, (12,)))
     assert audits_row("false claims, normal noise", found).verdict == "NOT OK"

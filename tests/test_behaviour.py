@@ -1,16 +1,16 @@
 """What parts of the package compute does not move without a version that says so."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pin
 import pytest
 
+from lm.config import behaviour
 from lm.config.behaviour import EVERY, VERSIONS, behaviour_of
 from lm.config.choices import choices
-from lm.config.tree import behaviour, override
+from lm.config.tree import override
 from lm.data.batch import Data
 from lm.model.transformer import Model
 from lm.training.cell import check
@@ -19,7 +19,7 @@ PINNED: dict[str, Any] = json.loads(pin.PINNED.read_text())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pinned")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import blank, inside
 from scipy import stats
 
 from lm.analysis.answers import Answer, answer, corrected, decide
@@ -15,6 +16,7 @@ from lm.analysis.results import Results, load, value
 from lm.config.tree import InputError
 from lm.report.claims import answers, markdown_claims, row, tally
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
+from lm.store.record import Record
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -206,11 +208,11 @@ def test_a_manifest_from_before_the_kinds_is_of_none(experiment: MakeExperiment)
     assert "unknown kind: 1 claim: 1 reproduced" in "\n".join(markdown_claims([("demo", one) for one in found]))
 
 
-RECORD: dict[str, Any] = {
-    "status": "ok",
+RECORD: Record = {
+    **blank(),
     "metrics": {"nll": 2.0, "nll@512": 3.0},
     "cost": {"parameters": 100},
-    "initial": {"gradient_norm": {"mlp_out": [4.0, 2.0]}, "entropy": [[0.5, 0.7], [0.9, 0.9]]},
+    "initial": inside({"mlp_out": [4.0, 2.0]}, entropy=[[0.5, 0.7], [0.9, 0.9]]),
 }
 
 

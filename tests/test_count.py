@@ -64,7 +64,7 @@ def translator(**options: Any) -> EncoderDecoder:
     return EncoderDecoder(
         VOCABULARY,
         TIME,
-        *SIZES.values(),
+        **SIZES,
         embedding=Embedding,
         position=Rope,
         block=PreNorm,
@@ -186,7 +186,7 @@ def test_useful_attention_is_about_half_where_causal_and_linear_in_a_window() ->
 
 def test_what_nobody_has_counted_is_refused_with_the_remedy() -> None:
     class Own(Attention):
-        def forward(self, x_bqd: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+        def forward(self, x_bqd: Tensor, *_: Any, **__: Any) -> Tensor:
             return x_bqd
 
     model = built({})

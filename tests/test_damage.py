@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, record
+from conftest import ROOT
 from matplotlib import pyplot as plt
+from records import record
 from rich.console import Console
 
 from lm.analysis.compare import compare

@@ -75,6 +75,7 @@ def test_a_run_that_could_not_be_trained_is_refused(
         assert word in str(caught.value)
 
 
+HEADS: dict[str, list[Any]] = {"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]}
 PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("position", "Rope", {"base": [0.0, -1.0]}),
     ("position", "RopeLinear", {"base": [0.0], "stretch": [0.5]}),
@@ -86,10 +87,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("norm", "RMSNorm", {"eps": [0.0, -1e-6]}),
     ("norm", "BatchNorm", {"eps": [0.0], "momentum": [0.0, 1.1]}),
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
-    *[
-        ("attention", name, {"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]})
-        for name in ("MultiHead", "GroupedQuery", "MultiQuery")
-    ],
+    *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
     *[
         ("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]})

@@ -12,11 +12,11 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
-from helpers import RUN
+from helpers import RUN, known
 
+from lm.config import fingerprint as fingerprints
 from lm.config.fingerprint import code_of, fingerprint, project, sources
 from lm.config.tree import InputError, override
-from lm.config.tree import fingerprint as fingerprints
 from lm.store.store import Store
 from lm.training.cell import check, seeded
 from lm.training.train import Execution, train
@@ -201,7 +201,7 @@ def test_a_cell_keeps_the_code_that_it_was_trained_with(own: Path, tmp_path: Pat
         for name, content in FILES.items()
         if name != "own/apart.py"
     }
-    assert record["provenance"]["code"]["own.parts.Square"]["known_by"] == fingerprint(cls())
+    assert known(record["provenance"]["code"])["own.parts.Square"]["known_by"] == fingerprint(cls())
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_code_that_changed_since_the_plan_is_not_trained_under_its_id(own: Path,
     train(cell, store, lambda *_: None, Execution())
     record = store.record(cell.id)
     assert record["status"] == "failed"
-    assert "its code was changed after this cell was planned" in record["error"]
+    assert "its code was changed after this cell was planned" in known(record["error"])
     assert record["metrics"] == {}
 
 
@@ -222,8 +222,8 @@ def test_the_checkout_of_a_project_is_recorded_with_its_changes(own: Path, tmp_p
     change(own, "own/constants.py", "1.0", "2.0")
     store, cell = Store(tmp_path / "out"), check(tree())
     train(cell, store, lambda *_: None, Execution())
-    origin = store.record(cell.id)["provenance"]["code"]["own.parts.Square"]["git"]
+    origin = known(known(store.record(cell.id)["provenance"]["code"])["own.parts.Square"]["git"])
     assert origin["dirty"] is True
-    assert len(origin["commit"]) == 40
+    assert len(known(origin["commit"])) == 40
     diff = (store.directory(cell.id) / "code/changes.diff").read_text()
     assert "-SCALE = 1.0\n+SCALE = 2.0" in diff

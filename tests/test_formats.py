@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import ROOT
@@ -20,6 +20,7 @@ from lm.execution.estimate import Stopwatch
 from lm.report.write import write_report
 from lm.store.damage import of_record
 from lm.store.formats import MANIFEST, OUTCOME, RECORD, Format
+from lm.store.record import Record
 from lm.training.cell import check
 
 REFERENCE = ROOT / "results" / "reference"
@@ -104,8 +105,8 @@ def test_there_is_a_migration_for_every_older_version() -> None:
 
 def test_what_a_record_does_not_say_of_its_making_is_told_as_not_recorded() -> None:
     shapes = by_shape()
-    old = circumstances_of(RECORD.read(shapes["initial"], Path("r")))
-    new = circumstances_of(RECORD.read(shapes["none"], Path("r")))
+    old = circumstances_of(cast(Record, RECORD.read(shapes["initial"], Path("r"))))
+    new = circumstances_of(cast(Record, RECORD.read(shapes["none"], Path("r"))))
     assert old.keys() == new.keys()
     assert old["precision"] == "not recorded"
     assert new["precision"] == "32-true"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fuzz
 import pytest
-from conftest import record
+from records import record
 
 import lm.training.train
 from lm.cli import main

@@ -4,18 +4,21 @@ import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
+from records import blank, inside
 
+from lm.analysis import health
 from lm.analysis.answers import answer
 from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.health import faults, last_tenth, unhealthy
-from lm.analysis.results import health, load
+from lm.analysis.results import load
 from lm.report.tables import summary
+from lm.store.record import Record
 
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
@@ -23,16 +26,14 @@ BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 MakeExperiment = Callable[..., Path]
 Change = Callable[[dict[str, Any]], None]
 
-HEALTHY: dict[str, Any] = {
-    "status": "ok",
+GRADIENT = {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]}
+ENTROPY = [[0.9, 0.99], [0.5, 0.2], [0.4, 0.3]]
+HEALTHY: Record = {
+    **blank(),
     "steps": 400,
     "metrics": {"clipped_share": 0.2},
-    "initial": {"gradient_norm": {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]}},
-    "final": {
-        "entropy": [[0.9, 0.99], [0.5, 0.2], [0.4, 0.3]],
-        "dead_share": [0.0, 0.1, 0.4],
-        "gradient_norm": {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]},
-    },
+    "initial": inside(GRADIENT, ENTROPY),
+    "final": {**inside(GRADIENT, ENTROPY), "dead_share": [0.0, 0.1, 0.4]},
 }
 
 
@@ -102,9 +103,9 @@ BROKEN: dict[str, tuple[Change, Change, list[str]]] = {
 """For each rule a change that breaks it, one that comes close, and what is said."""
 
 
-def changed(change: Change) -> dict[str, Any]:
+def changed(change: Change) -> Record:
     record = copy.deepcopy(HEALTHY)
-    change(record)
+    change(cast(dict[str, Any], record))
     return record
 
 

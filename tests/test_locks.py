@@ -89,7 +89,7 @@ def test_the_name_beside_a_lock_is_advice_alone(tmp_path: Path, monkeypatch: pyt
         for text in ("", "{", "[1]", '{"pid": "x"}', '{"pid": 1, "host": "h", "since": 1e300}', "\x00"):
             beside.write_text(text)
             assert holder(path) == "a process that left no name"
-    monkeypatch.setattr(locks.Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
     with if_free(path) as ours:
         assert ours, "a full disk takes no lock away"
 

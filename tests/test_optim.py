@@ -100,7 +100,7 @@ def test_adamw_steps_are_those_of_the_formula() -> None:
 # every optimiser
 
 
-USABLE = {
+USABLE: dict[str, dict[str, Any]] = {
     "Adam": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
     "AdamW": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
@@ -191,7 +191,10 @@ def test_muon_has_the_hidden_matrices_and_adamw_the_rest_and_each_steps_as_torch
     hidden = [p for name, p in named.items() if p.ndim == 2 and not name.startswith("embedding")]
     vectors = [p for p in named.values() if p.ndim < 2]
     muon = torch.optim.Muon(hidden, 0.05, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    groups = [{"params": [named["embedding.tokens.weight"]]}, {"params": vectors, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": [named["embedding.tokens.weight"]]},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
     adamw = torch.optim.AdamW(groups, 0.05, weight_decay=0.1, betas=(0.8, 0.9))
     assert len(hidden) + len(vectors) + 1 == len(named)
     for t in range(5):
@@ -292,7 +295,7 @@ class Killed(BaseException):
 )
 def test_a_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
     cell = check(override(RUN, changes))
-    stopped = []
+    stopped: list[int] = []
 
     def kill(step: int, steps: int, loss: float) -> None:
         if len(stopped) < 3 and step > 3 * len(stopped) + 1 and step < steps:

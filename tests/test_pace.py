@@ -50,7 +50,7 @@ def test_an_arm_that_is_twice_as_fast_needs_half_the_steps(experiment: MakeExper
 
 
 def test_the_loss_of_the_same_seed_is_what_counts(experiment: MakeExperiment) -> None:
-    curves = {"base": [BASE, (5.0, 4.0, 3.5, 3.0)], "arm": [(4.0, 3.0, 2.0, 1.0)] * 2}
+    curves: Curves = {"base": [BASE, (5.0, 4.0, 3.5, 3.0)], "arm": [(4.0, 3.0, 2.0, 1.0)] * 2}
     (found,) = pace(with_curves(experiment, curves))
     assert found.shares["steps"] == pytest.approx([30 / 40, 20 / 40])
 
@@ -69,7 +69,7 @@ def test_the_baseline_against_itself_needs_all_of_it(experiment: MakeExperiment,
 
 def test_a_baseline_that_got_worse_is_held_to_its_last_loss(experiment: MakeExperiment) -> None:
     # It is down to its last loss, 2, for the first time at step 10 + 10 * 3 / 4; the arm is at step 30.
-    curves = {"base": [(5.0, 1.0, 1.5, 2.0)], "arm": [(5.0, 4.0, 2.0, 1.9)]}
+    curves: Curves = {"base": [(5.0, 1.0, 1.5, 2.0)], "arm": [(5.0, 4.0, 2.0, 1.9)]}
     (found,) = pace(with_curves(experiment, curves))
     assert found.shares["steps"] == pytest.approx([30 / 17.5])
 
@@ -96,7 +96,7 @@ def test_losses_per_token_of_several_tokenizers_have_no_pace(experiment: MakeExp
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["data"]["tokenizer"] = arm
 
-    curves = {"base": [BASE], "arm": [tuple(np.array(BASE) / 2)]}
+    curves: Curves = {"base": [BASE], "arm": [tuple(np.array(BASE) / 2)]}
     assert pace(with_curves(experiment, curves, change)) == []
     (found,) = pace(with_curves(experiment, curves, change, metric="bits_per_byte"))
     assert found.shares["steps"] == [20 / 40]

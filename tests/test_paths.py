@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from records import blank, inside
 
 from lm.analysis.claims import read_claim
 from lm.analysis.results import value
@@ -74,8 +75,9 @@ def test_a_path_that_may_lead_to_a_number_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("found", ["text", "3.5", {"a": 1}, True, None, [], [1, "x"], [[1.0], 2.0, None], math.nan])
 def test_what_is_no_number_is_not_measured(found: Any) -> None:
-    assert math.isnan(value({"status": "ok", "final": {"entropy": found}}, "final/entropy"))
+    final: Any = {"entropy": found}
+    assert math.isnan(value({**blank(), "final": final}, "final/entropy"))
 
 
 def test_a_list_of_lists_is_the_mean_of_its_numbers() -> None:
-    assert value({"status": "ok", "final": {"entropy": [[1.0, 2.0], [3.0, 6.0]]}}, "final/entropy") == 3.0
+    assert value({**blank(), "final": inside({}, entropy=[[1.0, 2.0], [3.0, 6.0]])}, "final/entropy") == 3.0

@@ -77,6 +77,6 @@ def test_a_page_names_commands_that_exist(page: Path) -> None:
 
 
 def test_the_sources_are_python_of_the_oldest_version_supported() -> None:
-    oldest = tuple(int(part) for part in project()["project"]["requires-python"].removeprefix(">=").split("."))
+    major, minor = map(int, project()["project"]["requires-python"].removeprefix(">=").split("."))
     for path in ROOT.glob("lm/**/*.py"):
-        ast.parse(path.read_text(encoding="utf-8"), feature_version=oldest)
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=(major, minor))

@@ -6,15 +6,18 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from records import blank
 
 from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
 from lm.store.files import curve, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.quantities import QUANTITIES, describe, metrics_of
+from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store
 
 CELL = "0123abcd"
@@ -79,8 +82,9 @@ def test_a_cell_is_finished_only_once_it_has_been_renamed(store: Store) -> None:
 
 def test_a_finished_cell_holds_its_record_and_drops_what_only_the_work_needed(store: Store) -> None:
     begun(store)
-    record = {"format": RECORD.version, "status": "ok", "metrics": {"nll": 1.5, "perplexity": None}}
-    assert store.finish(CELL, record) == record
+    record: Record = {**blank(CELL), "metrics": {"nll": 1.5, "perplexity": None}}
+    unstamped: Any = {name: part for name, part in record.items() if name != "format"}
+    assert store.finish(CELL, unstamped) == record
     assert store.record(CELL) == record
     assert sorted(os.listdir(store.directory(CELL))) == ["history.csv", "record.json"]
     assert store.history(CELL).read_text() == "step\n"
@@ -98,18 +102,18 @@ def test_the_last_weights_take_the_place_of_a_checkpoint_once_there_is_a_record(
     with monkeypatch.context() as patch:
         patch.setattr("lm.store.store.write_atomic", full)
         with pytest.raises(OSError, match="disk full"):
-            store.finish(CELL, {"format": RECORD.version})
+            store.finish(CELL, blank(CELL))
     assert (work / "last.ckpt").read_text() == "a checkpoint"
-    store.finish(CELL, {"format": RECORD.version})
+    store.finish(CELL, blank(CELL))
     assert sorted(os.listdir(store.directory(CELL))) == ["history.csv", "last.ckpt", "record.json"]
     assert (store.directory(CELL) / "last.ckpt").read_text() == "the last weights"
 
 
 def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     begun(store, "old.txt")
-    store.finish(CELL, {"format": RECORD.version, "status": "failed"})
+    store.finish(CELL, blank(CELL, "failed"))
     begun(store, "new.txt")
-    store.finish(CELL, {"format": RECORD.version, "status": "ok"})
+    store.finish(CELL, blank(CELL))
     assert store.record(CELL)["status"] == "ok"
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
 
@@ -144,9 +148,10 @@ def test_a_cell_is_claimed_only_if_it_is_free(store: Store) -> None:
 
 def test_a_cell_is_pending_until_it_has_a_record_and_again_if_it_failed(store: Store) -> None:
     assert store.pending(CELL)
-    for status, again in (("failed", True), ("ok", False), ("diverged", False)):
+    tried_again: dict[Status, bool] = {"failed": True, "ok": False, "diverged": False}
+    for status, again in tried_again.items():
         begun(store)
-        store.finish(CELL, {"format": RECORD.version, "status": status})
+        store.finish(CELL, blank(CELL, status))
         assert not store.pending(CELL)
         assert store.pending(CELL, again=True) is again
 
@@ -159,9 +164,9 @@ def test_a_finish_cut_short_anywhere_is_completed_later(
         raise KeyboardInterrupt
 
     begun(store, "old.txt")
-    store.finish(CELL, {"format": RECORD.version, "status": "failed"})
+    store.finish(CELL, blank(CELL, "failed"))
     begun(store, "new.txt")
-    write_atomic(store.work(CELL) / "record.json", to_json({"format": RECORD.version, "status": "ok"}))
+    write_atomic(store.work(CELL) / "record.json", to_json(blank(CELL)))
     with monkeypatch.context() as patch:
         patch.setattr("lm.store.store.shutil.rmtree" if call == "rmtree" else f"lm.store.store.os.{call}", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -176,7 +181,7 @@ def test_a_cell_is_started_once_it_has_a_checkpoint(store: Store) -> None:
     assert not store.started(CELL)
     write_atomic(work / "last.ckpt", b"weights")
     assert store.started(CELL)
-    store.finish(CELL, {"format": RECORD.version})
+    store.finish(CELL, blank(CELL))
     assert not store.started(CELL)
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +156,8 @@ def test_no_difference_at_all_is_no_finding() -> None:
 
 def test_a_large_effect_ends_at_the_first_look_and_is_reported_with_it() -> None:
     found = reached(draw(12, 5.0), LOOKS, 12)
-    assert (found.pairs, found.rejected_at, found.spent) == (12, 8, pytest.approx(0.05))
+    assert (found.pairs, found.rejected_at) == (12, 8)
+    assert found.spent == pytest.approx(0.05)
 
 
 # more pairs than can be enumerated
@@ -187,7 +190,7 @@ def test_with_24_pairs_no_later_difference_changes_an_earlier_decision() -> None
 @pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "skewed"])
 def test_where_nothing_differs_it_finds_something_as_often_as_it_may(noise: str) -> None:
     random, shape = np.random.default_rng(5), (1_000, 12)
-    drawn = {
+    drawn: dict[str, Callable[..., Any]] = {
         "normal": random.normal,
         "heavy-tailed": lambda size: random.standard_t(2, size),
         "skewed": random.lognormal,

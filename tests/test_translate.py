@@ -119,7 +119,8 @@ def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys
     assert f"BLEU {found['bleu']:.2f}" in printed
     assert found["signature"] in printed
     assert bleu(translations, target)["bleu"] == found["bleu"]
-    table = dictionary(*sides["train"])
+    train_source, train_target = sides["train"]
+    table = dictionary(train_source, train_target)
     baseline = bleu([by_the_word(table, line) for line in source], target)["bleu"]
     record = json.loads((run / "record.json").read_text())
     print(f"BLEU {found['bleu']:.2f}, word for word {baseline:.2f}, {record['cost']['train_seconds']:.0f} s")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lm.cli import main
+from lm.model.position import alibi_slopes
 from lm.verify import attention, judge, optimisation, positions, softmax, training
 from lm.verify.compute import FUNCTIONS, compute, verify
 from lm.verify.judge import Finding
@@ -41,7 +42,9 @@ def one_off(printed: Any) -> Iterator[Any]:
             for changed in one_off(item):
                 yield [*printed[:place], changed, *printed[place + 1 :]]
     else:
-        unit = Decimal(1).scaleb(Decimal(printed).as_tuple().exponent)
+        exponent = Decimal(printed).as_tuple().exponent
+        assert isinstance(exponent, int), "a figure is finite"
+        unit = Decimal(1).scaleb(exponent)
         yield from (printed + unit, printed - unit)
 
 
@@ -245,7 +248,7 @@ def test_json_is_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_figure_that_is_off_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    monkeypatch.setattr(positions, "alibi_slopes", broken(positions.alibi_slopes))
+    monkeypatch.setattr(positions, "alibi_slopes", broken(alibi_slopes))
     assert main(["verify", *arguments]) == 1
     shown = capsys.readouterr()
     assert "OFF" in shown.out

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,10 @@ class Decoder(Model):
         return self.embedding.logits(self.final_norm(x_btd))
 
 
-def initialized(model: Callable[[int, int], Model], vocabulary: int, context: int, seed: int) -> Model:
+Made = TypeVar("Made", bound=Model)
+
+
+def initialized(model: Callable[[int, int], Made], vocabulary: int, context: int, seed: int) -> Made:
     """A model with the first values of `seed`; the caller's own random stream is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for parts of a user's own that draw values when built

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.plain import shown
+from lm.store.record import Seal
 
 STATUSES = ("ok", "diverged", "failed")
 
@@ -167,7 +168,7 @@ def _bins(record: Mapping[str, Any]) -> Iterator[str]:
 # learning curves -----------------------------------------------------------------------------------------------------
 
 
-def sealed(content: str) -> dict[str, Any]:
+def sealed(content: str) -> Seal:
     """What a record keeps of its curve, by which one that was damaged later is known: its rows and its hash."""
     return {"rows": content.count("\n") - 1, "sha256": hashlib.sha256(content.encode()).hexdigest()}
 

@@ -112,10 +112,11 @@ class Store:
         return locks / cell
 
     def finish(self, cell: str, record: Record) -> Record:
-        """Writes the record into the cell's work folder and makes the folder the finished cell."""
-        write_atomic(self.work(cell) / "record.json", to_json(RECORD.stamped(record)))
+        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it."""
+        written = cast(Record, RECORD.stamped(record))
+        write_atomic(self.work(cell) / "record.json", to_json(written))
         self.complete(cell)
-        return record
+        return written
 
     def recover(self, cell: str) -> None:
         """Completes a `finish` that was cut short after the record was written; does nothing otherwise.

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import known
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
@@ -52,7 +53,7 @@ def text(found: PairData, ids: list[int]) -> str:
 
 def test_a_batch_is_teacher_forced(tmp_path: Path) -> None:
     found = data(tmp_path)
-    begin, end, padding = (found.tokens.tokenizer.token_to_id(name) for name in SPECIALS)
+    begin, end, padding = (known(found.tokens.tokenizer.token_to_id(name)) for name in SPECIALS)
     batch = next(iter(found.evaluation_batches("test")))
     inputs_bt, source_bs, hidden_bs = batch.inputs
     for row, (source, target) in enumerate(zip(*found.corpus.lines("test"), strict=True)):
@@ -190,7 +191,7 @@ def test_a_line_is_cut_at_line_feeds_alone(tmp_path: Path) -> None:
 )
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        data(tmp_path, **change)
+        PairData(3, files(tmp_path, **change), Bytes(), context=64, batch_tokens=256).setup("fit")
 
 
 def test_a_missing_file_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_evaluation_does_not_depend_on_its_batch_size(corpus: LocalText) -> None
 def joined(parts: Sequence[Batch]) -> Batch:
     """One batch of the rows of several."""
     inputs = zip(*(part.inputs for part in parts), strict=True)
-    targets, rows = ([part[i] for part in parts] for i in (1, 2))
+    targets, rows = [part.targets_bt for part in parts], [part.rows_b for part in parts]
     return Batch(tuple(map(torch.cat, inputs)), torch.cat(targets), torch.cat(rows))
 
 

@@ -14,9 +14,10 @@ import pytest
 from tokenizers import Tokenizer as Trained
 
 from lm.config.tree import InputError
+from lm.data.cache import cache_folder
 from lm.data.corpus import SPLITS, Corpus, LocalText
 from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer
-from lm.data.tokens import Facts, Tokens, cache_folder, prepare
+from lm.data.tokens import Facts, Tokens, prepare
 
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: naïve café 日本 {'xyz' * (i % 7)}\n" for i in range(40)]

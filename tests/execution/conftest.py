@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import stand_in
 from in_threads import InThreads
+from records import blank
 
 from lm.execution import local
 from lm.execution.engines import EXECUTORS, make
 from lm.execution.executor import Executor
 from lm.store import locks
-from lm.store.formats import RECORD
 from lm.store.store import Store
 
 Make = Callable[..., Executor]
@@ -33,8 +33,9 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:
-    """What is recorded of a cell that was given up, without what a true cell's record has besides."""
-    return store.finish(cell.id, {"format": RECORD.version, **outcome})  # type: ignore[typeddict-item]
+    """What is recorded of a cell that was given up, whose facts and configuration nobody knows."""
+    record: Any = {**blank(cell.id), **outcome}
+    return store.finish(cell.id, record)
 
 
 @pytest.fixture(params=["threads", *(pytest.param(name, marks=pytest.mark.slow) for name in EXECUTORS)])

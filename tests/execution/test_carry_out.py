@@ -115,7 +115,8 @@ def test_a_cell_started_again_begins_to_be_timed_again(store: Store) -> None:
     one.heard(6, STEPS, 1.0)
     assert one.pace is not None
     one.begin()
-    assert (one.step, one.steps, one.pace) == (0, 0, None)
+    assert (one.step, one.steps) == (0, 0)
+    assert one.pace is None
     one.heard(3, STEPS, 1.0)
     assert one.pace is None, "a step number below the first one is no pace"
     one.heard(4, STEPS, 1.0)
@@ -146,7 +147,7 @@ class Scripted(Executor):
 
 def test_a_full_disk_ends_all_after_the_cells_in_training_and_the_next_is_not_begun() -> None:
     full = OSError(28, "No space left on device", "a file")
-    polls = [
+    polls: list[list[Callable[[Handle], Event]]] = [
         [lambda handle: Ended(handle, End.INTERRUPTED, 5, full)],
         [lambda handle: Progress(handle, 3, STEPS, 1.0)],
         [lambda handle: Ended(handle, End.PRUNED, 3)],
@@ -197,7 +198,7 @@ def test_two_loops_on_one_store_train_each_cell_once(store: Store) -> None:
     cells = [StandIn(cell) for cell in (FIRST, SECOND, THIRD)]
     assert carried_out(store, Listed(planned(*cells)), Joins(), capacity=1) == 0
     assert other == [0]
-    assert [store.record(cell.id)["tries"] for cell in cells] == [1, 1, 1]
+    assert [store.record(cell.id)["cost"]["tries"] for cell in cells] == [1, 1, 1]
 
 
 def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) -> None:

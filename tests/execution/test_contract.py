@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import stand_in
+from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
@@ -25,6 +26,12 @@ def go_on(event: Event) -> None:
     """Answers a validation with yes."""
     if isinstance(event, Validation):
         event.answer(True)
+
+
+def stop(event: Event) -> None:
+    """Answers a validation with no."""
+    if isinstance(event, Validation):
+        event.answer(False)
 
 
 def leave(event: Event) -> None:
@@ -103,14 +110,14 @@ def test_a_harvest_is_the_record_in_the_store_and_is_taken_in_once(engine: Make,
 def test_a_validation_waits_for_its_answer_and_a_cell_that_may_not_go_on_is_pruned(engine: Make, store: Store) -> None:
     executor, asked = engine(), []
 
-    def stop(event: Event) -> None:
+    def keep_one(event: Event) -> None:
         if isinstance(event, Validation):
             asked.append((event.handle, event.step, event.measured))
             event.answer(event.handle == kept)
 
     kept = hand_over(executor, StandIn(FIRST, {5: "validate"}))
     stopped = hand_over(executor, StandIn(SECOND, {5: "validate"}))
-    events = follow(executor, kept, stopped, do=stop)
+    events = follow(executor, kept, stopped, do=keep_one)
     assert sorted(asked, key=lambda one: one[0].number) == [(kept, 5, {"nll": 5.0}), (stopped, 5, {"nll": 5.0})]
     assert Ended(kept, End.RECORDED, STEPS) in events
     assert Ended(stopped, End.PRUNED, 5) in events
@@ -138,7 +145,7 @@ def test_a_cell_killed_once_is_taken_up_where_it_was(engine: Make, store: Store)
     assert starts(events) == 2
     record = executor.harvest(handle)
     assert record is not None
-    assert (record["walked"], record["tries"]) == ("." * STEPS, 2)
+    assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
 
 
 def test_a_cell_killed_again_and_again_is_given_up_with_a_record(engine: Make, store: Store) -> None:
@@ -151,14 +158,14 @@ def test_a_cell_killed_again_and_again_is_given_up_with_a_record(engine: Make, s
     assert 2 <= starts(own) < STEPS
     assert executor.harvest(handle) == store.record(FIRST)
     assert store.record(FIRST)["status"] == "failed"
-    assert "killed" in store.record(FIRST)["error"]
+    assert "killed" in (store.record(FIRST)["error"] or "")
     assert ends([event for event in events if event.handle == other]) == [End.RECORDED]
 
 
 def test_kills_are_counted_anew_when_a_cell_is_handed_over_again(engine: Make, store: Store) -> None:
     executor = engine()
     stopped = hand_over(executor, StandIn(FIRST, {5: "validate"}))
-    follow(executor, stopped, do=lambda event: isinstance(event, Validation) and event.answer(False))
+    follow(executor, stopped, do=stop)
     handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
     assert ends(follow(executor, handle)) == [End.RECORDED]
 
@@ -182,7 +189,7 @@ def test_a_cancelled_cell_is_interrupted_and_can_be_taken_up(engine: Make, store
     assert ends(follow(executor, again)) == [End.RECORDED]
     record = executor.harvest(again)
     assert record is not None
-    assert (record["walked"], record["tries"]) == ("." * STEPS, 2)
+    assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
 
 
 def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: Store) -> None:
@@ -191,7 +198,7 @@ def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: St
     for executor, own in zip(executors, handles, strict=True):
         assert ends(follow(executor, *own)) == [End.RECORDED] * 2
         assert [executor.harvest(handle) for handle in own] == [store.record(FIRST), store.record(SECOND)]
-    assert [store.record(cell)["tries"] for cell in (FIRST, SECOND)] == [1, 1]
+    assert [store.record(cell)["cost"]["tries"] for cell in (FIRST, SECOND)] == [1, 1]
 
 
 def test_a_cell_that_another_holds_is_waited_for_and_told_of(engine: Make, store: Store) -> None:
@@ -211,6 +218,7 @@ def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store
     ended = follow(executor, handle)[-1]
     assert isinstance(ended, Ended)
     assert ended.end is End.INTERRUPTED
+    assert ended.broken is not None
     assert (ended.broken.errno, ended.broken.filename) == (28, "a file")
     assert executor.harvest(handle) is None
     assert not store.finished(FIRST)
@@ -245,8 +253,7 @@ def test_a_cell_that_is_recorded_already_is_not_trained(engine: Make, store: Sto
 
 def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(engine: Make, store: Store) -> None:
     executor = engine()
-    old = {"format": 1, "status": "failed", "error": "before"}
-    store.finish(FIRST, old)
+    store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     heard, handle = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
     heard.until(lambda: heard.of(handle, Validation), leave)
     executor.cancel(handle)
@@ -275,7 +282,7 @@ def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(
     later = engine()
     handle = hand_over(later, StandIn(FIRST, {5: "validate"}))
     assert ends(follow(later, handle)) == [End.RECORDED]
-    assert store.record(FIRST)["walked"] == "." * STEPS
+    assert store.record(FIRST)["steps"] == STEPS
 
 
 def test_a_name_that_no_executor_has_is_answered_with_those_there_are(store: Store) -> None:

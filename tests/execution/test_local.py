@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import stand_in
+from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
@@ -19,6 +20,8 @@ from lm.execution.executor import End, Ended, Started, Validation, Waiting
 from lm.execution.local import SERVERS, Job, Local
 from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
+from lm.store.locks import state
+from lm.store.record import Ending
 from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("light")]
@@ -40,7 +43,7 @@ class Told(Watcher):
             deed, self.deed = self.deed, None
             deed(list(self.executor.jobs.values()))
 
-    def finished(self, planned: Planned, record: dict[str, Any] | None, seconds: float) -> None:
+    def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
         self.records[planned.cell.id] = record
 
     def waiting(self, line: str) -> None:
@@ -66,16 +69,21 @@ def kill_server(jobs: list[Job]) -> None:
 
 def whole(store: Store, *cells: str) -> bool:
     """Whether every cell went through each of its steps once."""
-    return all(store.record(cell)["walked"] == "." * STEPS for cell in cells)
+    return all(store.record(cell)["steps"] == STEPS for cell in cells)
 
 
 def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(store: Store) -> None:
     killed: list[int] = []
-    told = Told(lambda jobs: killed.append(server()) or kill_server(jobs))
+
+    def kill(jobs: list[Job]) -> None:
+        killed.append(server())
+        kill_server(jobs)
+
+    told = Told(kill)
     assert trained(store, told, StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)) == 0
     assert whole(store, FIRST, SECOND, THIRD)
     assert {record["status"] for record in told.records.values()} == {"ok"}
-    assert [record["tries"] for record in told.records.values()] == [1, 1, 1]
+    assert [record["cost"]["tries"] for record in told.records.values()] == [1, 1, 1]
     assert server() not in killed
 
 
@@ -96,7 +104,7 @@ def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_ag
     assert kills  # how many there is time for depends on the machine
     assert whole(store, FIRST, SECOND)
     assert all(record["status"] == "ok" for record in told.records.values())
-    assert max(record["tries"] for record in told.records.values()) > 1
+    assert max(record["cost"]["tries"] for record in told.records.values()) > 1
 
 
 def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Store) -> None:
@@ -115,7 +123,8 @@ def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Sto
 def test_a_fork_server_that_ends_as_a_process_is_started_is_replaced(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    whose, failed = multiprocessing.context.ForkServerProcess, []
+    whose = multiprocessing.context.ForkServerProcess
+    failed: list[Any] = []
 
     def start(self: Any, real: Callable[[Any], None] = whose.start) -> None:
         if not failed:
@@ -152,9 +161,9 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
     with pytest.raises(KeyboardInterrupt):
         trained(store, Told(interrupt), StandIn(FIRST), StandIn(SECOND))
     deadline = time.monotonic() + 10
-    while any(vigil.state(pid) not in (None, "Z") for pid in pids) and time.monotonic() < deadline:
+    while any(state(pid) not in (None, "Z") for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert [vigil.state(pid) for pid in pids if vigil.state(pid) not in (None, "Z")] == []
+    assert [state(pid) for pid in pids if state(pid) not in (None, "Z")] == []
     with store.claim(FIRST) as free:
         assert free
 
@@ -168,12 +177,8 @@ def test_a_cell_killed_once_goes_on_and_one_killed_twice_has_failed(store: Store
     assert "process killed by SIGKILL" in told.records[SECOND]["error"]
 
 
-def failed(outcome: dict[str, Any]) -> dict[str, Any]:
-    return {"format": 1, **outcome}
-
-
 def test_a_failure_tried_again_and_killed_once_goes_on(store: Store) -> None:
-    store.finish(FIRST, failed({"status": "failed", "error": "before"}))
+    store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     told = Told()
     assert trained(store, told, StandIn(FIRST, {5: "SIGKILL"}), again=True) == 0
     assert told.records[FIRST]["status"] == "ok"
@@ -190,7 +195,12 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
                 os.kill(stopped[0], signal.SIGCONT)
 
     stopped: list[int] = []
-    told = LetsGo(lambda jobs: stopped.append(jobs[0].attempt.process.pid) or os.kill(stopped[0], signal.SIGSTOP))
+
+    def stop(jobs: list[Job]) -> None:
+        stopped.append(jobs[0].attempt.process.pid)
+        os.kill(stopped[0], signal.SIGSTOP)
+
+    told = LetsGo(stop)
     assert trained(store, told, StandIn(FIRST)) == 0
     assert any(f" s: process {stopped[0]} is stopped, SIGCONT lets it go on" in line for line in told.lines)
     assert all(line.startswith("arm seed 0: no word for ") for line in told.lines)

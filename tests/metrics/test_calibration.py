@@ -131,9 +131,12 @@ def test_a_model_that_is_certain_has_no_floor() -> None:
     assert floor_of(torch.ones(50, dtype=torch.float64)) == 0.0
 
 
-def fine_sums(confidence_n: Tensor, correct_n: Tensor) -> list[Tensor]:
+def fine_sums(confidence_n: Tensor, correct_n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     fine_n = fine_bin_of((1 - confidence_n) / confidence_n)
-    return sums_over_bins(FINE_BINS, fine_n, torch.ones_like(confidence_n), confidence_n, correct_n)
+    count, confidence, correct = sums_over_bins(
+        FINE_BINS, fine_n, torch.ones_like(confidence_n), confidence_n, correct_n
+    )
+    return count, confidence, correct
 
 
 def sorted_error(confidence_n: Tensor, correct_n: Tensor, bins: int = 15) -> float:

@@ -36,7 +36,12 @@ def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("lm.metrics.cost.time", SimpleNamespace(perf_counter=clock.__next__))  # not everybody's clock
     products: list[tuple[int, ...]] = []
     product = torch.Tensor.__matmul__
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: products.append((*a.shape, *b.shape)) or product(a, b))
+
+    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        products.append((*a.shape, *b.shape))
+        return product(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
     assert matmul_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.125
     assert products == [(512, 512, 512, 512)] * len(durations)
 

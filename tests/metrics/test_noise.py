@@ -17,7 +17,7 @@ def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance() -> 
     for _ in range(4000):
         pieces = [torch.randn(5, 3, generator=random, dtype=torch.float64) * spread for _ in range(4)]
         losses = [lambda x=piece: ((weight - x) ** 2).sum(-1).mean() / 2 for piece in pieces]
-        found = noise_of_pieces([weight], losses, [5] * 4)  # type: ignore[arg-type]
+        found = noise_of_pieces([weight], losses, [5] * 4)
         traces.append(found.trace)
         signals.append(found.signal)
     trace, signal = torch.tensor(traces), torch.tensor(signals)

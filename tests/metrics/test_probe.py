@@ -1,11 +1,12 @@
 """What is seen inside a model, against a plain forward pass and against cases known beforehand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder
+from helpers import CONTEXT, VOCABULARY, attentions, blocks, decoder
 from scipy.stats import entropy
 from torch import Tensor
 
@@ -25,18 +26,18 @@ def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     found: list[Tensor] = []
     plain = SoftmaxAttention.plain
 
-    def caught(self: SoftmaxAttention, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+    def caught(self: SoftmaxAttention, *arguments: Any) -> tuple[Tensor, Tensor]:
         mixed, weights = plain(self, *arguments)
         found.append(weights.detach())
         return mixed, weights
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SoftmaxAttention, "plain", caught)
-        for block in model.blocks:
-            block.attention.softcap = 1e9  # takes the plain form and changes nothing
+        for attention in attentions(model):
+            attention.softcap = 1e9  # takes the plain form and changes nothing
         model(tokens_bt)
-    for block in model.blocks:
-        block.attention.softcap = None
+    for attention in attentions(model):
+        attention.softcap = None
     return found
 
 
@@ -54,9 +55,9 @@ def test_entropy_and_first_share_are_those_of_the_weights(position: str) -> None
 
 def test_equal_scores_have_the_entropy_of_all_keys() -> None:
     model = decoder({"position": "NoPosition"})
-    for block in model.blocks:
-        block.attention.query.weight.data.zero_()
-        block.attention.query.bias.data.zero_()
+    for attention in attentions(model):
+        attention.query.weight.data.zero_()
+        attention.query.bias.data.zero_()
     inside = inspect(model, batch())
     assert np.allclose(inside.entropy, 1.0, atol=1e-6)
     assert np.allclose(inside.largest_logit, 0.0)
@@ -67,7 +68,7 @@ def test_equal_scores_have_the_entropy_of_all_keys() -> None:
 
 def test_the_largest_logit_is_scaled_seen_and_before_the_softmax() -> None:
     model = decoder({"position": "NoPosition", "attention": {"class_path": "MultiHead", "init_args": {"scale": 0.5}}})
-    attention, given = model.blocks[0].attention, batch(1)
+    attention, given = attentions(model)[0], batch(1)
     seen: list[Tensor] = []
     attention.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     model(*given.inputs)
@@ -89,7 +90,7 @@ def test_the_residual_stream_is_measured_after_each_block() -> None:
 
 def test_units_that_never_fire_are_dead() -> None:
     model = decoder({"mlp": "ReLU"})
-    up = model.blocks[1].mlp.up
+    up = blocks(model)[1].mlp.up
     hidden = up.out_features
     up.weight.data[: hidden // 4].zero_()
     up.bias.data[: hidden // 4] = -1.0

@@ -54,7 +54,7 @@ def lively(change: dict[str, Any]) -> Decoder:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     return model
 
 

@@ -89,7 +89,7 @@ def test_every_parameter_gets_a_gradient(change: dict[str, str]) -> None:
     model, source = pair_model({"initializer.std": 0.3, **change}), ids(SOURCE, 2)
     with torch.no_grad():  # ReZero starts where no sublayer has any effect
         for parameter in model.parameters():
-            parameter += (parameter.abs().max() == 0) * 0.1
+            parameter.add_((parameter.abs().max() == 0) * 0.1)
     model(ids(TARGET, 1), source, shown(source)).square().sum().backward()
     assert_gradients(model, ignored="key.bias")  # added to all scores of a row alike, unless turned
 
@@ -131,9 +131,9 @@ def copy_layer(ours: Any, theirs: Any) -> None:
 def test_post_norm_with_relu_is_the_transformer_of_torch() -> None:
     ours = pair_model({"block": "PostNorm", "mlp": "ReLU", "position": "NoPosition", "initializer.std": 0.3})
     for parameter in ours.parameters():  # gains and offsets of every kind
-        parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64)
+        parameter.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
     theirs = nn.Transformer(16, 2, 2, 2, 64, dropout=0.0, batch_first=True, dtype=torch.float64).eval()
-    theirs.encoder.norm = theirs.decoder.norm = None  # type: ignore[assignment]
+    theirs.encoder.norm = theirs.decoder.norm = None
     for mine, other in zip(
         [*ours.encoder, *ours.decoder], [*theirs.encoder.layers, *theirs.decoder.layers], strict=True
     ):

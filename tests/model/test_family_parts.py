@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
+from helpers import CONTEXT, VOCABULARY, attentions, decoder, example, noisy, tokens
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,12 +14,13 @@ from lm.model.block import Arrangement, PreNorm, ReZero, Sandwich, ScaledResidua
 from lm.model.initial import FanIn, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
 from lm.model.norm import LayerNorm, NoNorm
+from lm.model.position import Learned
 from lm.model.rope import Rope, RopeNTK
 from lm.model.shape import Shape
 
 TIME = 7
 SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
-EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 # feed-forward layers -------------------------------------------------------------------------------------------------
 
@@ -143,25 +144,22 @@ def test_fan_in_keeps_the_variance_of_what_a_map_is_given() -> None:
             expected *= 0.5 if isinstance(module, QueryKeyLinear) else 1
             expected *= 6**-0.5 if isinstance(module, ResidualLinear) else 1
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05), name
+    assert isinstance(model.position, Learned)
     assert model.position.table.weight.std().item() == pytest.approx(0.3, rel=0.05)
     entering = model.embedding(torch.arange(257))
     assert entering.std().item() == pytest.approx(1, rel=0.05)
 
 
 @pytest.mark.parametrize("options", [{"gain": 0.0}, {"gain": math.inf}, {"position": -1.0}, {"query_key": 0.0}])
-def test_a_size_that_draws_nothing_usable_is_refused(options: dict[str, float]) -> None:
+def test_a_size_that_draws_nothing_usable_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))}=.* above 0"):
         FanIn(**options)
 
 
 def test_queries_and_keys_may_have_a_variance_of_their_own() -> None:
     model = decoder({"width": 128, "initializer.query_key": 0.5})
-    for block in model.blocks:
-        for module, expected in (
-            (block.attention.query, 0.01),
-            (block.attention.key, 0.01),
-            (block.attention.value, 0.02),
-        ):
+    for attention in attentions(model):
+        for module, expected in ((attention.query, 0.01), (attention.key, 0.01), (attention.value, 0.02)):
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
 
 

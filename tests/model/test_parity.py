@@ -54,7 +54,7 @@ def grouped(**arguments: Any) -> Tree:
     return {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2, **FLAT, **arguments}}
 
 
-def theirs(kind: str, **settings: Any) -> nn.Module:
+def theirs(kind: str, **settings: Any) -> Any:
     """A causal model of `transformers` in float64, every parameter of which is random."""
     sizes = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS}
     special = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}

@@ -7,7 +7,7 @@ import torch
 from helpers import decoder, tokens
 from torch import nn
 
-from lm.model.attention import Mask, scale_factor
+from lm.model.attention import Mask, Scale, scale_factor
 from lm.model.block import Block, PostNorm, PreNorm
 from lm.model.heads import MultiHead
 from lm.model.mlp import GELU, ReLU
@@ -79,7 +79,7 @@ def test_multi_head_attention_is_torch_s_own(alibi: bool) -> None:
 
 
 @pytest.mark.parametrize(("scale", "factor"), [("1/sqrt(d_k)", 0.5), ("1/d_k", 0.25), ("none", 1.0), (0.3, 0.3)])
-def test_scores_are_multiplied_by_the_scale(scale: str | float, factor: float) -> None:
+def test_scores_are_multiplied_by_the_scale(scale: Scale, factor: float) -> None:
     assert scale_factor(scale, head_size=4) == factor
     attention, x = MultiHead(SHAPE, scale=scale).double(), example(1, 6, 12)
     split = lambda y: y.unflatten(-1, (3, 4)).transpose(1, 2)  # noqa: E731
@@ -91,14 +91,15 @@ def test_scores_are_multiplied_by_the_scale(scale: str | float, factor: float) -
 
 @pytest.mark.parametrize(("ours", "norm_first"), [(PreNorm, True), (PostNorm, False)])
 def test_blocks_are_torch_s_encoder_layer(ours: type, norm_first: bool) -> None:
-    block = Block(MultiHead(SHAPE), ReLU(SHAPE), lambda: ours(SHAPE, LayerNorm, 0.0)).double().eval()
+    heads = MultiHead(SHAPE)
+    block = Block(heads, ReLU(SHAPE), lambda: ours(SHAPE, LayerNorm, 0.0)).double().eval()
     theirs = nn.TransformerEncoderLayer(
         12, 3, dim_feedforward=48, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
     )
     for norm in (block.attention_residual.norm, block.mlp_residual.norm):
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
-    attention = as_torch(block.attention, SHAPE)
+        for parameter in norm.parameters():
+            nn.init.normal_(parameter)
+    attention = as_torch(heads, SHAPE)
     theirs.self_attn.load_state_dict(attention.state_dict())
     for mine, other in (
         (block.mlp.up, theirs.linear1),

@@ -50,7 +50,8 @@ def test_only_what_is_off_and_not_declared_is_marked(
 ) -> None:
     results = load(experiment(CELLS, change(parameters=factor), declared={"arm": declared}))
     off, found = relative(results, "arm", "parameters")
-    assert (off, found) == (pytest.approx(factor - 1), marked)
+    assert off == pytest.approx(factor - 1)
+    assert found == marked
     assert bool(cost_notes(results)) == marked
     assert not marked or "arm in parameters." in cost_notes(results)[0]
 
@@ -90,7 +91,7 @@ def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) ->
 def test_what_cells_were_made_under_is_summed_up_for_each_arm(experiment: MakeExperiment) -> None:
     def moved(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["provenance"]["git"] = {"commit": "0123456789abcdef", "dirty": (arm, seed) == ("arm", 0)}
-        record["provenance"]["threads"] = 1
+        record["provenance"]["precision"] = None  # as of an older version
         if (arm, seed) == ("arm", 2):
             record["provenance"] |= {"device": "gpu", "threads": 2}
 

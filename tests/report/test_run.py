@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_a_failed_run_says_where_to_read_why(experiment: Callable[..., Path]) ->
     store = load(experiment({"base": ["failed", "failed", "failed", "diverged"]}, change)).store
     for seed, log in ((0, "Traceback (most recent call last):\n..."), (2, "Killed")):
         (store.directory(f"base-{seed}") / "log.txt").write_text(log)
-    said = [printed(lambda console, cell=f"base-{seed}": show_run(store, cell, console))[1] for seed in range(4)]
+    said = [printed(partial(show_run, store, f"base-{seed}"))[1] for seed in range(4)]
     folders = [store.directory(f"base-{seed}") for seed in range(4)]
     assert said == [
         f"RuntimeError: no; traceback in {folders[0]}/log.txt",

@@ -83,7 +83,8 @@ def test_the_best_are_those_that_optuna_finds(tmp_path: Path, ways: list[str]) -
     trials = drawn(40, objectives=len(ways))
     names = ["nll", "accuracy"][: len(ways)]
     study = load_study(write(tmp_path, trials, objectives=dict(zip(names, ways, strict=True))))
-    directions = ["minimize" if way == "lower" else "maximize" for way in ways]
+    lower, higher = optuna.study.StudyDirection.MINIMIZE, optuna.study.StudyDirection.MAXIMIZE
+    directions = [lower if way == "lower" else higher for way in ways]
     theirs = optuna.create_study(directions=directions)
     theirs.add_trials([optuna.trial.create_trial(values=one["values"]) for one in trials])
     expected = {one.number for one in theirs.best_trials}
@@ -209,14 +210,16 @@ def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
     study = load_study(write(tmp_path, trials, objectives={"nll": "lower", "parameters": "lower"}))
     figure = slices(study)
     assert figure is not None
-    by_label = {axes.get_xlabel(): axes.get_lines()[0].get_xydata() for axes in figure.axes if axes.get_visible()}
+    by_label = {
+        axes.get_xlabel(): np.asarray(axes.get_lines()[0].get_xydata()) for axes in figure.axes if axes.get_visible()
+    }
     np.testing.assert_array_equal(by_label["lr"], [[t["params"]["lr"], t["values"][0]] for t in trials[:12]])
     assert len(by_label["kind.Rope.base"]) == 6
     figure = parallel_coordinates(study)
     assert figure is not None
-    crossing = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 4]
+    crossing = [line for line in figure.axes[0].get_lines() if np.size(line.get_xdata()) == 4]
     assert len(crossing) == 12
-    assert sum(line.get_ydata()[3] == ABSENT for line in crossing) == 6
+    assert sum(np.asarray(line.get_ydata())[3] == ABSENT for line in crossing) == 6
     figure = pareto(study)
     assert figure is not None
     front = figure.axes[0].get_lines()[1].get_xydata()

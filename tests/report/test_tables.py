@@ -15,12 +15,11 @@ from scipy import stats
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import Pace
-from lm.analysis.results import load
+from lm.analysis.results import HEADLINE, load
 from lm.report.notes import axes, notes
 from lm.report.page import markdown, terminal
 from lm.report.tables import (
     DETAILS,
-    HEADLINE,
     SHOWN,
     as_csv,
     difference,

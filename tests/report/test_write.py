@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from lm.analysis.curve import curve_table
-from lm.analysis.pace import pace
-from lm.analysis.results import curve
+from lm.analysis.pace import Pace, pace
+from lm.analysis.results import Results
 from lm.report import write
 from lm.report.write import write_report
 
@@ -33,7 +33,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return call
 
     monkeypatch.setattr(Path, "read_text", counted("text", text))
-    monkeypatch.setattr(curve.pd, "read_csv", counted("table", table))
+    monkeypatch.setattr(pd, "read_csv", counted("table", table))
     return counts
 
 
@@ -54,7 +54,12 @@ def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_t
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
-    monkeypatch.setattr("lm.report.page.pace", lambda results: calls.append(results) or pace(results))
+
+    def counted(results: Results) -> list[Pace]:
+        calls.append(results)
+        return pace(results)
+
+    monkeypatch.setattr("lm.report.page.pace", counted)
     monkeypatch.setattr(write, "draw", lambda *_: [])
     write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
     assert len(calls) == 2

@@ -114,6 +114,6 @@ def test_a_wrong_design_is_one_line(tree: Any, words: str) -> None:
 
 
 def test_a_factorial_of_a_million_arms_is_refused_at_once() -> None:
-    factors = {f"f{index}": {f"no{index}": {}, f"yes{index}": {}} for index in range(20)}
+    factors: dict[str, Any] = {f"f{index}": {f"no{index}": {}, f"yes{index}": {}} for index in range(20)}
     with pytest.raises(InputError, match="1048576 arms, expected 1024 at most"):
         read_design({"kind": "factorial", "factors": factors}, "here")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import RUN
+from records import blank, text
 
 from lm.ablation.ablate import _missing, _statuses
 from lm.ablation.experiment import load_experiment
@@ -20,7 +21,8 @@ from lm.config.tree import InputError, override, parse_value
 from lm.data.tokens import Facts
 from lm.execution import estimate
 from lm.execution.estimate import duration, steps_evaluated, wall_seconds
-from lm.store.formats import RECORD
+from lm.execution.source import Planned
+from lm.store.record import Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells
 from lm.training.cell import Cell, identity, seeded, with_seed
@@ -109,7 +111,7 @@ SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
 def bare(tree: Any) -> Cell:
     """A cell that was neither checked nor given its text."""
     config = resolve(tree, Run)
-    facts = Facts(**dict.fromkeys(Facts.__dataclass_fields__, 0))
+    facts = Facts(folder="", **text())
     return Cell(config, facts, identity(config, facts))
 
 
@@ -183,9 +185,10 @@ def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
 
 def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(tmp_path: Path) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
-    for planned, status in zip(plan.cells, ("ok", "failed", "diverged"), strict=False):
+    endings: tuple[Status, ...] = ("ok", "failed", "diverged")
+    for planned, status in zip(plan.cells, endings, strict=False):
         store.work(planned.cell.id).mkdir(parents=True)
-        store.finish(planned.cell.id, {"format": RECORD.version, "status": status})
+        store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
     statuses = _statuses(plan, store)
     assert [(p.arm, p.seed) for p in _missing(plan, statuses, again=False)] == missing
@@ -201,14 +204,21 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     plan, store = make_plan(load_experiment(path, {})), Store(tmp_path / "out")
     for planned in plan.cells[:3]:  # the first seed
         store.work(planned.cell.id).mkdir(parents=True)
-        store.finish(planned.cell.id, {"format": RECORD.version, "status": "failed"})
+        store.finish(planned.cell.id, blank(planned.cell.id, "failed"))
     reads: Counter[str] = Counter()
     queued: list[str] = []
     read = Store.record
-    monkeypatch.setattr(Store, "record", lambda self, cell, *more: reads.update([cell]) or read(self, cell, *more))
-    monkeypatch.setattr(
-        "lm.ablation.ablate.train_cells", lambda cells, *_: queued.extend(p.cell.id for p in cells) or 0
-    )
+
+    def counted(store: Store, cell: str, *more: Any) -> Record:
+        reads.update([cell])
+        return read(store, cell, *more)
+
+    def queue(cells: list[Planned], *_: Any) -> int:
+        queued.extend(planned.cell.id for planned in cells)
+        return 0
+
+    monkeypatch.setattr(Store, "record", counted)
+    monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
     monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
     monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
@@ -263,8 +273,13 @@ def test_seeds_mean_the_same_in_a_file_and_on_the_command_line(
     path = write(tmp_path)
     path.write_text(path.read_text() + f"tiers:\n  G:\n    seeds: {given}\n")
     assert load_experiment(path, {}, tier="G").seeds == seeds
-    asked = []
-    monkeypatch.setattr("lm.ablation.ablate.ablate", lambda experiment, *_: asked.append(experiment.seeds) or 0)
+    asked: list[Any] = []
+
+    def keep(experiment: Any, *_: Any) -> int:
+        asked.append(experiment.seeds)
+        return 0
+
+    monkeypatch.setattr("lm.ablation.ablate.ablate", keep)
     assert main(["ablate", str(path), "--seeds", given]) == 0
     assert asked == [seeds]
 

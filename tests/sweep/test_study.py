@@ -10,7 +10,9 @@ from typing import Any
 
 import optuna
 import pytest
+from helpers import known
 from optuna.trial import TrialState
+from records import blank, text
 
 from lm.config.tree import InputError, Tree, run_id
 from lm.data.tokens import Facts
@@ -21,7 +23,7 @@ from lm.search.space import Space, read_space
 from lm.search.spec import Method, SweepSpec
 from lm.search.study import open_study, owned, repair, sampler
 from lm.search.trials import Search, Searches
-from lm.store.formats import RECORD
+from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
 
@@ -31,7 +33,7 @@ MIXED: dict[str, Any] = {
     "x": {"low": 0.01, "high": 10, "log": True},
     "kind": {"choices": ["a", {"class_path": "b", "space": {"n": {"low": 1, "high": 4, "int": True}}}]},
 }
-Answer = Callable[[Tree], dict[str, Any]]
+Answer = Callable[[Tree], Record]
 
 
 def spec(space: Any = LINE, **changes: Any) -> SweepSpec:
@@ -47,17 +49,17 @@ def _cells_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(tree: Tree) -> Cell:
         if isinstance(tree.get("x"), float) and tree["x"] > 100:
             raise InputError("x: too large")
-        facts = Facts(**dict.fromkeys(Facts.__dataclass_fields__, 0))
+        facts = Facts(folder="", **text())
         return Cell(tree, facts, run_id(tree))
 
     monkeypatch.setattr(trials, "check", made)
     monkeypatch.setattr(trials, "with_seed", lambda cell, seed: made({**cell.config, "seed": seed}))
 
 
-def well(tree: Tree) -> dict[str, Any]:
+def well(tree: Tree) -> Record:
     """A record whose NLL is the distance to a point, plus a little for the seed."""
     value = (tree.get("x", 0) - 1) ** 2 + (tree.get("y", 0) + 2) ** 2 + 0.1 * tree["seed"]
-    return {"status": "ok", "error": None, "metrics": {"nll": value}, "cost": {"parameters": 1 + abs(tree.get("x", 0))}}
+    return {**blank(), "metrics": {"nll": value}, "cost": {"parameters": 1 + abs(tree.get("x", 0))}}
 
 
 class World:
@@ -70,10 +72,10 @@ class World:
         self.said: list[tuple[str, str, int]] = []
         self.store: Store | None = None
 
-    def keep(self, cell: str, record: dict[str, Any]) -> None:
+    def keep(self, cell: str, record: Record) -> None:
         assert self.store is not None
         self.store.work(cell).mkdir(parents=True)
-        self.store.finish(cell, {"format": RECORD.version, **record})
+        self.store.finish(cell, {**record, "id": cell})
 
     def say(self, name: str, outcome: str, cells: int) -> None:
         self.said.append((name, outcome, cells))
@@ -89,14 +91,14 @@ class World:
             tree = planned.cell.config
             record = self.answer(tree)
             for step in range(10, 10 * self.validations + 1, 10):
-                if not source.judge(planned, step, {"nll": record["metrics"]["nll"] + 100 / step}):
-                    record = {"status": "pruned", "error": "stopped"}
+                if not source.judge(planned, step, {"nll": known(record["metrics"]["nll"]) + 100 / step}):
                     self.pruned.append(tree)
+                    source.ended(planned, {"status": "pruned", "error": "stopped"})
                     break
             else:
                 self.trained.append(tree)
                 self.keep(planned.cell.id, record)
-            source.ended(planned, record)
+                source.ended(planned, record)
 
 
 @contextlib.contextmanager
@@ -155,7 +157,7 @@ def test_the_same_seed_suggests_the_same_and_another_does_not(tmp_path: Path) ->
 def test_a_trial_of_several_seeds_is_their_mean(tmp_path: Path) -> None:
     world = World(workers=3)
     for trial in carry_out(tmp_path, world, spec(seeds=[2, 5, 0], trials=4)):
-        of_seeds = [well({**trial.params, "seed": seed})["metrics"]["nll"] for seed in (2, 5, 0)]
+        of_seeds = [known(well({**trial.params, "seed": seed})["metrics"]["nll"]) for seed in (2, 5, 0)]
         assert trial.value == pytest.approx(statistics.fmean(of_seeds), rel=1e-12)
         assert set(trial.user_attrs["cells"]) == {"0", "2", "5"}
     assert len(world.trained) == 12
@@ -195,9 +197,9 @@ def test_a_grid_is_walked_once_through_kills_and_in_parallel(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_built_diverges_or_fails_is_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
-    def answer(tree: Tree) -> dict[str, Any]:
+    def answer(tree: Tree) -> Record:
         if tree["x"] == "diverges" and tree["seed"] == 1:
-            return {"status": "diverged", "error": "loss not finite at step 3", "metrics": {}, "cost": {}}
+            return {**blank(status="diverged"), "error": "loss not finite at step 3"}
         if tree["x"] == "unmeasured":
             return {**well({"seed": 0}), "metrics": {"nll": None}}
         return well({"seed": 0})
@@ -216,7 +218,7 @@ def test_what_cannot_be_built_diverges_or_fails_is_a_failed_trial_with_its_reaso
 
 
 def test_the_other_seeds_of_a_failed_trial_are_left_out(tmp_path: Path) -> None:
-    world = World(lambda tree: {"status": "failed", "error": "no", "metrics": {}, "cost": {}})
+    world = World(lambda tree: {**blank(status="failed"), "error": "no"})
     carry_out(tmp_path, world, spec(trials=2, seeds=[0, 1, 2]))
     assert [tree["seed"] for tree in world.trained] == [0, 0]
     assert [cells for _, outcome, cells in world.said if "left out" in outcome] == [2, 2]
@@ -274,7 +276,7 @@ def test_a_pruner_without_validations_is_refused(tmp_path: Path) -> None:
 def test_a_cell_that_is_finished_is_not_trained_again(tmp_path: Path) -> None:
     store, finished = Store(tmp_path), {"x": 2, "y": 1, "seed": 0}
     store.work(run_id(finished)).mkdir(parents=True)
-    store.finish(run_id(finished), {"format": RECORD.version, **well(finished)})
+    store.finish(run_id(finished), well(finished))
     world = World()
     done = carry_out(tmp_path, world, spec(GRID, trials=9, sampler=Method("grid")))
     assert finished not in world.trained
