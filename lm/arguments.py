@@ -118,7 +118,20 @@ def _training_parsers(commands: Any) -> None:
 
 def _report_parsers(commands: Any) -> None:
     report = commands.add_parser("report", help="rebuild table and figures from the records", allow_abbrev=False)
-    report.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+    report.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart, or its pack")
+    report.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the report (default: the experiment's, or beside its pack)"
+    )
+    report.add_argument("--replace", action="store_true", help="write it even where the report that is there says more")
+
+    pack = commands.add_parser("pack", help="write an experiment as one file, without weights", allow_abbrev=False)
+    pack.add_argument("folder", type=Path, help="the folder of an experiment or a search, such as results/quickstart")
+    pack.add_argument("--out", type=Path, metavar="FILE", help="the pack (default: FOLDER.lmpack)")
+    pack.add_argument("--replace", action="store_true", help="write it even over a pack that holds more")
+
+    unpack = commands.add_parser("unpack", help="put the cells of a pack into a folder of results", allow_abbrev=False)
+    unpack.add_argument("file", type=Path, help="what `lm pack` made, such as results/quickstart.lmpack")
+    unpack.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
 
     _evaluate_parser(commands.add_parser("evaluate", help="measure a finished run again", allow_abbrev=False))
 
@@ -135,7 +148,7 @@ def _report_parsers(commands: Any) -> None:
     trace = commands.add_parser(
         "trace", help="print the cells behind a number of a table, and the commands that make them", allow_abbrev=False
     )
-    trace.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+    trace.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart, or its pack")
     trace.add_argument("arm", help="one of its arms")
     trace.add_argument("metric", help="a quantity such as nll, or a path into the records such as initial/entropy")
 

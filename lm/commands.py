@@ -6,10 +6,9 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from lm.config import InputError, Tree, load_yaml, nearest, override, parse_value, require_place
+from lm.config import InputError, Tree, load_yaml, override, parse_value, require_place
 from lm.plain import shown
 
 INTERRUPTED = 130
@@ -34,14 +33,6 @@ def _check_output(options: argparse.Namespace) -> None:
     workers = getattr(options, "workers", None)
     if workers is not None and not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
-
-
-def _check_folder(folder: Path) -> None:
-    if os.path.isfile(folder):
-        raise InputError(f"{folder}: is a file; expected a folder such as {folder.parent}")
-    if not os.path.isdir(folder):
-        siblings = [str(p) for p in folder.parent.iterdir()] if os.path.isdir(folder.parent) else []
-        raise InputError(f"{folder}: no such folder.{nearest(folder, siblings)}")
 
 
 def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -105,12 +96,13 @@ def _reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    _check_folder(options.folder)
     from rich.console import Console
 
+    from lm.pack import opened
     from lm.report.trace import trace
 
-    trace(options.folder, options.arm, options.metric, Console())
+    with opened(options.folder) as place:
+        trace(place.folder, options.arm, options.metric, Console(), place.pack)
     return 0
 
 
@@ -124,9 +116,10 @@ def _audit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         findings = audit(options.full)
     else:
         from lm.analysis import load
+        from lm.pack import opened
 
-        _check_folder(options.cells)
-        findings = list(audit_cells(load(options.cells)))
+        with opened(options.cells) as place:
+            findings = list(audit_cells(load(place.folder)))
         if not findings:
             raise InputError(f"--cells {options.cells}: no arm has 12 finished seeds, with which a claim is possible")
     if options.json:
@@ -150,18 +143,62 @@ def _sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    _check_folder(options.folder)
+    if options.out is not None:
+        require_place(options.out, "--out", folder=True)
     from rich.console import Console
 
-    if os.path.isfile(options.folder / "study.json"):
-        from lm.report.search import write_study
+    from lm.pack import opened
+    from lm.report.less import LessError
 
-        write_study(options.folder, Console())
-        return 0
-    from lm.report.write import write_report
+    try:
+        with opened(options.folder, options.out) as place:
+            require_place(place.report, "the report's folder", folder=True)
+            if os.path.isfile(place.folder / "study.json"):
+                from lm.report.search import write_study
 
-    results = write_report(options.folder, Console())
-    return 1 if results.damaged or results.broken else 0
+                write_study(place.folder, Console(), place.report, options.replace)
+                damaged = False
+            else:
+                from lm.report.write import write_report
+
+                results = write_report(place.folder, Console(), place.report, options.replace)
+                damaged = bool(results.damaged or results.broken)
+    except LessError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return 1
+    if place.report != options.folder:
+        print(f"report: {place.report / 'table.md'}", file=sys.stderr)
+    return 1 if damaged else 0
+
+
+def _pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if options.out is not None:
+        require_place(options.out, "--out")
+    from lm.pack import pack
+    from lm.report.less import LessError
+
+    try:
+        archive, expected = pack(options.folder, options.out, options.replace)
+    except LessError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return 1
+    curves, size = len(archive.members.get("curves", ())), os.path.getsize(archive.path)
+    held = f"{len(archive.cells)} of {expected} cells, {curves} curves"
+    print(f"packed: {archive.path}: {held}, {size:,} bytes", file=sys.stderr)
+    return 0
+
+
+def _unpack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    require_place(options.out, "--out", folder=True)
+    from lm.pack import unpack
+
+    found = unpack(options.file, options.out)
+    print(f"unpacked: {found.folder}: {len(found.put)} cells put, {len(found.there)} there already", file=sys.stderr)
+    for cells, why in ((found.kept, "there with another record, and kept"), (found.busy, "trained by another process")):
+        if cells:
+            more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+            print(f"lm: left out, as they are {why}: {', '.join(cells[:3])}{more}", file=sys.stderr)
+    return 1 if found.kept or found.busy else 0
 
 
 def _evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -271,6 +308,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
     "ablate": _ablate,
     "sweep": _sweep,
     "report": _report,
+    "pack": _pack,
+    "unpack": _unpack,
     "reproduce": _reproduce,
     "trace": _trace,
     "audit": _audit,
