@@ -82,10 +82,12 @@ class Archive:
         """The ids of the cells, each of which has a record."""
         return list(dict.fromkeys(name.split("/")[1] for name in self.files if name.startswith(f"{CELLS}/")))
 
-    def contents(self) -> Iterator[tuple[str, bytes]]:
-        """Every file's path and content. Raises InputError where the pack is damaged."""
+    def contents(self, *kinds: str) -> Iterator[tuple[str, bytes]]:
+        """The path and the content of every file, or of those of some kinds. Raises InputError for a damaged pack."""
         with _damage_named(self.path), zipfile.ZipFile(self.path) as parts:
             for kind, files in self.members.items():
+                if kinds and kind not in kinds:
+                    continue
                 yield from self._of(parts, f"{kind}.xz", files)
 
     def extract(self, folder: Path) -> None:

@@ -104,7 +104,7 @@ def _lost_of(old: Tabled, new: Tabled, where: str, rows: bool) -> list[str]:
     if not rows:
         return found
     if gone := [" ".join(key) for key in old.rows if key not in new.rows]:
-        more = f" and {len(gone) - 1} more rows" if len(gone) > 1 else ""
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         found.append(f"the row {gone[0]!r}{more} of {where}")
     cells, numbers = 0, Counter[str]()
     for key in old.rows.keys() & new.rows.keys():
