@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lm.components import build, resolve
-from lm.config import Tree, load_yaml, override
+from lm.config.components import build, resolve
+from lm.config.tree import Tree, load_yaml, override
 from lm.model.cache import Cache, Int8Cache
-from lm.model.generate import caches_for, generate, greedy
+from lm.model.sampling import caches_for, generate, greedy
 from lm.model.transformer import Decoder, initialized
-from lm.run import Run
+from lm.training.run import Run
 
 BASE = Path(__file__).parents[1] / "experiments/bases/char_tiny.yaml"
 VOCABULARY, PROMPT, STEPS, ROUNDS = 100, 8, 256, 5

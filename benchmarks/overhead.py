@@ -13,13 +13,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lm.cell import Cell, check
-from lm.components import build
-from lm.config import load_yaml, override
+from lm.config.components import build
+from lm.config.tree import load_yaml, override
 from lm.model.transformer import initialized
-from lm.results import Store
-from lm.run import Run
-from lm.trainer import Execution, train
+from lm.store.store import Store
+from lm.training.cell import Cell, check
+from lm.training.run import Run
+from lm.training.train import Execution, train
 
 BASE = Path(__file__).parents[1] / "experiments/bases/char_tiny.yaml"
 SIZES = {

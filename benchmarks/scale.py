@@ -23,12 +23,13 @@ import yaml
 from rich.console import Console
 
 from lm.cli import main
-from lm.config import Tree
-from lm.damage import sealed
-from lm.formats import MANIFEST, RECORD
-from lm.record import Inside, Record
+from lm.config.tree import Tree
 from lm.report.write import write_report
-from lm.results import Store, curve, to_json, write_atomic
+from lm.store.damage import sealed
+from lm.store.files import curve, to_json, write_atomic
+from lm.store.formats import MANIFEST, RECORD
+from lm.store.record import Inside, Record
+from lm.store.store import Store
 
 ARMS, SEEDS, RECORDS = 300, 30, 1000
 SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15

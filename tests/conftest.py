@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 from records import record
 
-from lm.formats import MANIFEST
-from lm.results import Store, to_json, write_atomic
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import MANIFEST
+from lm.store.store import Store
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 

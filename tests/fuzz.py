@@ -21,7 +21,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
-from lm.config import override
+from lm.config.tree import override
 
 SECONDS, PATIENCE = 10, 120
 """Of the processor that a case may take, and on the clock, where it waits for something or the machine is busy."""

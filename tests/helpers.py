@@ -6,8 +6,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from lm.components import build, choices, resolve, slots
-from lm.config import Tree, override
+from lm.config.choices import choices, slots
+from lm.config.components import build, resolve
+from lm.config.tree import Tree, override
 from lm.model.attention import SoftmaxAttention
 from lm.model.block import Block
 from lm.model.transformer import Decoder, initialized

@@ -11,10 +11,10 @@ import stand_in
 from stand_in import Outside
 
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.locks import Say, to_stderr
-from lm.record import Record
-from lm.results import Store
-from lm.trainer import fail
+from lm.store.locks import Say, to_stderr
+from lm.store.record import Record
+from lm.store.store import Store
+from lm.training.train import fail
 
 ATTEMPTS = 2
 

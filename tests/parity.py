@@ -16,8 +16,8 @@ from helpers import MODEL
 from torch import Tensor, nn
 
 import lm.model.encoder_decoder  # noqa: F401 - its class is a choice
-from lm.components import build, resolve
-from lm.config import Tree, override
+from lm.config.components import build, resolve
+from lm.config.tree import Tree, override
 from lm.model.transformer import Model, initialized
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 37, 24, 64, 4, 3

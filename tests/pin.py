@@ -1,6 +1,6 @@
 """What small cells with every part of the package compute, against what was pinned: `python tests/pin.py` pins anew.
 
-Pinning is refused where numbers moved and the version of what moved them, in lm/behaviour.py, was not raised.
+Pinning is refused where numbers moved and the version of what moved them, in lm/config/behaviour.py, was not raised.
 """
 
 import functools
@@ -15,17 +15,18 @@ from typing import Any
 import torch
 from helpers import RUN, known, noisy
 
-from lm.behaviour import EVERY, VERSIONS
-from lm.cell import check
-from lm.components import build, choices, slots
-from lm.config import Tree, override
+from lm.config.behaviour import EVERY, VERSIONS
+from lm.config.choices import choices, slots
+from lm.config.components import build
+from lm.config.tree import Tree, override
 from lm.data.corpus import Corpus
 from lm.model.transformer import Decoder, initialized
-from lm.objective import Objective
-from lm.optim import Optim, tables
-from lm.results import Store
-from lm.run import Run
-from lm.trainer import Execution, train
+from lm.store.store import Store
+from lm.training.cell import check
+from lm.training.objective import Objective
+from lm.training.optim import Optim, tables
+from lm.training.run import Run
+from lm.training.train import Execution, train
 
 PINNED = Path(__file__).with_name("pinned.json")
 
@@ -155,7 +156,7 @@ def pin() -> int:
             if part in before and moved(part, found, before[part]) and version <= before[part]["version"]:
                 refused.append(part)
     if refused:
-        print(f"numbers moved: {', '.join(refused)}; raise their versions in lm/behaviour.py", file=sys.stderr)
+        print(f"numbers moved: {', '.join(refused)}; raise their versions in lm/config/behaviour.py", file=sys.stderr)
         return 1
     PINNED.write_text(json.dumps(pinned, indent=1) + "\n")
     return 0

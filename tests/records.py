@@ -1,7 +1,7 @@
 """Records as training leaves them, made up for the tests that read them."""
 
-from lm.formats import RECORD
-from lm.record import Inside, Provenance, Record, Status, Text
+from lm.store.formats import RECORD
+from lm.store.record import Inside, Provenance, Record, Status, Text
 
 BINS = 15
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from records import blank
 
-from lm import locks
-from lm.record import Record
-from lm.results import Store
+from lm.store import locks
+from lm.store.record import Record
+from lm.store.store import Store
 
 STEPS = 20
 
@@ -27,7 +27,8 @@ STEPS = 20
 class StandIn:
     """What an executor knows of a cell; `deeds` are what is done before a step, each once.
 
-    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, anything else a signal.
+    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, anything else a signal. A
+    process that is `deaf` heeds no SIGTERM from then on.
     """
 
     id: str
@@ -108,9 +109,17 @@ def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slo
         if deed == "disk":
             tell("disk", 28, "No space left on device", "a file")
             os._exit(0)
+        if deed == "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            return
         os.kill(os.getpid(), getattr(signal, deed))
 
     walk(cell, store, execution, Outside(tell, judge, end))
+
+
+def tell_slot(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:
+    """The body of a process that says which place it was given, and trains nothing."""
+    pipe.send(("waiting", f"slot {slot}"))
 
 
 def _die_with_parent() -> None:

@@ -13,15 +13,16 @@ import pytest
 from records import blank
 from scipy import stats
 
-from lm.analysis import Results, circumstances, compare, curves, load, one_tokenizer, paired, unpaired, value
-from lm.config import InputError
-from lm.formats import MANIFEST
-from lm.judgement import Comparison, confirm
-from lm.power import detectable
-from lm.record import Record
-from lm.results import QUANTITIES
-from lm.sequential import repeated_interval, sequential, stage_alpha
-from lm.statistics import ALPHA, effect_size, equivalence_p, sign_flip_interval, sign_flip_p, t_interval
+from lm.analysis.compare import compare
+from lm.analysis.results import Results, circumstances, curves, load, one_tokenizer, paired, unpaired, value
+from lm.config.tree import InputError
+from lm.stats.power import detectable
+from lm.stats.sequential import repeated_interval, sequential, stage_alpha
+from lm.stats.tests import ALPHA, effect_size, equivalence_p, sign_flip_interval, sign_flip_p, t_interval
+from lm.stats.verdicts import Comparison, confirm
+from lm.store.formats import MANIFEST
+from lm.store.quantities import QUANTITIES
+from lm.store.record import Record
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

@@ -11,9 +11,8 @@ from rich.console import Console
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from lm import audit as module
-from lm.analysis import load
-from lm.audit import (
+from lm.analysis import audit as module
+from lm.analysis.audit import (
     NOISES,
     Finding,
     Size,
@@ -27,10 +26,11 @@ from lm.audit import (
     differences,
     sign_flip_ps,
 )
-from lm.judgement import Comparison
+from lm.analysis.results import load
 from lm.report.audit import all_right, expected, show_audit, to_json
-from lm.sequential import sequential
-from lm.statistics import attainable, sign_flip_p, t_interval
+from lm.stats.sequential import sequential
+from lm.stats.tests import attainable, sign_flip_p, t_interval
+from lm.stats.verdicts import Comparison
 
 GOOD = Finding("good", 0.04, 0.03, 0.06, 0.0, 0.05)
 BAD = Finding("bad", 0.08, 0.06, 0.10, 0.0, 0.05)

@@ -7,13 +7,13 @@ from typing import Any
 import pin
 import pytest
 
-from lm import behaviour
-from lm.behaviour import EVERY, VERSIONS, behaviour_of
-from lm.cell import check
-from lm.components import choices
-from lm.config import override
+from lm.config import behaviour
+from lm.config.behaviour import EVERY, VERSIONS, behaviour_of
+from lm.config.choices import choices
+from lm.config.tree import override
 from lm.data.batch import Data
 from lm.model.transformer import Model
+from lm.training.cell import check
 
 PINNED: dict[str, Any] = json.loads(pin.PINNED.read_text())
 
@@ -28,7 +28,9 @@ def test_numbers_move_with_a_version_alone(part: str, folder: Path) -> None:
     pinned = PINNED[part]
     assert pinned["version"] == VERSIONS.get(part, 1), "pin the new numbers: python tests/pin.py"
     away = pin.moved(part, pin.measures(folder)[part](), pinned)
-    assert not away, f"{part} computes something else: raise its version in lm/behaviour.py, then python tests/pin.py"
+    assert not away, (
+        f"{part} computes something else: raise its version in config/behaviour.py, then python tests/pin.py"
+    )
 
 
 def test_every_part_is_pinned(folder: Path) -> None:

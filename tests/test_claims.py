@@ -10,13 +10,13 @@ import pytest
 from records import blank, inside
 from scipy import stats
 
-from lm.analysis import Results, load, value
-from lm.answers import Answer, answer, corrected, decide
-from lm.claims import KINDS, UNKNOWN, Claim, measured, read_claim, read_claims
-from lm.config import InputError
-from lm.record import Record
+from lm.analysis.answers import Answer, answer, corrected, decide
+from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim, read_claims
+from lm.analysis.results import Results, load, value
+from lm.config.tree import InputError
 from lm.report.claims import answers, markdown_claims, row, tally
-from lm.statistics import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
+from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
+from lm.store.record import Record
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

@@ -17,7 +17,7 @@ from helpers import RUN
 
 from lm.cli import main
 from lm.cli.commands import commands
-from lm.config import override
+from lm.config.tree import override
 
 
 @pytest.fixture
@@ -350,8 +350,8 @@ TEXTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_experiment_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
-    from lm.sweep.experiment import load_experiment
-    from lm.sweep.plan import make_plan
+    from lm.ablation.experiment import load_experiment
+    from lm.ablation.plan import make_plan
 
     named = TEXTS.get(path.stem, {})
     settings = {key: str(request.getfixturevalue("shared") / file) for key, file in named.items()}

@@ -16,13 +16,14 @@ import yaml
 from helpers import RUN
 
 import lm
-from lm.components import Slot, build, choices, describe, plain_options, resolve, slot_of
-from lm.config import InputError, Tree, load_yaml, override, run_id
+from lm.config.choices import Slot, choices, slot_of
+from lm.config.components import build, describe, plain_options, resolve
+from lm.config.tree import InputError, Tree, load_yaml, override, run_id
 from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.optim import MuonAdamW
-from lm.run import Run
-from lm.schedule import WarmupCosine
+from lm.training.optim import MuonAdamW
+from lm.training.run import Run
+from lm.training.schedule import WarmupCosine
 
 BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
 
@@ -55,7 +56,7 @@ from pathlib import Path
 
 from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.schedule import Schedule
+from lm.training.schedule import Schedule
 
 
 class Spiral(Position):
@@ -181,7 +182,10 @@ def test_a_section_is_refused_unless_it_is_a_mapping() -> None:
     [
         ("json.JSONDecoder", "'json.JSONDecoder' is not a concrete subclass of lm.model.position.Position"),
         ("json.dumps", "'json.dumps' is not a concrete subclass of lm.model.position.Position"),
-        ("lm.schedule.Constant", "'lm.schedule.Constant' is not a concrete subclass of lm.model.position.Position"),
+        (
+            "lm.training.schedule.Constant",
+            "'lm.training.schedule.Constant' is not a concrete subclass of lm.model.position.Position",
+        ),
         ("no_such_module.X", "cannot import 'no_such_module.X': No module named 'no_such_module'"),
         ("json.Nothing", "cannot import 'json.Nothing': module 'json' has no attribute 'Nothing'"),
     ],
@@ -191,9 +195,12 @@ def test_a_dotted_path_to_something_else_is_refused(name: str, message: str) -> 
 
 
 def test_an_abstract_class_is_refused(brought: str) -> None:
-    ending = "is not a concrete subclass of lm.schedule.Schedule"
+    ending = "is not a concrete subclass of lm.training.schedule.Schedule"
     assert refusal({"optim.schedule": f"{brought}.Unfinished"}) == f"optim.schedule: '{brought}.Unfinished' {ending}"
-    assert refusal({"optim.schedule": "lm.schedule.Schedule"}) == f"optim.schedule: 'lm.schedule.Schedule' {ending}"
+    assert (
+        refusal({"optim.schedule": "lm.training.schedule.Schedule"})
+        == f"optim.schedule: 'lm.training.schedule.Schedule' {ending}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,7 +292,7 @@ def test_a_class_in_a_new_file_is_found_though_nothing_imports_it(tmp_path: Path
 
 def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> None:
     assert choices(torch.optim.Optimizer)["MuonAdamW"] is MuonAdamW
-    config = resolved({"optim.optimizer": "lm.optim.MuonAdamW"})
+    config = resolved({"optim.optimizer": "lm.training.optim.MuonAdamW"})
     assert config["optim"]["optimizer"]["class_path"] == "MuonAdamW"
 
 
@@ -399,8 +406,8 @@ def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (
         "from typing import Optional, Union\n"
         "Optional[Union[float, int]]\n"  # as other libraries have it
-        "from lm.run import Run\n"
-        "from lm.components import resolve\n"
+        "from lm.training.run import Run\n"
+        "from lm.config.components import resolve\n"
         "from helpers import RUN\n"
         "print(repr(resolve(RUN, Run)['trainer']['limit_val_batches']))\n"
     )

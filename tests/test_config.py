@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lm.config import (
+from lm.config.tree import (
     InputError,
     canonical,
     differences,

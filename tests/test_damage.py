@@ -13,16 +13,17 @@ from matplotlib import pyplot as plt
 from records import record
 from rich.console import Console
 
-from lm.analysis import Results, compare, curves, load
+from lm.analysis.compare import compare
+from lm.analysis.pace import pace
+from lm.analysis.results import Results, curves, load
 from lm.cli import main
-from lm.damage import of_record, of_rows, sealed
-from lm.pace import pace
 from lm.report.figures import learning_curve
 from lm.report.notes import notes
 from lm.report.page import sections
 from lm.report.tables import summary
 from lm.report.write import write_report
-from lm.results import DamagedError, Store
+from lm.store.damage import of_record, of_rows, sealed
+from lm.store.store import DamagedError, Store
 
 MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68], "other": [1.8, 1.9, 1.7]}

@@ -8,22 +8,23 @@ from urllib.parse import unquote
 import pytest
 import torch
 
-from lm.claims import ClaimNode
+from lm.ablation.design import DesignNode
+from lm.ablation.files import ExperimentFile, Tier
+from lm.ablation.stages import Stages
+from lm.ablation.tuning import TuningNode
+from lm.analysis.claims import ClaimNode
 from lm.cli.commands import commands
-from lm.components import find, plain_options, slots
+from lm.config.choices import find, slots
+from lm.config.components import plain_options
+from lm.config.keys import keys
 from lm.execution.executor import Executor
-from lm.keys import keys
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
-from lm.optim import Optim
-from lm.run import Evaluation, Run, Trainer
-from lm.statistics import seeds_needed
-from lm.sweep.design import DesignNode
-from lm.sweep.distributions import Choices, ConditionalChoice, Distribution
-from lm.sweep.files import ExperimentFile, Tier
-from lm.sweep.spec import PRUNERS, SAMPLERS, SweepFile
-from lm.sweep.stages import Stages
-from lm.sweep.tuning import TuningNode
+from lm.search.distributions import Choices, ConditionalChoice, Distribution
+from lm.search.spec import PRUNERS, SAMPLERS, SweepFile
+from lm.stats.tests import seeds_needed
+from lm.training.optim import Optim
+from lm.training.run import Evaluation, Run, Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

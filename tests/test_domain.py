@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from helpers import MODEL, RUN, ModelRoot
 
-from lm.cell import check
-from lm.components import build, choices, plain_options, resolve, slots
-from lm.config import InputError, override
-from lm.data.source import BracketText, MarkovText
+from lm.config.choices import choices, slots
+from lm.config.components import build, plain_options, resolve
+from lm.config.tree import InputError, override
+from lm.data.synthetic import BracketText, MarkovText
 from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Unigram, WordPiece
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
-from lm.run import Run
+from lm.training.cell import check
+from lm.training.run import Run
 
 SHAPE = Shape(vocabulary=11, context=12, width=16, heads=2, layers=2)
 
@@ -70,7 +71,7 @@ def test_a_run_that_could_not_be_trained_is_refused(
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(f"{code}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("lm.imported.IMPORT_SECONDS", 0.2)
+    monkeypatch.setattr("lm.config.imported.IMPORT_SECONDS", 0.2)
     with pytest.raises(InputError) as caught:
         check(override(RUN, changes))
     for word in words:

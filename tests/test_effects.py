@@ -13,9 +13,9 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from lm.analysis import load
-from lm.effects import FactorEffect, effects, fit
-from lm.sweep.design import read_design
+from lm.ablation.design import read_design
+from lm.analysis.effects import FactorEffect, effects, fit
+from lm.analysis.results import load
 
 MakeExperiment = Callable[..., Path]
 Cells = list[tuple[int, dict[str, str], float]]

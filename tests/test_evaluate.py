@@ -18,25 +18,26 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.cell import Cell, check
+from lm.ablation.ablate import _measure_lengths
 from lm.cli import main
-from lm.components import build
-from lm.config import InputError, Tree, load_yaml, override
+from lm.config.components import build
+from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
-from lm.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
 from lm.execution.source import Planned
-from lm.finished import FinishedRun
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
-from lm.record import Record
-from lm.remeasure import Request, cell_of, measure_lengths, remeasure
-from lm.results import QUANTITIES, Store, describe
-from lm.run import Run
-from lm.sweep.ablate import _measure_lengths
-from lm.trainer import Execution, failure, finish, train, write_work
+from lm.runs.finished import FinishedRun
+from lm.runs.remeasure import Request, cell_of, measure_lengths, remeasure
+from lm.store.quantities import QUANTITIES, describe
+from lm.store.record import Record
+from lm.store.store import Store
+from lm.training.cell import Cell, check
+from lm.training.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.training.run import Run
+from lm.training.train import Execution, failure, finish, train, write_work
 
 ROOT = Path(__file__).resolve().parents[1]
 LIVELY = {"model.initializer.std": 0.5, "model.embedding.tied": False, "data.corpus.size": 20000, "data.context": 8}
@@ -131,7 +132,7 @@ def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
 
 def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = trained.split("test")
-    monkeypatch.setattr("lm.evaluate.KEPT_BYTES", 0)
+    monkeypatch.setattr("lm.training.evaluate.KEPT_BYTES", 0)
     assert trained.split("test") == kept
 
 
@@ -215,7 +216,7 @@ def test_the_trained_length_over_whole_blocks_is_the_splits_nll(trained: Trained
 
 def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     many = trained.lengths([4, 8], "validation", 64)
-    monkeypatch.setattr("lm.evaluate.TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr("lm.training.evaluate.TOKENS_AT_ONCE", 1)
     one = trained.lengths([4, 8], "validation", 64)
     for length, at in many.items():
         np.testing.assert_allclose(one[length]["by_position"], at["by_position"], rtol=1e-12)

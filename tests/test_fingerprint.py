@@ -14,12 +14,12 @@ import yaml
 from conftest import ROOT
 from helpers import RUN, known
 
-from lm import fingerprint as fingerprints
-from lm.cell import check, seeded
-from lm.config import InputError, override
-from lm.fingerprint import code_of, fingerprint, project, sources
-from lm.results import Store
-from lm.trainer import Execution, train
+from lm.config import fingerprint as fingerprints
+from lm.config.fingerprint import code_of, fingerprint, project, sources
+from lm.config.tree import InputError, override
+from lm.store.store import Store
+from lm.training.cell import check, seeded
+from lm.training.train import Execution, train
 
 PART = '''"""Parts of my own."""
 

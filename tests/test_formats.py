@@ -12,15 +12,16 @@ from conftest import ROOT
 from helpers import RUN
 from rich.console import Console
 
-from lm.analysis import compare, load
-from lm.cell import check
-from lm.circumstances import circumstances_of
-from lm.config import InputError
-from lm.damage import of_record
-from lm.formats import MANIFEST, OUTCOME, RECORD, Format
-from lm.record import Record
+from lm.analysis.comparability import circumstances_of
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.config.tree import InputError
+from lm.execution.estimate import Stopwatch
 from lm.report.write import write_report
-from lm.sweep.estimate import Stopwatch
+from lm.store.damage import of_record
+from lm.store.formats import MANIFEST, OUTCOME, RECORD, Format
+from lm.store.record import Record
+from lm.training.cell import check
 
 REFERENCE = ROOT / "results" / "reference"
 LATER = {

@@ -11,9 +11,9 @@ import fuzz
 import pytest
 from records import record
 
-import lm.trainer
+import lm.training.train
 from lm.cli import main
-from lm.results import Store
+from lm.store.store import Store
 
 FIRST, CASES = (int(os.environ.get(name, default)) for name, default in (("FUZZ_FIRST", "0"), ("FUZZ_CASES", "250")))
 """`FUZZ_CASES=4000 pytest tests/test_fuzz.py` tries more, and FUZZ_FIRST others."""
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(lm.trainer, "train", lambda *_, **__: None)
+    monkeypatch.setattr(lm.training.train, "train", lambda *_, **__: None)
     yield place
     os.unlink(place / "pipe")
 

@@ -12,20 +12,21 @@ import yaml
 from helpers import RUN, known
 from torch import Tensor
 
-import lm.generate
-from lm.cell import check
+import lm.runs.generate
+import lm.training.cell
 from lm.cli import main
-from lm.components import build
-from lm.config import override
+from lm.config.components import build
+from lm.config.tree import override
 from lm.data.corpus import StdlibText
 from lm.data.tokenizer import BPE, CONTINUED, END_OF_TEXT, UNKNOWN, Bytes, Characters, Tokenizer, Unigram, WordPiece
-from lm.finished import FinishedRun, find
-from lm.generate import TextStream, load_tokenizer, prompt_ids, write_text
-from lm.model.generate import greedy
+from lm.model.sampling import greedy
 from lm.model.transformer import Decoder, initialized
-from lm.results import Store
-from lm.run import Run
-from lm.trainer import Execution, failure, finish, train, write_work
+from lm.runs.finished import FinishedRun, find
+from lm.runs.generate import TextStream, load_tokenizer, prompt_ids, write_text
+from lm.store.store import Store
+from lm.training.cell import check
+from lm.training.run import Run
+from lm.training.train import Execution, failure, finish, train, write_work
 
 GOOD: dict[str, Any] = {"status": "ok", "error": None, "metrics": {}, "cost": {}}
 LIVELY = {"model.initializer.std": 0.5, "model.embedding.tied": False}
@@ -123,7 +124,7 @@ def test_every_cache_and_a_folder_or_an_id_give_the_same_text(
 def test_a_seed_decides_the_text(shared_run: Path, generated: Callable[..., tuple[str, str]]) -> None:
     texts = [generated(shared_run, "--prompt", "a", *seed)[0] for seed in ([], ["--seed", 0], ["--seed", 1])]
     assert texts[0] == texts[1] != texts[2]
-    assert len(texts[0]) == 1 + lm.generate.TOKENS + 1
+    assert len(texts[0]) == 1 + lm.runs.generate.TOKENS + 1
 
 
 def test_a_token_is_printed_before_the_next_is_computed(
@@ -139,7 +140,7 @@ def test_a_token_is_printed_before_the_next_is_computed(
             shown += capsys.readouterr().out
             assert shown.endswith(character)
 
-    monkeypatch.setattr(lm.generate, "generate", watched)
+    monkeypatch.setattr(lm.runs.generate, "generate", watched)
     write_text(shared_run, "def ", 3, greedy)
     assert shown == "def xyz"
 
@@ -223,7 +224,7 @@ def test_an_emptied_cache_is_filled_again(
     told = [folder, "--prompt", "import", "--tokens", 12]
     before = generated(*told)[0]
     shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setattr(lm.cell, "_prepared", {})
+    monkeypatch.setattr(lm.training.cell, "_prepared", {})
     assert generated(*told)[0] == before
     (tokenizer,) = (tmp_path / "cache/tokens").glob("*/tokenizer.json")
     tokenizer.unlink()  # a cache filled by an earlier version
@@ -365,6 +366,6 @@ def test_an_interrupted_text_says_so(
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(lm.generate, "generate", interrupted)
+    monkeypatch.setattr(lm.runs.generate, "generate", interrupted)
     assert main(["generate", str(shared_run), "--prompt", "a"]) == 130
     assert capsys.readouterr().err.strip() == "lm: interrupted"

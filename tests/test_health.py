@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 from records import blank, inside
 
-from lm import health
-from lm.analysis import compare, load
-from lm.answers import answer
-from lm.claims import Claim
-from lm.health import faults, last_tenth, unhealthy
-from lm.record import Record
+from lm.analysis import health
+from lm.analysis.answers import answer
+from lm.analysis.claims import Claim
+from lm.analysis.compare import compare
+from lm.analysis.health import faults, last_tenth, unhealthy
+from lm.analysis.results import load
 from lm.report.tables import summary
+from lm.store.record import Record
 
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]

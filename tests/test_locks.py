@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lm import locks
-from lm.locks import Patience, busy_seconds, holder, if_free, locked, state
+from lm.store import locks
+from lm.store.locks import Patience, busy_seconds, holder, if_free, locked, state
 
 HERE = socket.gethostname()
 

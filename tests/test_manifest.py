@@ -8,12 +8,12 @@ from typing import Any
 import fuzz
 import pytest
 
-from lm.analysis import load
-from lm.config import InputError
-from lm.formats import MANIFEST, SEARCH
-from lm.manifest import check_shape
-from lm.record import Manifest, StudyManifest
+from lm.analysis.results import load
+from lm.config.tree import InputError
 from lm.report.study import load_study
+from lm.store.formats import MANIFEST, SEARCH
+from lm.store.manifest import check_shape
+from lm.store.record import Manifest, StudyManifest
 
 ROOT = Path(__file__).resolve().parents[1]
 

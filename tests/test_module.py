@@ -8,8 +8,8 @@ from helpers import decoder, example
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor
 
-from lm.module import LanguageModel
-from lm.optim import Optim
+from lm.training.module import LanguageModel
+from lm.training.optim import Optim
 
 LIMIT = 1.5
 

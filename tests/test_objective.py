@@ -7,7 +7,7 @@ import torch
 from helpers import known
 from torch import nn
 
-from lm.objective import IGNORED, CrossEntropy
+from lm.training.objective import IGNORED, CrossEntropy
 
 
 def logits_and_targets(n: int = 12, v: int = 7) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,14 +10,14 @@ import torch
 from helpers import RUN, decoder
 from torch import Tensor, nn
 
-from lm.cell import check
-from lm.components import build, resolve
-from lm.config import InputError, override
-from lm.objective import CrossEntropy
-from lm.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
-from lm.results import Store
-from lm.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
-from lm.trainer import Execution, train
+from lm.config.components import build, resolve
+from lm.config.tree import InputError, override
+from lm.store.store import Store
+from lm.training.cell import check
+from lm.training.objective import CrossEntropy
+from lm.training.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
+from lm.training.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
+from lm.training.train import Execution, train
 
 # rate
 

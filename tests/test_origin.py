@@ -9,8 +9,8 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
+from lm.config.origin import ROOT, origin
 from lm.model.mlp import SwiGLU
-from lm.origin import ROOT, origin
 
 PARTS = """from torch import nn
 from lm.model.mlp import ReLU

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm.analysis import Results, load
-from lm.pace import pace, steps_to_reach
-from lm.results import write_atomic
+from lm.analysis.pace import pace, steps_to_reach
+from lm.analysis.results import Results, load
+from lm.store.files import write_atomic
 
 MakeExperiment = Callable[..., Path]
 STEPS = (10, 20, 30, 40)

@@ -10,10 +10,10 @@ import pytest
 from conftest import ROOT
 from records import blank, inside
 
-from lm.analysis import value
-from lm.claims import read_claim
-from lm.config import InputError
-from lm.paths import SECTIONS, dead_end
+from lm.analysis.claims import read_claim
+from lm.analysis.results import value
+from lm.config.tree import InputError
+from lm.store.paths import SECTIONS, dead_end
 
 CELLS = ROOT / "results" / "reference" / "cells"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.config import InputError, load_yaml, override, parse_value, path_name, require_place
-from lm.plain import DEEPEST, shown, unusable
+from lm.config.plain import DEEPEST, shown, unusable
+from lm.config.tree import InputError, load_yaml, override, parse_value, path_name, require_place
 
 BOMB = "a: &a [x]\n" + "".join(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}' if i else '*a'] * 10)}]\n" for i in range(12))
 CHAIN = "".join(f"k{i}: &k{i} [*k{i - 1}]\n" if i else "k0: &k0 [1]\n" for i in range(200))

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from lm.audit import sign_flip_ps
-from lm.power import detectable, power
-from lm.statistics import ALPHA
+from lm.analysis.audit import sign_flip_ps
+from lm.stats.power import detectable, power
+from lm.stats.tests import ALPHA
 
 
 def found(n: int, effect: float, alpha: float, experiments: int) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from lm.provenance import OWN, device_name, git, git_state, peak_memory, provenance
-from lm.signals import by_signal
+from lm.training.provenance import OWN, device_name, git, git_state, peak_memory, provenance
+from lm.training.signals import by_signal
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import torch
 from helpers import CONTEXT, VOCABULARY, decoder, tokens
 from torch import Tensor
 
-from lm import rehearsal
 from lm.model.mlp import ReLU
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
-from lm.rehearsal import tried
+from lm.training import rehearsal
+from lm.training.rehearsal import tried
 
 
 class Watched(ReLU):

@@ -12,22 +12,13 @@ import pytest
 import torch
 from records import blank
 
-from lm.config import InputError
-from lm.formats import RECORD
+from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
-from lm.record import Record, Status
-from lm.results import (
-    QUANTITIES,
-    DamagedError,
-    Store,
-    curve,
-    describe,
-    finite,
-    metrics_of,
-    read_json,
-    to_json,
-    write_atomic,
-)
+from lm.store.files import curve, finite, read_json, to_json, write_atomic
+from lm.store.formats import RECORD
+from lm.store.quantities import QUANTITIES, describe, metrics_of
+from lm.store.record import Record, Status
+from lm.store.store import DamagedError, Store
 
 CELL = "0123abcd"
 
@@ -109,7 +100,7 @@ def test_the_last_weights_take_the_place_of_a_checkpoint_once_there_is_a_record(
     write_atomic(work / "last.ckpt", "a checkpoint")
     write_atomic(work / "final.ckpt", "the last weights")
     with monkeypatch.context() as patch:
-        patch.setattr("lm.results.write_atomic", full)
+        patch.setattr("lm.store.store.write_atomic", full)
         with pytest.raises(OSError, match="disk full"):
             store.finish(CELL, blank(CELL))
     assert (work / "last.ckpt").read_text() == "a checkpoint"
@@ -177,7 +168,7 @@ def test_a_finish_cut_short_anywhere_is_completed_later(
     begun(store, "new.txt")
     write_atomic(store.work(CELL) / "record.json", to_json(blank(CELL)))
     with monkeypatch.context() as patch:
-        patch.setattr("lm.results.shutil.rmtree" if call == "rmtree" else f"lm.results.os.{call}", killed)
+        patch.setattr("lm.store.store.shutil.rmtree" if call == "rmtree" else f"lm.store.store.os.{call}", killed)
         with pytest.raises(KeyboardInterrupt):
             store.recover(CELL)
     store.recover(CELL)

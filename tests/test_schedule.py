@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from lm.components import choices
-from lm.schedule import (
+from lm.config.choices import choices
+from lm.training.schedule import (
     Constant,
     InverseSquareRoot,
     Schedule,

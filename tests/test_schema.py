@@ -12,14 +12,14 @@ import fuzz
 import pytest
 from helpers import RUN
 
+from lm.ablation.experiment import load_experiment
 from lm.cli import main
-from lm.components import resolve
-from lm.config import InputError, Tree, load_yaml, override
-from lm.keys import Also, any_of, keys, of_hint, required
-from lm.run import Run
-from lm.schema import KINDS, schema
-from lm.sweep.experiment import load_experiment
-from lm.sweep.spec import load_sweep
+from lm.cli.schema import KINDS, schema
+from lm.config.components import resolve
+from lm.config.keys import Also, any_of, keys, of_hint, required
+from lm.config.tree import InputError, Tree, load_yaml, override
+from lm.search.spec import load_sweep
+from lm.training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = [

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm import sequential as module
-from lm.sequential import Look, looks, repeated_interval, sequential, spent
-from lm.statistics import ALPHA, sign_flip_p, smallest_p, t_interval
+from lm.stats import sequential as module
+from lm.stats.sequential import Look, looks, repeated_interval, sequential, spent
+from lm.stats.tests import ALPHA, sign_flip_p, smallest_p, t_interval
 
 LOOKS = (8, 10, 12)
 """Looks of a plan for up to 12 pairs; the first can find something."""

@@ -9,11 +9,11 @@ import pytest
 from helpers import RUN
 from lightning.pytorch.callbacks import Timer
 
-from lm.cell import check
-from lm.components import build, plain_options
-from lm.config import InputError, override
-from lm.recorder import Recorder
-from lm.run import COMPUTED, EXECUTION, UNSOUND, Run, Trainer
+from lm.config.components import build, plain_options
+from lm.config.tree import InputError, override
+from lm.training.cell import check
+from lm.training.recorder import Recorder
+from lm.training.run import COMPUTED, EXECUTION, UNSOUND, Run, Trainer
 
 FIXED = frozenset(
     (

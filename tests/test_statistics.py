@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from lm.statistics import (
+from lm.stats.tests import (
     ALPHA,
     EXACT_PAIRS,
     Side,

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm.results import write_atomic
-from lm.storage import SAVING, explain, intact, named, save, trouble
+from lm.store.disk import SAVING, explain, intact, named, save, trouble
+from lm.store.files import write_atomic
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/out/x")
 

@@ -11,18 +11,18 @@ import pytest
 import torch
 from helpers import RUN, known
 
-from lm.cell import Cell, check
-from lm.components import build
-from lm.config import InputError, override
-from lm.damage import of_rows, sealed
+from lm.config.components import build
+from lm.config.tree import InputError, override
 from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, initialized
-from lm.record import Record
-from lm.results import Store
-from lm.run import Run
-from lm.trainer import Execution, fail, train
+from lm.store.damage import of_rows, sealed
+from lm.store.record import Record
+from lm.store.store import Store
+from lm.training.cell import Cell, check
+from lm.training.run import Run
+from lm.training.train import Execution, fail, train
 
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)
@@ -240,19 +240,25 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
     def killed(*_: object) -> None:
         raise Killed
 
-    for place in ("lm.trainer.finish", "lm.results.Store.complete"):
+    for place in ("lm.training.train.finish", "lm.store.store.Store.complete"):
         with monkeypatch.context() as patch:
             patch.setattr(place, killed)
             with pytest.raises(Killed):
                 train(cell, store, silent, QUIET)
     assert not store.finished(cell.id)
-    monkeypatch.setattr("lm.trainer.fit", killed)  # nothing is left to train
+    monkeypatch.setattr("lm.training.train.fit", killed)  # nothing is left to train
     train(cell, store, silent, QUIET)
     assert comparable(store.record(cell.id)) == comparable(whole)
 
 
 @pytest.mark.parametrize(
-    "place", ["lm.recorder.save", "lm.recorder.write_atomic", "lm.trainer.write_atomic", "lm.results.write_atomic"]
+    "place",
+    [
+        "lm.training.recorder.save",
+        "lm.training.recorder.write_atomic",
+        "lm.training.train.write_atomic",
+        "lm.store.store.write_atomic",
+    ],
 )
 def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -311,7 +317,7 @@ def test_who_does_not_hold_a_cell_writes_nothing_of_it(tmp_path: Path) -> None:
 
 def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, first = run(tmp_path)
-    monkeypatch.setattr("lm.trainer.fit", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("lm.training.train.fit", lambda *_: pytest.fail("trained again"))
     train(cell, Store(tmp_path), silent, QUIET)
     assert Store(tmp_path).record(cell.id) == first
 

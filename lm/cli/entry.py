@@ -12,9 +12,9 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import INTERRUPTED, Parser
-from lm.config import InputError, nearest, parse_value
-from lm.signals import by_signal
-from lm.storage import BROKEN, REFUSED, explain
+from lm.config.tree import InputError, nearest, parse_value
+from lm.store.disk import BROKEN, REFUSED, explain
+from lm.training.signals import by_signal
 
 BAD_INPUT = 2
 UNDONE = 1

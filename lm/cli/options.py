@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lm.config import InputError, nearest, parse_value, require_place
-from lm.plain import shown
+from lm.config.plain import shown
+from lm.config.tree import InputError, nearest, parse_value, require_place
 
 INTERRUPTED = 130
 MOST_WORKERS = 1024

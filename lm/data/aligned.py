@@ -4,7 +4,7 @@ import gzip
 import os
 import zlib
 
-from lm.config import InputError, nearest, require_regular
+from lm.config.tree import InputError, nearest, require_regular
 from lm.data.corpus import SPLITS, expanded
 
 Pairs = dict[str, list[tuple[str, str]]]

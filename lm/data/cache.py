@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from lm.config import InputError
-from lm.locks import locked
-from lm.results import read_json, to_json
-from lm.storage import FULL, named
+from lm.config.tree import InputError
+from lm.store.disk import FULL, named
+from lm.store.files import read_json, to_json
+from lm.store.locks import locked
 
 SUMS = "sums.json"
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from lm.config import InputError, nearest
-from lm.plain import shown
+from lm.config.plain import shown
+from lm.config.tree import InputError, nearest
 
 SPLITS = ("train", "validation", "test")
 MOST_FILES = 100_000

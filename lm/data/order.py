@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lm.config import canonical
+from lm.config.tree import canonical
 
 
 def seed_of(*parts: object) -> int:

@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from lm.config import InputError, run_id
+from lm.config.tree import InputError, run_id
 from lm.data import IGNORED
 from lm.data.aligned import LocalPairs, Pairs
 from lm.data.batch import Batch, Batches, Data, tensor
@@ -34,7 +34,7 @@ from lm.data.corpus import SPLITS, fingerprint
 from lm.data.order import permutation, share
 from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
 from lm.data.tokens import Facts, _trained
-from lm.results import to_json
+from lm.store.files import to_json
 
 SIDES = ("source", "target")
 

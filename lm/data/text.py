@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data.batch import MOST_PASSES, Batch, Batches, Data, require_batch, require_split, tensor
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
-from lm.data.source import Source
+from lm.data.synthetic import Source
 from lm.data.tokenizer import Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, prepare
 

@@ -16,7 +16,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from lm.config import InputError
+from lm.config.tree import InputError
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from lm.config import run_id
+from lm.config.fingerprint import OURS
+from lm.config.fingerprint import fingerprint as code_fingerprint
+from lm.config.tree import run_id
 from lm.data.cache import (
     DamageError,
     cache_folder,
@@ -33,10 +35,8 @@ from lm.data.cache import (
 )
 from lm.data.corpus import SPLITS, Corpus, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
-from lm.fingerprint import OURS
-from lm.fingerprint import fingerprint as code_fingerprint
-from lm.locks import locked
-from lm.results import to_json, write_atomic
+from lm.store.files import to_json, write_atomic
+from lm.store.locks import locked
 
 DOCUMENTS_AT_ONCE = 1000
 

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from lm.execution.vigil import Vigil
-from lm.record import Record
+from lm.store.record import Record
 
 UNKNOWN = 255
 """The exit code of a process whose fork server is gone: it may have ended somehow, or go on without it."""

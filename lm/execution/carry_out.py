@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.source import Listed, Planned, Source
 from lm.execution.watcher import Running, Watcher
-from lm.record import Ending
-from lm.trainer import Execution
+from lm.store.record import Ending
+from lm.training.train import Execution
 
 LISTEN_SECONDS = 1.0
 """At most, between two reports of progress."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from lm.config import InputError, nearest
+from lm.config.tree import InputError, nearest
 from lm.execution.executor import Executor
 from lm.execution.local import Local
-from lm.locks import Say, to_stderr
-from lm.results import Store
+from lm.store.locks import Say, to_stderr
+from lm.store.store import Store
 
 EXECUTORS: Mapping[str, Callable[[Store, int, Say], Executor]] = {"local": Local}
 """Each made from the store, how many cells may be in its hands, and whom to tell what keeps it from starting one."""

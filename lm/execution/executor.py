@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from lm.cell import Cell
-from lm.record import Record
-from lm.trainer import Execution
+from lm.store.record import Record
+from lm.training.cell import Cell
+from lm.training.train import Execution
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from lm.cell import Cell
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.execution.attempt import UNKNOWN, Attempt
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.process import train_one
 from lm.execution.vigil import Late
-from lm.locks import Say, to_stderr
-from lm.record import Record
-from lm.results import Store
-from lm.trainer import Execution, fail
+from lm.store.locks import Say, to_stderr
+from lm.store.record import Record
+from lm.store.store import Store
+from lm.training.cell import Cell
+from lm.training.train import Execution, fail
 
 PRELOAD = ["lm.execution.preloaded"]
 """What the fork server imports, once for all."""

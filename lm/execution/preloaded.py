@@ -7,4 +7,4 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 import jsonargparse  # noqa: E402, F401 - which the first configuration of every process would import
 import torch.utils.serialization  # noqa: E402, F401 - and this the first checkpoint
 
-import lm.trainer  # noqa: E402, F401 - it takes seconds, in which the server is not to be interrupted either
+import lm.training.train  # noqa: E402, F401 - it takes seconds, in which the server is not to be interrupted either

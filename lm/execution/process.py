@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from lm.cell import Cell
-from lm.results import LOG, Store
-from lm.storage import trouble
-from lm.trainer import Execution, train
+from lm.store.disk import trouble
+from lm.store.store import LOG, Store
+from lm.training.cell import Cell
+from lm.training.train import Execution, train
 
 
 def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lm.cell import Cell
-from lm.record import Ending
+from lm.store.record import Ending
+from lm.training.cell import Cell
 
 
 @dataclass(frozen=True)

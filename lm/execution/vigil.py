@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lm.locks import ENDED, FIRST_SECONDS, STOPPED, Patience, Say, busy_seconds, state
+from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, Patience, Say, busy_seconds, state
 
 QUIET_SECONDS = 60.0
 """Of silence before a word is said of a process that is not stopped: long steps, compilation and evaluation are silent

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from lm.execution.source import Planned
-from lm.record import Ending
+from lm.store.record import Ending
 
 
 @dataclass

@@ -5,6 +5,6 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    from lm.trainer import Execution, assist
+    from lm.training.train import Execution, assist
 
     assist(Path(sys.argv[1]), Execution(**json.loads(sys.argv[2])))

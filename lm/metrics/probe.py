@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lm.analysis.health import COLLAPSED
 from lm.data import IGNORED
 from lm.data.batch import Batch
-from lm.health import COLLAPSED
 from lm.model.attention import Mask, SoftmaxAttention, attention_weights, causal_bias
 from lm.model.block import Block
 from lm.model.mlp import MLP, ReGLU, ReLU

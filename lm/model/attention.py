@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lm.domain import require_positive, require_share
+from lm.config.domain import require_positive, require_share
 from lm.model.cache import Cache
 from lm.model.initial import QueryKeyLinear, ResidualLinear
 from lm.model.position import Position, relative

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lm.domain import require_positive, require_share
+from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.mlp import MLP

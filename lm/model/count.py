@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.model.attention import Attention, SoftmaxAttention
 from lm.model.block import Arrangement, Block, ReZero
 from lm.model.encoder_decoder import EncoderDecoder
-from lm.model.linear import CHUNK, LinearAttention
+from lm.model.linear_attention import CHUNK, LinearAttention
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import NoNorm, Norm, RMSNorm
 from lm.model.position import Position

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lm.domain import require_share
+from lm.config.domain import require_share
 from lm.model.attention import Attention, Mask, SoftmaxAttention
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache

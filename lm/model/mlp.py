@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lm.domain import require_positive, require_share
+from lm.config.domain import require_positive, require_share
 from lm.model.initial import ResidualLinear
 from lm.model.shape import Shape
 

@@ -4,7 +4,7 @@ from abc import ABC
 
 from torch import Tensor, nn
 
-from lm.domain import require_positive
+from lm.config.domain import require_positive
 from lm.model.shape import Shape
 
 

@@ -10,7 +10,7 @@ from abc import ABC
 import torch
 from torch import Tensor, nn
 
-from lm.domain import require_not_negative, require_positive
+from lm.config.domain import require_not_negative, require_positive
 from lm.model.initial import PositionTable
 from lm.model.shape import Shape
 

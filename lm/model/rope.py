@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from lm.domain import require_positive
+from lm.config.domain import require_positive
 from lm.model.position import Position
 from lm.model.shape import Shape
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from lm.domain import require_share
+from lm.config.domain import require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lm.analysis import Results
-from lm.record import Record
+from lm.analysis.results import Results
+from lm.store.record import Record
 
 Colour = tuple[float, float, float]
 Pick = Callable[[Record], Any]

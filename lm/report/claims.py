@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.analysis import Results
-from lm.answers import Answer, answer, corrected
-from lm.claims import KINDS, Claim
+from lm.analysis.answers import Answer, answer, corrected
+from lm.analysis.claims import KINDS, Claim
+from lm.analysis.results import Results
 from lm.report.tables import escape, markdown_row
-from lm.statistics import ALPHA
+from lm.stats.tests import ALPHA
 
 COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "p (Holm)", "verdict", "source")
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from lm.analysis import Results, value
-from lm.circumstances import in_words, unlike
-from lm.record import Record
+from lm.analysis.comparability import in_words, unlike
+from lm.analysis.results import Results, value
 from lm.report.tables import number
-from lm.statistics import t_interval
+from lm.stats.tests import t_interval
+from lm.store.record import Record
 
 COSTS = {
     "parameters": ("parameters", 0),

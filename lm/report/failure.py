@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from lm.record import Ending
-from lm.results import LOG, Store
+from lm.store.record import Ending
+from lm.store.store import LOG, Store
 
 TRACEBACK = "Traceback (most recent call last)"
 

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lm.analysis import Results, curves
+from lm.analysis.results import Results, curves
 from lm.report.arms import colours
 from lm.report.inside import (
     attention_entropy,
@@ -23,7 +23,7 @@ from lm.report.inside import (
     residual_norm_by_layer,
 )
 from lm.report.lengths import loss_by_position, nll_by_length
-from lm.results import write_atomic
+from lm.store.files import write_atomic
 
 Draw = Callable[[Results, Axes], bool]
 """Draws on axes; says whether there was anything to draw."""

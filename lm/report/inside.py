@@ -8,8 +8,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from lm.analysis import Results
-from lm.config import canonical
+from lm.analysis.results import Results
+from lm.config.tree import canonical
 from lm.report.arms import BEGINNING, END, at, colours, gathered, legend, line, panels
 
 MOMENTS = {"initial": BEGINNING, "final": END}

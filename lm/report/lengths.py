@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from lm.analysis import Results
-from lm.config import load_yaml
-from lm.record import Record
+from lm.analysis.results import Results
+from lm.config.tree import load_yaml
 from lm.report.arms import Pick, Style, colours, gathered, legend, line
+from lm.store.record import Record
 
 BLOCKS: Style = "-"
 SLIDING: Style = "--"

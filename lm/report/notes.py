@@ -6,13 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis import Results, circumstances, one_tokenizer, unpaired
-from lm.record import evaluated_tokens
+from lm.analysis.results import Results, circumstances, one_tokenizer, unpaired
 from lm.report.costs import unlike_pairs
 from lm.report.failure import whereabouts
 from lm.report.tables import detectable
-from lm.results import describe
-from lm.statistics import ALPHA, seeds_needed, smallest_p
+from lm.stats.tests import ALPHA, seeds_needed, smallest_p
+from lm.store.quantities import describe
+from lm.store.record import evaluated_tokens
 
 
 def notes(results: Results, table: pd.DataFrame) -> list[str]:

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.analysis import Results
-from lm.effects import effects
-from lm.pace import Pace, pace
+from lm.analysis.effects import effects
+from lm.analysis.pace import Pace, pace
+from lm.analysis.results import Results
 from lm.report.costs import cost_notes, costs, made_under
 from lm.report.notes import axes, changes, notes
 from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pace_columns, pace_notes, pace_rows

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.report.failure import whereabouts
-from lm.results import AT_LENGTH, QUANTITIES, Quantity, Store, describe
+from lm.store.quantities import AT_LENGTH, QUANTITIES, Quantity, describe
+from lm.store.store import Store
 
 
 def show_run(store: Store, cell: str, console: Console) -> str:

@@ -8,7 +8,7 @@ from lm.report.importance import FEWEST, Importance, importances
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
-from lm.results import write_atomic
+from lm.store.files import write_atomic
 
 
 def write_study(folder: Path, console: Console) -> Study:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from lm.analysis import Results
-from lm.effects import Effects, FactorEffect
-from lm.pace import UNITS, Pace, mean_share
+from lm.analysis.effects import Effects, FactorEffect
+from lm.analysis.pace import UNITS, Pace, mean_share
+from lm.analysis.results import Results
 from lm.report.tables import heading, number, of_seeds, signed
-from lm.results import describe
-from lm.statistics import t_interval
+from lm.stats.tests import t_interval
+from lm.store.quantities import describe
 
 TRAINING = "Training needed to be as good as the baseline"
 EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")

@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.config import InputError
-from lm.formats import SEARCH
-from lm.manifest import check_shape
-from lm.plain import clipped, shown
-from lm.record import StudyManifest, Trial
+from lm.config.plain import clipped, shown
+from lm.config.tree import InputError
 from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
-from lm.results import QUANTITIES, read_json
+from lm.store.files import read_json
+from lm.store.formats import SEARCH
+from lm.store.manifest import check_shape
+from lm.store.quantities import QUANTITIES
+from lm.store.record import StudyManifest, Trial
 
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from lm.report.figures import save
 from lm.report.study import Study
-from lm.results import QUANTITIES
+from lm.store.quantities import QUANTITIES
 
 ABSENT = -0.15
 """Where a line of the parallel coordinates crosses the axis of a parameter that was not drawn."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis import HEADLINE, LOST, Results
-from lm.pace import Pace, mean_share
-from lm.results import describe
+from lm.analysis.compare import LOST
+from lm.analysis.pace import Pace, mean_share
+from lm.analysis.results import HEADLINE, Results
+from lm.store.quantities import describe
 
 SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "tokens_per_second", "parameters")
 """What the first table shows beside the headline, where it was measured."""

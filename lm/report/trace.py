@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.analysis import Results, load
-from lm.claims import measured
-from lm.config import InputError, nearest
-from lm.record import Record
-from lm.results import describe
-from lm.statistics import t_interval
+from lm.analysis.claims import measured
+from lm.analysis.results import Results, load
+from lm.config.tree import InputError, nearest
+from lm.stats.tests import t_interval
+from lm.store.quantities import describe
+from lm.store.record import Record
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console) -> None:

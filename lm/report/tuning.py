@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.analysis import Results, compare, load
-from lm.formats import TUNED
+from lm.analysis.compare import compare
+from lm.analysis.results import Results, load
 from lm.report.arms import colours
 from lm.report.figures import save
 from lm.report.study import Study, load_study, warnings_of
 from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
-from lm.results import read_json
+from lm.store.files import read_json
+from lm.store.formats import TUNED
 
 FOLDER = "tune"
 COLUMNS = (

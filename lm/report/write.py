@@ -4,13 +4,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lm.analysis import Results, compare, load
+from lm.analysis.compare import compare
+from lm.analysis.results import Results, load
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import draw
 from lm.report.page import markdown, terminal
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
-from lm.results import write_atomic
+from lm.store.files import write_atomic
 
 
 def write_report(folder: Path, console: Console) -> Results:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
 from lm.metrics.gradients import gradient_norm
-from lm.optim import decay_groups
-from lm.schedule import noam, warmup_cosine
+from lm.training.optim import decay_groups
+from lm.training.schedule import noam, warmup_cosine
 from lm.verify.tensors import Given, Numbers, largest, real
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lm.config import InputError, nearest
+from lm.config.tree import InputError, nearest
 
 Printed = Any
 """A figure as printed: a Decimal, an int, or lists of them."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot, softmax
 
 from lm.metrics.tokens import perplexity
-from lm.objective import IGNORED, CrossEntropy
+from lm.training.objective import IGNORED, CrossEntropy
 from lm.verify.tensors import Given, Numbers, largest, real
 
 

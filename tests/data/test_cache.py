@@ -15,7 +15,7 @@ import pytest
 
 from lm.cli import main
 from lm.cli.commands import commands
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data.aligned import LocalPairs
 from lm.data.cache import SUMS, DamageError, cache_folder, write_array
 from lm.data.corpus import Corpus

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data.corpus import SPLITS, Corpus, HubText, LocalText, StdlibText, expanded, fingerprint, split_documents
 
 TEXT = "first line\nsecond\n\nthird é\n"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import known
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.aligned import LocalPairs
 from lm.data.batch import Batch

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.special import digamma, entr, logsumexp
 
-from lm.components import choices
+from lm.config.choices import choices
 from lm.data.corpus import SPLITS, Corpus, LocalText
-from lm.data.source import BracketText, MarkovText, Source, uniforms
+from lm.data.synthetic import BracketText, MarkovText, Source, uniforms
 from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Bytes, Characters, Tokenizer
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data.batch import Batch
 from lm.data.corpus import LocalText
 from lm.data.order import batch_rows

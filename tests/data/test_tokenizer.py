@@ -12,8 +12,8 @@ import torch
 from helpers import known
 from tokenizers import Tokenizer as Trained
 
-from lm.components import choices
-from lm.config import InputError
+from lm.config.choices import choices
+from lm.config.tree import InputError
 from lm.data.tokenizer import (
     BPE,
     CONTINUED,

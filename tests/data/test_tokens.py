@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as Trained
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.data.cache import cache_folder
 from lm.data.corpus import SPLITS, Corpus, LocalText
 from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer

@@ -9,11 +9,11 @@ import stand_in
 from in_threads import InThreads
 from records import blank
 
-from lm import locks
 from lm.execution import local
 from lm.execution.engines import EXECUTORS, make
 from lm.execution.executor import Executor
-from lm.results import Store
+from lm.store import locks
+from lm.store.store import Store
 
 Make = Callable[..., Executor]
 
@@ -29,7 +29,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "train_one", stand_in.train_one)
     monkeypatch.setattr(local, "PRELOAD", [])
     monkeypatch.setattr(locks, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr("lm.trainer.finish", finish)
+    monkeypatch.setattr("lm.training.train.finish", finish)
 
 
 def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:

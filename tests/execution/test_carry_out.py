@@ -12,7 +12,7 @@ from lm.execution.carry_out import train_cells, train_from
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress
 from lm.execution.source import Listed, Planned
 from lm.execution.watcher import Running, Watcher
-from lm.results import Store
+from lm.store.store import Store
 
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
 

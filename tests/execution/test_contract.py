@@ -8,10 +8,10 @@ import stand_in
 from records import blank
 from stand_in import STEPS, StandIn
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.execution.engines import make
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.results import Store
+from lm.store.store import Store
 
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
 Make = Callable[..., Executor]

@@ -13,15 +13,16 @@ import stand_in
 from records import blank
 from stand_in import STEPS, StandIn
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.execution import local, vigil
 from lm.execution.carry_out import train_cells
+from lm.execution.executor import End, Ended, Started, Validation, Waiting
 from lm.execution.local import SERVERS, Job, Local
 from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
-from lm.locks import state
-from lm.record import Ending
-from lm.results import Store
+from lm.store.locks import state
+from lm.store.record import Ending
+from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("light")]
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
@@ -250,3 +251,50 @@ def test_a_full_disk_ends_the_command_and_is_no_failure_of_the_cell(store: Store
     assert not store.finished(FIRST)
     assert trained(store, Told(), StandIn(FIRST, {5: "disk"}), StandIn(SECOND)) == 0
     assert whole(store, FIRST, SECOND)
+
+
+def ended(executor: Local) -> list[Any]:
+    """What is told until no cell is in hand."""
+    events: list[Any] = []
+    while executor.jobs:
+        events += executor.poll(1.0)
+    return events
+
+
+def test_a_cancelled_process_that_does_not_heed_is_ended_by_force(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.05)
+    with Local(store, 1) as executor:
+        cell: Any = StandIn(FIRST, {3: "deaf", 5: "validate"})
+        handle = executor.submit(cell, stand_in.execution(), "cell")
+        while not any(isinstance(event, Validation) for event in executor.poll(1.0)):
+            pass
+        executor.cancel(handle)
+        last = ended(executor)[-1]
+        assert (last.handle, last.end) == (handle, End.INTERRUPTED)
+        assert not store.finished(FIRST)
+        with store.claim(FIRST) as free:
+            assert free
+
+
+def test_a_process_killed_after_a_disk_was_full_is_not_started_again(store: Store) -> None:
+    with Local(store, 1) as executor:
+        executor.submit(StandIn(FIRST, {5: "disk"}), stand_in.execution(), "first")  # type: ignore[arg-type]
+        ended(executor)
+        executor.submit(StandIn(SECOND, {5: "SIGKILL"}), stand_in.execution(), "second")  # type: ignore[arg-type]
+        events = ended(executor)
+    assert [event.end for event in events if isinstance(event, Ended)] == [End.INTERRUPTED]
+    assert sum(isinstance(event, Started) for event in events) == 1
+
+
+def test_a_cell_of_one_device_is_given_an_accelerator_by_the_place_that_is_free(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "train_one", stand_in.tell_slot)
+    wide = {"trainer": {"devices": 2, "precision": None}}
+    with Local(store, 3) as executor:
+        for cell in (StandIn(FIRST), StandIn(SECOND, config=wide), StandIn(THIRD)):
+            executor.submit(cell, stand_in.execution(), "cell")  # type: ignore[arg-type]
+        told = {event.handle.cell: event.line for event in ended(executor) if isinstance(event, Waiting)}
+    assert told == {FIRST: "slot 0", SECOND: "slot None", THIRD: "slot 2"}

@@ -10,10 +10,10 @@ from helpers import blocks, decoder, known
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from lm.components import build, resolve
-from lm.config import load_yaml
+from lm.config.components import build, resolve
+from lm.config.tree import load_yaml
 from lm.metrics.gradients import Groups, gradient_norm, largest_gradient, parameter_kinds, parameters_by_part
-from lm.run import Run
+from lm.training.run import Run
 
 M = TypeVar("M", bound=nn.Module)
 MATRICES = {

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache, Int8Cache, quantised, restored
-from lm.model.generate import caches_for
 from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
 from lm.model.position import NoPosition
+from lm.model.sampling import caches_for
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
 

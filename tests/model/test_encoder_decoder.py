@@ -9,8 +9,8 @@ import torch
 from helpers import CONTEXT, MODEL, VOCABULARY, assert_gradients
 from torch import Tensor, nn
 
-from lm.components import build, resolve
-from lm.config import InputError, override
+from lm.config.components import build, resolve
+from lm.config.tree import InputError, override
 from lm.model.cache import Cache
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.transformer import Model, initialized

@@ -15,7 +15,7 @@ from lm.model.attention import Mask, SoftmaxAttention, attention_weights
 from lm.model.block import PreNorm
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
-from lm.model.linear import CHUNK, LinearAttention, causal_products
+from lm.model.linear_attention import CHUNK, LinearAttention, causal_products
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm, RMSNorm
 from lm.model.position import Alibi, NoPosition

@@ -31,7 +31,7 @@ from parity import (
 )
 from torch import Tensor, nn
 
-from lm.config import Tree
+from lm.config.tree import Tree
 from lm.model.position import sinusoids
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")

@@ -9,10 +9,10 @@ import torch
 from helpers import MODEL
 from torch import Tensor
 
-from lm.components import build, resolve
-from lm.config import override
+from lm.config.components import build, resolve
+from lm.config.tree import override
+from lm.model.beam_search import Ends, Hypothesis, beam_search, greedy, length_penalty
 from lm.model.encoder_decoder import EncoderDecoder
-from lm.model.search import Ends, Hypothesis, beam_search, greedy, length_penalty
 from lm.model.transformer import Model, initialized
 
 VOCABULARY = 5

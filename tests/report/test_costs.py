@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lm.analysis import load
+from lm.analysis.results import load
 from lm.report.costs import cost_notes, costs, made_under, relative, unlike_pairs
 
 MakeExperiment = Callable[..., Path]

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 from records import inside
 
-from lm.analysis import load
+from lm.analysis.results import load
 from lm.report.arms import colours
 from lm.report.figures import FIGURES, draw, gradient_norm, learning_curve, reliability
 from lm.report.inside import (
@@ -25,7 +25,7 @@ from lm.report.inside import (
     residual_norm_by_layer,
 )
 from lm.report.lengths import log_edges, loss_by_position, nll_by_length
-from lm.results import write_atomic
+from lm.store.files import write_atomic
 
 MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}

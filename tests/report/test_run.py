@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lm.analysis import load
+from lm.analysis.results import load
 from lm.report.run import show_evaluations, show_run
 
 RELIABILITY = {"count": [1], "confidence": [0.5], "accuracy": [1.0]}

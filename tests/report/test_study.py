@@ -12,14 +12,14 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
-from lm.config import InputError
-from lm.formats import SEARCH
+from lm.config.tree import InputError
 from lm.report import importance
 from lm.report.importance import importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of
 from lm.report.study_figures import ABSENT, FIGURES, draw_study, history, parallel_coordinates, pareto, position, slices
-from lm.results import to_json, write_atomic
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import SEARCH
 
 LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
 WIDTH = {"low": 16, "high": 96, "log": False, "step": 16, "int": True}

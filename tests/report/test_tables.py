@@ -13,8 +13,9 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from scipy import stats
 
-from lm.analysis import HEADLINE, compare, load
-from lm.pace import Pace
+from lm.analysis.compare import compare
+from lm.analysis.pace import Pace
+from lm.analysis.results import HEADLINE, load
 from lm.report.notes import axes, notes
 from lm.report.page import markdown, terminal
 from lm.report.tables import (
@@ -30,8 +31,8 @@ from lm.report.tables import (
     summary,
 )
 from lm.report.write import write_report
-from lm.results import QUANTITIES
-from lm.statistics import ALPHA
+from lm.stats.tests import ALPHA
+from lm.store.quantities import QUANTITIES
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

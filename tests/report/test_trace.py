@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.report.trace import trace
 
 MakeExperiment = Callable[..., Path]

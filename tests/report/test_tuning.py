@@ -10,11 +10,11 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
-from lm.analysis import load
-from lm.formats import SEARCH, TUNED
+from lm.analysis.results import load
 from lm.report.tuning import FOLDER, draw_tuning, notes, rows, tuning_of
 from lm.report.write import write_report
-from lm.results import to_json, write_atomic
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import SEARCH, TUNED
 
 MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9, 2.05, 2.2, 1.95], "arm": [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]}

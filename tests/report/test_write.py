@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from lm.analysis import Results
-from lm.curve import curve_table
-from lm.pace import Pace, pace
+from lm.analysis.curve import curve_table
+from lm.analysis.pace import Pace, pace
+from lm.analysis.results import Results
 from lm.report import write
 from lm.report.write import write_report
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm.config import InputError
-from lm.sweep.design import aliases, read_design
+from lm.ablation.design import aliases, read_design
+from lm.config.tree import InputError
 
 NORM = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
 BLOCK = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}}

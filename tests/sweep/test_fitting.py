@@ -7,15 +7,15 @@ import pytest
 import yaml
 from helpers import RUN
 
+from lm.ablation.design import read_design
+from lm.ablation.experiment import load_experiment
+from lm.ablation.stages import read_stages
 from lm.cli import main
-from lm.config import InputError
-from lm.sweep.design import read_design
-from lm.sweep.experiment import load_experiment
-from lm.sweep.fitting import check_space
-from lm.sweep.search import check_search
-from lm.sweep.space import read_space
-from lm.sweep.spec import load_sweep
-from lm.sweep.stages import read_stages
+from lm.config.tree import InputError
+from lm.search.fitting import check_space
+from lm.search.search import check_search
+from lm.search.space import read_space
+from lm.search.spec import load_sweep
 
 SWEEP: dict[str, Any] = {
     "base": "base.yaml",

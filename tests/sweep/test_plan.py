@@ -11,22 +11,22 @@ import yaml
 from helpers import RUN
 from records import blank, text
 
-from lm import cell as cells
-from lm.cell import Cell, identity, seeded, with_seed
+from lm.ablation.ablate import _missing, _statuses
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import make_plan, write_manifest
 from lm.cli import main
-from lm.components import resolve
-from lm.config import InputError, override, parse_value
+from lm.config.components import resolve
+from lm.config.reading import read_seeds
+from lm.config.tree import InputError, override, parse_value
 from lm.data.tokens import Facts
+from lm.execution import estimate
+from lm.execution.estimate import duration, steps_evaluated, wall_seconds
 from lm.execution.source import Planned
-from lm.record import Record, Status
-from lm.results import Store
-from lm.run import Run
-from lm.sweep import estimate
-from lm.sweep.ablate import _missing, _statuses
-from lm.sweep.estimate import duration, steps_evaluated, wall_seconds
-from lm.sweep.experiment import load_experiment
-from lm.sweep.plan import make_plan, write_manifest
-from lm.sweep.reading import read_seeds
+from lm.store.record import Record, Status
+from lm.store.store import Store
+from lm.training import cell as cells
+from lm.training.cell import Cell, identity, seeded, with_seed
+from lm.training.run import Run
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -218,9 +218,9 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
         return 0
 
     monkeypatch.setattr(Store, "record", counted)
-    monkeypatch.setattr("lm.sweep.ablate.train_cells", queue)
-    monkeypatch.setattr("lm.sweep.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
-    monkeypatch.setattr("lm.sweep.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
+    monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
+    monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1
     said = capsys.readouterr()
@@ -234,7 +234,7 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
 def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
-    monkeypatch.setattr("lm.sweep.ablate._train", lambda *_: 1)  # as if every cell were interrupted
+    monkeypatch.setattr("lm.ablation.ablate._train", lambda *_: 1)  # as if every cell were interrupted
     given = ["ablate", "small.yaml", "--seeds", "0-1", "--optim.lr", "3e-3", "--underpowered", "--out", "results"]
     assert main(given) == 1
     assert json.loads(Path("results/small/experiment.json").read_text())["command"] == given
@@ -279,7 +279,7 @@ def test_seeds_mean_the_same_in_a_file_and_on_the_command_line(
         asked.append(experiment.seeds)
         return 0
 
-    monkeypatch.setattr("lm.sweep.ablate.ablate", keep)
+    monkeypatch.setattr("lm.ablation.ablate.ablate", keep)
     assert main(["ablate", str(path), "--seeds", given]) == 0
     assert asked == [seeds]
 

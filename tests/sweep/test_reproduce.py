@@ -9,12 +9,12 @@ import pytest
 import yaml
 from helpers import RUN
 
-from lm.claims import KINDS
+from lm.ablation.experiment import load_experiment
+from lm.ablation.reproduce import find_experiments
+from lm.analysis.claims import KINDS
 from lm.cli import main
-from lm.config import InputError
-from lm.statistics import ALPHA, holm, seeds_needed, smallest_p
-from lm.sweep.experiment import load_experiment
-from lm.sweep.reproduce import find_experiments
+from lm.config.tree import InputError
+from lm.stats.tests import ALPHA, holm, seeds_needed, smallest_p
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 

@@ -16,7 +16,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
-from lm.results import Store
+from lm.store.store import Store
 
 pytestmark = pytest.mark.slow
 COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")

@@ -17,7 +17,7 @@ from helpers import RUN, known
 from optuna.storages.journal import JournalFileBackend
 
 from lm.cli import main
-from lm.results import Store
+from lm.store.store import Store
 
 pytestmark = pytest.mark.slow
 

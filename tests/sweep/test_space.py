@@ -10,12 +10,12 @@ import pytest
 import yaml
 from helpers import RUN
 
-from lm.components import resolve
-from lm.config import InputError, override
-from lm.run import Run
-from lm.sweep.fitting import check_space
-from lm.sweep.space import read_space
-from lm.sweep.spec import load_sweep
+from lm.config.components import resolve
+from lm.config.tree import InputError, override
+from lm.search.fitting import check_space
+from lm.search.space import read_space
+from lm.search.spec import load_sweep
+from lm.training.run import Run
 
 SPACE: dict[str, Any] = {
     "optim.lr": {"low": "1e-4", "high": 0.1, "log": True},

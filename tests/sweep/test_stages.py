@@ -9,17 +9,17 @@ import pytest
 import yaml
 from helpers import RUN, known
 
-from lm.analysis import load
-from lm.cell import check, sizes
+from lm.ablation.equal import equal_steps
+from lm.ablation.experiment import check_power, load_experiment
+from lm.ablation.plan import make_plan, write_manifest
+from lm.ablation.stages import read_stages, settled
+from lm.analysis.results import load
 from lm.cli import main
-from lm.config import InputError, override
-from lm.results import Store
-from lm.sequential import looks
-from lm.sweep.equal import equal_steps
-from lm.sweep.estimate import Stopwatch
-from lm.sweep.experiment import check_power, load_experiment
-from lm.sweep.plan import make_plan, write_manifest
-from lm.sweep.stages import read_stages, settled
+from lm.config.tree import InputError, override
+from lm.execution.estimate import Stopwatch
+from lm.stats.sequential import looks
+from lm.store.store import Store
+from lm.training.cell import check, sizes
 
 MakeExperiment = Callable[..., Path]
 ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}

@@ -14,18 +14,18 @@ from helpers import known
 from optuna.trial import TrialState
 from records import blank, text
 
-from lm.cell import Cell
-from lm.config import InputError, Tree, run_id
+from lm.config.tree import InputError, Tree, run_id
 from lm.data.tokens import Facts
 from lm.execution.source import Planned
-from lm.record import Record
-from lm.results import Store
-from lm.sweep import study as studies
-from lm.sweep import trials
-from lm.sweep.space import Space, read_space
-from lm.sweep.spec import Method, SweepSpec
-from lm.sweep.study import open_study, owned, repair, sampler
-from lm.sweep.trials import Search, Searches
+from lm.search import study as studies
+from lm.search import trials
+from lm.search.space import Space, read_space
+from lm.search.spec import Method, SweepSpec
+from lm.search.study import open_study, owned, repair, sampler
+from lm.search.trials import Search, Searches
+from lm.store.record import Record
+from lm.store.store import Store
+from lm.training.cell import Cell
 
 SETTINGS = {"max_steps": 40, "val_check_interval": 10, "limit_val_batches": 2, "accumulate_grad_batches": 1}
 LINE: dict[str, Any] = {"x": {"low": -4.0, "high": 4.0}, "y": {"low": -4.0, "high": 4.0}}

@@ -8,14 +8,14 @@ import pytest
 import yaml
 from helpers import RUN
 
-from lm.analysis import load
+from lm.ablation.experiment import load_experiment
+from lm.ablation.tune import tuned
+from lm.analysis.results import load
 from lm.cli import main
-from lm.config import InputError
+from lm.config.tree import InputError
 from lm.report.study import load_study
 from lm.report.tuning import envelope
-from lm.results import Store
-from lm.sweep.experiment import load_experiment
-from lm.sweep.tune import tuned
+from lm.store.store import Store
 
 SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
-from lm.config import InputError, parse_value
+from lm.config.tree import InputError, parse_value
 
 HELP = "train every arm of an experiment with every seed, and report"
 SETTABLE = True
@@ -28,7 +28,7 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.sweep.experiment import load_experiment
+    from lm.ablation.experiment import load_experiment
 
     check_output(options)
     settings = settings_of(options, overrides)
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if seeds is None:  # nothing, or what YAML takes for null
         seeds = options.seeds
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
-    from lm.sweep.ablate import Manner, ablate
+    from lm.ablation.ablate import Manner, ablate
 
     manner = Manner(
         options.out,

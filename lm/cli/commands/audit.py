@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, check_folder
-from lm.config import InputError
+from lm.config.tree import InputError
 
 HELP = "check the statistics themselves on simulated experiments"
 
@@ -21,13 +21,13 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.audit import audit, audit_cells
+    from lm.analysis.audit import audit, audit_cells
     from lm.report.audit import all_right, show_audit, to_json
 
     if options.cells is None:
         findings = audit(options.full)
     else:
-        from lm.analysis import load
+        from lm.analysis.results import load
 
         check_folder(options.cells)
         findings = list(audit_cells(load(options.cells)))

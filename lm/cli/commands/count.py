@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_settable, settings_of
-from lm.config import InputError, load_yaml, override
+from lm.config.tree import InputError, load_yaml, override
 
 HELP = "parameters, FLOPs a token, cache and activation memory of a configuration"
 SETTABLE = True
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         if value is not None and value < 1:
             raise InputError(f"--{name}: expected 1 or more, found {value}")
     tree = override(load_yaml(options.config), settings_of(options, overrides))
-    from lm.count import count
+    from lm.runs.count import count
 
     found = count(tree, options.context, options.batch)
     if options.json:

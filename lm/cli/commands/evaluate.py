@@ -4,8 +4,8 @@ import argparse
 from typing import Any
 
 from lm.cli.options import Parser, add_run, add_settable, settings_of
-from lm.config import InputError, parse_value
-from lm.plain import shown
+from lm.config.plain import shown
+from lm.config.tree import InputError, parse_value
 
 HELP = "measure a finished run again"
 SETTABLE = True
@@ -33,9 +33,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"--tokens: expected {least} or more, the longest of --lengths, found {options.tokens}")
     from rich.console import Console
 
-    from lm.finished import find
-    from lm.remeasure import Request, remeasure
     from lm.report.run import show_evaluations
+    from lm.runs.finished import find
+    from lm.runs.remeasure import Request, remeasure
 
     folder = find(options.cell, options.out)
     show_evaluations(remeasure(folder, Request(options.split, lengths, options.tokens, changes)), Console())

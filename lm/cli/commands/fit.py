@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_output, add_settable, check_output, settings_of
-from lm.config import Tree, load_yaml, override
+from lm.config.tree import Tree, load_yaml, override
 
 HELP = "train one configuration"
 SETTABLE = True
@@ -24,11 +24,11 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     tree: Tree = override(load_yaml(options.config), settings_of(options, overrides))
     from rich.console import Console
 
-    from lm.cell import check
+    from lm.execution.progress import step_lines
     from lm.report.run import show_run
-    from lm.results import Store
-    from lm.sweep.progress import step_lines
-    from lm.trainer import Execution, into_log, train
+    from lm.store.store import Store
+    from lm.training.cell import check
+    from lm.training.train import Execution, into_log, train
 
     cell, store = check(tree), Store(options.out)
     store.recover(cell.id)

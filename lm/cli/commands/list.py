@@ -14,8 +14,8 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.catalogue import catalogue, lines
-    from lm.run import Run
+    from lm.config.catalogue import catalogue, lines
+    from lm.training.run import Run
 
     found = catalogue(Run)
     print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))

@@ -20,8 +20,8 @@ def add_options(command: Parser) -> None:
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
-    from lm.sweep.ablate import Manner
-    from lm.sweep.reproduce import find_experiments, reproduce
+    from lm.ablation.ablate import Manner
+    from lm.ablation.reproduce import find_experiments, reproduce
 
     files = find_experiments(options.experiments, options.names)
     seconds, given = options.checkpoint_seconds, options.arguments

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser
-from lm.config import require_place
+from lm.config.tree import require_place
 
 HELP = "print the JSON Schema of experiments, configurations or sweeps"
 
@@ -22,8 +22,8 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.results import to_json, write_atomic
-    from lm.schema import KINDS, schema
+    from lm.cli.schema import KINDS, schema
+    from lm.store.files import to_json, write_atomic
 
     if options.write is None:
         print(to_json(schema(options.kind)), end="")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
-from lm.config import InputError
+from lm.config.tree import InputError
 
 HELP = "search for the best values of settings, and report"
 SETTABLE = True
@@ -25,9 +25,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
-    from lm.sweep.spec import load_sweep
+    from lm.search.spec import load_sweep
 
     spec = load_sweep(options.spec, settings, options.trials)
-    from lm.sweep.search import sweep
+    from lm.search.search import sweep
 
     return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan)

@@ -1,0 +1,267 @@
+"""An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lm.ablation.design import MOST_ARMS, Design, read_design
+from lm.ablation.equal import KINDS
+from lm.ablation.files import AXES, COSTS, DIGITS, ExperimentFile, Tier
+from lm.ablation.stages import read_stages
+from lm.ablation.tuning import Tuning, read_tuning
+from lm.analysis.claims import Claim, read_claims
+from lm.analysis.results import HEADLINE
+from lm.config.keys import keys, required
+from lm.config.plain import shown
+from lm.config.reading import read_base, read_mapping, read_seeds, read_text, report_name
+from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
+from lm.stats.tests import ALPHA, seeds_needed, smallest_p
+from lm.store.quantities import AT_LENGTH, QUANTITIES
+
+KEYS, TIER_KEYS = keys(ExperimentFile), keys(Tier)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How an experiment's differences are judged.
+
+    Args:
+        metric: the quantity that the table leads with and that arms are judged by.
+        secondary: other quantities that they are judged by; alpha is shared with these.
+        margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
+        confirmatory: the arms whose comparisons are tested together; the others are explored.
+        declared: for some arms, the costs in which they are meant to differ from the baseline.
+        axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
+        looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
+        equal: what arms have the same of: steps, tokens, flops or seconds.
+    """
+
+    metric: str = HEADLINE
+    secondary: list[str] = field(default_factory=list)
+    margin: dict[str, float] = field(default_factory=dict)
+    confirmatory: list[str] = field(default_factory=list)
+    declared: dict[str, list[str]] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    looks: tuple[int, ...] = ()
+    equal: str = "steps"
+
+    @property
+    def comparisons(self) -> int:
+        """How many tests share alpha: of every confirmatory arm in every judged quantity."""
+        return len(self.confirmatory) * (1 + len(self.secondary))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One ablation: a baseline and the arms that differ from it.
+
+    Args:
+        name: of the file, and of the folder its report goes to.
+        title: what the report is headed with.
+        tree: the configuration that every arm starts from.
+        design: the baseline, and for each arm dotted paths and what to put there.
+        seeds: every arm is trained with each.
+        inference: how differences are judged.
+        claims: what the results are to bear out.
+        notes: printed under the table.
+        tier: the size, where it is not the file's own.
+        tuning: the search that each arm's nuisance parameters get, if any.
+    """
+
+    name: str
+    title: str
+    tree: Tree
+    design: Design
+    seeds: list[int]
+    inference: Inference = Inference()
+    claims: tuple[Claim, ...] = ()
+    notes: str = ""
+    tier: str = ""
+    tuning: Tuning | None = None
+
+    @property
+    def baseline(self) -> str:
+        """The arm the others are compared with."""
+        return self.design.baseline
+
+    @property
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """For each arm, dotted paths and what to put there."""
+        return self.design.arms
+
+
+def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, tier: str = "") -> Experiment:
+    """Reads an experiment file.
+
+    Args:
+        path: the YAML file; `base` in it is relative to it.
+        settings: dotted changes to the base, applied to every arm before its own.
+        seeds: instead of the file's, in the same grammar.
+        tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
+    """
+    tree = at_tier(load_yaml(path), tier, path)
+    for key in tree:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
+    for key in required(ExperimentFile):
+        if key not in tree:
+            raise InputError(f"{path}: {key} is missing; an experiment needs base, seeds, and arms or a design")
+    name = report_name(path, tier)
+    design = _design(tree, path)
+    base = read_base(tree, path)
+    inference = _inference(tree, design, path)
+    given, where = (tree["seeds"], f"{path}: seeds") if seeds is None else (seeds, "--seeds")
+    if isinstance(given, Mapping):
+        if tree.get("claims"):
+            raise InputError(
+                f"{where}: stages end where differences are found, so that no claim's test would hold its level; "
+                "give a number of seeds, or leave the claims to another experiment"
+            )
+        inference = replace(inference, looks=read_stages(given, inference.comparisons, where))
+        given = list(range(inference.looks[-1]))
+    chosen = read_seeds(given, where)
+    return Experiment(
+        name=name,
+        title=read_text(tree, "title", path) or path.stem,
+        tree=override(base, settings),
+        design=design,
+        seeds=chosen,
+        inference=inference,
+        claims=tuple(read_claims(tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims")),
+        notes=read_text(tree, "notes", path),
+        tier=tier,
+        tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
+    )
+
+
+def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
+    """The experiment at another size: `tiers` may give another base, more common changes, other seeds."""
+    tiers = read_mapping(tree.get("tiers") or {}, f"{path}: tiers")
+    for name, changes in tiers.items():
+        path_name(name, f"{path}: tiers")
+        for key in read_mapping(changes, f"{path}: tiers.{name}"):
+            if key not in TIER_KEYS:
+                raise InputError(f"{path}: tiers.{name}: no key {key!r}. It takes {', '.join(TIER_KEYS)}")
+    if not tier:
+        return tree
+    if path_name(tier, "--tier") not in tiers:
+        raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
+    changes = tiers[tier]
+    common = {
+        **read_mapping(tree.get("common") or {}, f"{path}: common"),
+        **read_mapping(changes.get("common") or {}, f"{path}: tiers.{tier}.common"),
+    }
+    return {**tree, **changes, "common": common}
+
+
+def _design(tree: Tree, path: Path) -> Design:
+    """The arms, given one by one or by a design; a baseline may be named in either case."""
+    if ("arms" in tree) == ("design" in tree):
+        raise InputError(f"{path}: expected arms or a design, found {'both' if 'arms' in tree else 'neither'}")
+    if "design" in tree:
+        design = read_design(tree["design"], f"{path}: design")
+    elif "baseline" in tree:
+        arms = {
+            name: read_mapping(changes or {}, f"{path}: arms.{name}")
+            for name, changes in read_mapping(tree["arms"], f"{path}: arms").items()
+        }
+        if len(arms) > MOST_ARMS:
+            raise InputError(f"{path}: arms: expected {MOST_ARMS} at most, found {len(arms)}")
+        design = Design("arms", arms, str(tree["baseline"]))
+    else:
+        raise InputError(f"{path}: baseline is missing; name the arm that the others are compared with")
+    design = replace(design, baseline=str(tree.get("baseline", design.baseline)))
+    for name, changes in design.arms.items():
+        path_name(name, f"{path}: arms")
+        if "seed" in changes:
+            raise InputError(
+                f"{path}: arms.{name}.seed: seeds belong to the experiment, so that arms are paired; use seeds"
+            )
+    _one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
+    return design
+
+
+def _one_of(name: Any, known: Iterable[str], path: str, kind: str) -> str:
+    names = list(known)
+    if str(name) not in names:
+        raise InputError(f"{path}: no {kind} {str(name)!r}.{nearest(str(name), names)} Choose from {', '.join(names)}")
+    return str(name)
+
+
+def _quantity(name: str, path: str) -> None:
+    """Refuses what no table holds. Raises InputError."""
+    base, at, length = name.partition("@")
+    if not at:
+        _one_of(name, QUANTITIES, path, "quantity")
+    elif base not in AT_LENGTH or not length.isdecimal() or len(length) > DIGITS:
+        raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
+
+
+def _list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{path}: expected a list, found {shown(value)}")
+    return value
+
+
+def _inference(tree: Tree, design: Design, path: Path) -> Inference:
+    metric = str(tree.get("metric", HEADLINE))
+    _quantity(metric, f"{path}: metric")
+    secondary = _secondary(tree.get("secondary") or [], metric, f"{path}: secondary")
+    others = [arm for arm in design.arms if arm != design.baseline]
+    chosen = tree.get("confirmatory", True)
+    if not isinstance(chosen, (bool, list)):
+        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(chosen)}")
+    listed = chosen if isinstance(chosen, list) else others if chosen else []
+    declared = {
+        _one_of(arm, others, f"{path}: declared", "arm"): [
+            _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in _list(costs, f"{path}: declared.{arm}")
+        ]
+        for arm, costs in read_mapping(tree.get("declared") or {}, f"{path}: declared").items()
+    }
+    axes = {
+        dotted: _one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
+        for dotted, kind in read_mapping(tree.get("axes") or {}, f"{path}: axes").items()
+    }
+    confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
+    if len(set(confirmatory)) < len(confirmatory):
+        raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
+    margin = _margins(tree.get("margin") or {}, [metric, *secondary], f"{path}: margin")
+    equal = _one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
+    return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal)
+
+
+def _secondary(given: Any, metric: str, path: str) -> list[str]:
+    """The quantities that are judged beside the headline."""
+    names = [str(name) for name in _list(given, path)]
+    for name in names:
+        _quantity(name, path)
+    if len({metric, *names}) <= len(names):
+        raise InputError(f"{path}: a quantity is given twice in {', '.join([metric, *names])}")
+    return names
+
+
+def _margins(given: Any, judged: Sequence[str], path: str) -> dict[str, float]:
+    """The margin of each judged quantity that has one; a number alone is the headline's."""
+    margins = given if isinstance(given, Mapping) else {judged[0]: given}
+    for quantity, margin in margins.items():
+        _quantity(str(quantity), path)
+        if quantity not in judged:
+            raise InputError(
+                f"{path}.{quantity}: is not judged, {', '.join(judged)} is; name it in metric or secondary"
+            )
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
+            raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
+    return {str(quantity): float(margin) for quantity, margin in margins.items()}
+
+
+def check_power(experiment: Experiment) -> None:
+    """Raises InputError where the confirmatory comparisons cannot reach significance with the seeds there are."""
+    comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)
+    if comparisons and smallest_p(seeds) > ALPHA / comparisons:
+        few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "
+        raise InputError(
+            f"{experiment.name}: {few}comparison{'s' if comparisons > 1 else ''} ({seeds_needed(comparisons)} could); "
+            "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
+        )

@@ -1,0 +1,157 @@
+"""`lm reproduce`: every experiment that carries claims, and one table of the answers."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from lm.ablation.ablate import Manner, carry_out
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import Plan, make_plan
+from lm.analysis.answers import Answer, corrected
+from lm.analysis.results import load
+from lm.config.reading import report_name
+from lm.config.tree import InputError, load_yaml, nearest, path_name
+from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
+from lm.execution.machine import default_workers, threads_each
+from lm.report.claims import answers, markdown_claims, show_claims
+from lm.report.tables import as_csv
+from lm.report.write import write_report
+from lm.store.files import write_atomic
+from lm.store.store import Store
+
+
+def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The experiment files under `folder` that carry claims, or those named. Raises InputError for a name without."""
+    if not os.path.isdir(folder):
+        raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
+    found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if load_yaml(path).get("claims")}
+    for name in names:
+        if path_name(name, "NAME") not in found:
+            raise InputError(
+                f"{name}: no experiment with claims in {folder}.{nearest(name, list(found))} "
+                f"Choose from {', '.join(found)}"
+            )
+    if not found:
+        raise InputError(f"--experiments {folder}: no experiment there carries claims")
+    return [found[name] for name in names] if names else list(found.values())
+
+
+def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool, named: bool = False) -> int:
+    """Trains what is missing of each experiment and answers its claims. Returns 1 where something was left undone.
+
+    An experiment that cannot be planned, for want of a file perhaps, is told and left out, unless it was carried out
+    at the same tier under the same folder before.
+
+    Raises:
+        InputError: at the end, where that left out one of those that are `named`, or left none.
+    """
+    plans, reasons = _plans(files, tier)
+    store = Store(manner.out)
+    if plan_only:
+        _show(plans, {} if named or not plans else reasons, store, manner)
+        _refuse(reasons, named or not plans, "cannot be run")
+        return 0
+    given: list[tuple[str, Answer]] = []
+    interrupted = 0
+    for index, path in enumerate(files, 1):
+        folder = manner.out / report_name(path, _size(tier))
+        if path in plans:
+            print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
+            folder, lost = carry_out(plans[path], store, manner)
+            interrupted += lost
+        elif not _was_run(folder, tier):
+            continue
+        else:
+            del reasons[path]
+        write_report(folder, Console(quiet=True))
+        given += [(path.stem, one) for one in answers(load(folder), tier)]
+    _refuse(reasons, len(reasons) == len(files), f"was not run at tier {tier}")
+    names, found = [name for name, _ in given], corrected([one for _, one in given])
+    given = list(zip(names, found, strict=True))
+    folder = manner.out / f"reproduce.{tier}"
+    undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
+    _write(folder, tier, given, undone)
+    console = Console()
+    if given:
+        show_claims(given, console, f"Claims, tier {tier}")
+    for line in undone:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print(f"table: {folder / 'table.md'}", file=sys.stderr)
+    if not interrupted:
+        _refuse(reasons, named, f"was not run at tier {tier}")
+    return 1 if interrupted or not given else 0
+
+
+def _plans(files: Sequence[Path], tier: str) -> tuple[dict[Path, Plan], dict[Path, str]]:
+    """The plans, and why there is none for the others."""
+    plans: dict[Path, Plan] = {}
+    reasons: dict[Path, str] = {}
+    for path in files:
+        try:
+            plans[path] = make_plan(load_experiment(path, {}, tier=_size(tier)))
+        except InputError as error:
+            reasons[path] = str(error)
+    return plans, reasons
+
+
+def _refuse(reasons: dict[Path, str], fault: bool, what: str) -> None:
+    """Raises InputError with the reasons, if there are any, where it is a fault that there are."""
+    if reasons and fault:
+        raise InputError("; ".join(f"{path.stem}: {what}: {reason}" for path, reason in reasons.items()))
+
+
+def _size(tier: str) -> str:
+    """The tier as experiment files know it: theirs is C unless they name another."""
+    return "" if tier == "C" else tier
+
+
+def _was_run(folder: Path, tier: str) -> bool:
+    """Whether an experiment was carried out at this tier before, with its report in `folder`."""
+    return (folder / "experiment.json").is_file() and load(folder).manifest.get("tier", "C") == tier
+
+
+def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manner: Manner) -> None:
+    total = 0.0
+    for path, plan in plans.items():
+        missing = plan.missing(store)
+        workers = manner.workers or default_workers(len(missing))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
+        wall = wall_seconds([seconds[p.arm] for p in missing], workers) if missing else 0.0
+        total += wall
+        claims = len(plan.experiment.claims)
+        print(f"{path.stem}: {claims} claims, {len(missing)} of {len(plan.cells)} cells to train, {duration(wall)}")
+    for path, reason in reasons.items():
+        print(f"{path.stem}: cannot be run: {reason}")
+    if plans:
+        print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+
+
+def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:
+    """The table as Markdown and as CSV."""
+    lines = [f"# Claims, tier {tier}", "", f"Made by `lm reproduce --tier {tier}`.", ""]
+    lines += [*markdown_claims(given, several=True), "", *(f"- {line}" for line in undone)]
+    write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
+    frame = pd.DataFrame(
+        {
+            "experiment": name,
+            "kind": one.claim.kind,
+            "claim": one.claim.claim,
+            "source": one.claim.source,
+            "metric": one.claim.metric,
+            "expected": one.claim.expected(),
+            "estimate": one.estimate,
+            "low": one.low,
+            "high": one.high,
+            "seeds": one.seeds,
+            "p": one.p,
+            "p_holm": one.p_holm,
+            "verdict": one.verdict,
+            "note": one.note,
+        }
+        for name, one in given
+    )
+    write_atomic(folder / "table.csv", as_csv(frame))

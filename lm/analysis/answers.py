@@ -1,0 +1,153 @@
+"""Whether the results of an experiment bear its claims out.
+
+A claim of less or greater is one of the mean over seeds, and has an exact sign-flip test. A claim of a range, a slope
+or an equivalence is one of the median, of what a typical seed shows, and has a sign test at each end of the range: that
+holds its level whatever the noise looks like, where Student's interval does not. Either is answered at 5 %, and by as
+few seeds as can answer at that level: with fewer the answer is that there are not enough.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from lm.analysis.claims import Claim, by_seed
+from lm.analysis.compare import LOST
+from lm.analysis.results import Results
+from lm.stats.tests import (
+    ALPHA,
+    holm,
+    median_interval,
+    seeds_needed,
+    sign_flip_interval,
+    sign_flip_p,
+    sign_test_p,
+    smallest_p,
+    values_needed,
+)
+
+Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough seeds"]
+
+EVERY = 2
+"""Seeds with which a claim about every seed can be borne out: one seed repeats nothing. Any one can refute it."""
+
+NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the results say of a claim: the mean or median over seeds, its interval, and what else there is to know.
+
+    `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
+    `p_holm` is adjusted over the claims of its kind that are answered together.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    estimate: float
+    low: float
+    high: float
+    seeds: int
+    note: str = ""
+    p: float = math.nan
+    p_holm: float = math.nan
+
+
+def answer(results: Results, claim: Claim) -> Answer:
+    """Whether the results bear the claim out, at 5 %, each claim by itself."""
+    numbers = list(by_seed(results, claim).values())
+    if not numbers:
+        nothing = "no seed on which all arms were measured"
+        return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
+    found = decide(claim, numbers)
+    parts = [*_lost(results, claim, len(numbers)), *_unhealthy(results, claim), *([found.note] if found.note else [])]
+    return replace(found, note="; ".join(parts))
+
+
+def decide(claim: Claim, numbers: list[float]) -> Answer:
+    """What one number a seed says of a claim."""
+    if claim.exact:
+        return _on_every_seed(claim, numbers)
+    return _of_mean(claim, numbers) if claim.relation in ("less", "greater") else _of_median(claim, numbers)
+
+
+def corrected(given: Sequence[Answer]) -> list[Answer]:
+    """The answers with p adjusted by Holm over all of a kind among them."""
+    found = list(given)
+    for kind in {one.claim.kind for one in given}:
+        places = [place for place, one in enumerate(given) if one.claim.kind == kind]
+        for place, p in zip(places, holm([given[place].p for place in places]), strict=True):
+            found[place] = replace(given[place], p_holm=p)
+    return found
+
+
+def _on_every_seed(claim: Claim, numbers: list[float]) -> Answer:
+    verdict: Verdict = "reproduced" if all(_holds(claim, number) for number in numbers) else "not reproduced"
+    note = ""
+    if verdict == "reproduced" and len(numbers) < EVERY:
+        verdict, note = "not enough seeds", f"{EVERY} could decide"
+    return Answer(claim, verdict, float(np.mean(numbers)), min(numbers), max(numbers), len(numbers), note)
+
+
+def _holds(claim: Claim, number: float) -> bool:
+    if claim.relation == "less":
+        return number < claim.margin
+    if claim.relation == "greater":
+        return number > claim.margin
+    low, high = _ends(claim)
+    return low <= number <= high
+
+
+def _ends(claim: Claim) -> tuple[float, float]:
+    return (-claim.margin, claim.margin) if claim.relation == "equivalent" else (claim.low, claim.high)
+
+
+def _of_mean(claim: Claim, numbers: list[float]) -> Answer:
+    """Exact sign-flip test of the distance from the margin; the interval is what it does not reject."""
+    distances, estimate, seeds = [number - claim.margin for number in numbers], float(np.mean(numbers)), len(numbers)
+    low, high = (claim.margin + end for end in sign_flip_interval(distances))
+    p, note = sign_flip_p(distances), ""
+    verdict: Verdict = "inconclusive"
+    if p <= ALPHA:
+        verdict = "reproduced" if (estimate < claim.margin) == (claim.relation == "less") else "not reproduced"
+    elif smallest_p(seeds) > ALPHA:
+        verdict, note = "not enough seeds", f"{seeds_needed(1)} could decide"
+    return Answer(claim, verdict, estimate, low, high, seeds, note, p)
+
+
+def _of_median(claim: Claim, numbers: list[float]) -> Answer:
+    """One-sided sign tests: the median is inside both ends, or it is beyond one of them.
+
+    Only one of the two can be said wrongly, so each is said at 5 %. To be beyond one of two ends is two chances to err.
+    """
+    low, high = _ends(claim)
+    ends = sum(map(math.isfinite, (low, high)))
+    inside = max(sign_test_p(numbers, low, "greater"), sign_test_p(numbers, high, "less"))
+    beyond = min(1.0, ends * min(sign_test_p(numbers, low, "less"), sign_test_p(numbers, high, "greater")))
+    p, note = min(inside, beyond), ""
+    verdict: Verdict = "inconclusive"
+    needed = values_needed() if inside <= beyond else values_needed(ALPHA / ends)
+    if p <= ALPHA:
+        verdict = "reproduced" if inside <= beyond else "not reproduced"
+    elif len(numbers) < needed:
+        verdict, note = "not enough seeds", f"{needed} could decide"
+    return Answer(claim, verdict, float(np.median(numbers)), *median_interval(numbers), len(numbers), note, p)
+
+
+def _unhealthy(results: Results, claim: Claim) -> list[str]:
+    """What makes the runs of the claim's arms unfit to be compared. A claim about every seed asks nothing of them."""
+    ill = {} if claim.exact else results.health
+    return [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
+
+
+def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
+    """What became of the seeds that do not enter."""
+    seeds, parts = len(results.manifest["seeds"]), []
+    for arm in claim.arms:
+        records = (results.records[arm, seed] for seed in results.manifest["seeds"])
+        statuses: list[str] = [record["status"] for record in records if record is not None]
+        statuses += ["damaged" for of, _ in results.damaged if of == arm]
+        parts += [f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds" for kind in LOST if kind in statuses]
+    return [*parts, f"{entered} of {seeds} seeds enter"] if entered < seeds else parts

@@ -1,0 +1,256 @@
+"""The method put to the test on simulated cells: how often it is wrong, what its intervals cover, what it can find.
+
+A cell is its arm's mean plus noise; what cells of one seed share is left out, for it cancels in every difference. The
+truth is known. Audited are the functions that judge real experiments, not formulas about them.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.analysis.results import Results, value
+from lm.stats.power import detectable, power
+from lm.stats.sequential import looks, repeated_interval, sequential
+from lm.stats.tests import (
+    ALPHA,
+    TIE,
+    bonferroni,
+    bootstrap_interval,
+    equivalence_p,
+    rate_interval,
+    sign_flip_p,
+    smallest_p,
+    t_interval,
+    verdict,
+)
+from lm.stats.verdicts import Comparison, confirm
+
+SEEDS = (6, 10)
+DESIGNS = ((1, 6), (3, 10))
+"""Arms and seeds: with more arms, 6 seeds can claim nothing, right or wrong."""
+
+FAMILIES = ((1, 6), (3, 8), (7, 10))
+"""Arms and seeds whose intervals are to cover the truth together."""
+
+ARMS = 3
+MOST_PAIRS = 12
+"""Pairs of real cells that are tested at once, as every pattern of signs is multiplied out."""
+
+COVERAGE = (0.93, 0.97)
+"""Within which an interval that promises 0.95 should cover."""
+
+Array = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+NOISES: dict[str, Noise] = {
+    "normal": lambda random, shape: random.normal(size=shape),
+    "heavy-tailed": lambda random, shape: random.standard_t(3, shape),
+    "skewed": lambda random, shape: random.lognormal(size=shape) - math.exp(0.5),
+}
+"""Noise of mean zero: standard normal, Student's t with 3 degrees of freedom, lognormal."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Simulated experiments for each row, by what is simulated."""
+
+    tests: int
+    intervals: int
+    bootstraps: int
+    sequences: int
+
+
+SMALL = Size(tests=2_000, intervals=500, bootstraps=100, sequences=300)
+FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=1_000)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A share found by simulation, its 99 % interval, and the bounds between which the method promises it to lie.
+
+    A promise that is not binding is one the reports do not rely on; where it is broken, that is said and nothing more.
+    """
+
+    name: str
+    found: float
+    low: float
+    high: float
+    at_least: float
+    at_most: float
+    binding: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether the promise may be kept, as far as the simulation can tell."""
+        return self.low <= self.at_most and self.high >= self.at_least
+
+    @property
+    def verdict(self) -> Literal["ok", "falls short", "NOT OK"]:
+        """In words; only a binding promise that is broken is not OK."""
+        if self.ok:
+            return "ok"
+        return "NOT OK" if self.binding else "falls short"
+
+
+def audit(full: bool = False) -> list[Finding]:
+    """Every row of the audit, the same on every call; `full` simulates more and plans up to 24 seeds too."""
+    size = FULL if full else SMALL
+    random = np.random.default_rng(0)
+    return [
+        *audit_null(random, size.tests),
+        *audit_sequential(random, size.sequences, (12, 24) if full else (12,)),
+        *audit_equivalence(random, size.intervals),
+        *audit_joint(random, size.intervals),
+        *audit_coverage(random, size.intervals, size.bootstraps),
+        *audit_power(random, size.tests),
+    ]
+
+
+def differences(random: np.random.Generator, arm: Noise, baseline: Noise, shape: tuple[int, int, int]) -> Array:
+    """Paired differences of arms with the baseline's mean: experiments x arms x seeds, one baseline for all arms."""
+    return arm(random, shape) - baseline(random, (shape[0], 1, shape[2]))
+
+
+def sign_flip_ps(samples: Array) -> Array:
+    """`sign_flip_p` of many samples at once, a row each; for few seeds, as every pattern is multiplied out."""
+    n = samples.shape[1]
+    patterns = (np.arange(2 ** (n - 1))[:, None] >> np.arange(n) & 1) * 2.0 - 1.0
+    found = np.empty(len(samples))
+    for start in range(0, len(samples), 4096):
+        part = samples[start : start + 4096]
+        seen = np.abs(part.sum(axis=1)) - TIE * np.abs(part).sum(axis=1)
+        found[start : start + 4096] = np.mean(np.abs(part @ patterns.T) >= seen[:, None], axis=1)
+    return found
+
+
+def audit_null(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
+    """How often experiments whose arms change nothing claim anything: sign-flip test, correction, verdict.
+
+    The last rows are of arms with the baseline's mean and other noise, of which the test promises nothing.
+    """
+    cases = [(name, noise, noise) for name, noise in NOISES.items()]
+    for name, arm, baseline in (*cases, ("skewed against normal", NOISES["skewed"], NOISES["normal"])):
+        for arms, n in DESIGNS:
+            sample = differences(random, arm, baseline, (experiments, arms, n))
+            p = sign_flip_ps(sample.reshape(-1, n)).reshape(experiments, arms)
+            claims = sum(map(_claims, sample.mean(axis=2), p, [n] * experiments))
+            title = f"false claims, {name} noise, {arms} arm{'s' * (arms > 1)}, {n} seeds"
+            yield _finding(title, claims, experiments, 0.0, ALPHA, binding=arm is baseline)
+
+
+def _claims(means: Array, p: Array, n: int) -> bool:
+    adjusted = bonferroni(p.tolist())
+    said = {verdict(mean, one, n, len(adjusted), "lower") for mean, one in zip(means, adjusted, strict=True)}
+    return not said.isdisjoint({"better", "worse"})
+
+
+def audit_sequential(random: np.random.Generator, experiments: int, maxima: tuple[int, ...]) -> Iterator[Finding]:
+    """The same with seeds added in stages, and how often the intervals of all looks cover the truth together."""
+    for maximum in maxima:
+        planned = looks(min(SEEDS), maximum, 3, ALPHA / ARMS)
+        title = f"{ARMS} arms, looks at {', '.join(map(str, planned))} seeds"
+        for name, noise in NOISES.items():
+            sample = differences(random, noise, noise, (experiments, ARMS, maximum)).tolist()
+            found = [[sequential(arm, planned, maximum, ALPHA / ARMS) for arm in arms] for arms in sample]
+            claims = sum(any(look is not None and look.rejected for look in arms) for arms in found)
+            yield _finding(f"false claims, {name} noise, {title}", claims, experiments, 0.0, ALPHA)
+        sample = differences(random, NOISES["normal"], NOISES["normal"], (experiments, 1, maximum)).tolist()
+        planned = looks(min(SEEDS), maximum, 3)
+        covered = sum(
+            all(_covers(repeated_interval(arm[:n], planned, maximum), 0.0) for n in planned) for (arm,) in sample
+        )
+        title = f"all intervals cover, normal noise, looks at {', '.join(map(str, planned))} seeds"
+        yield _finding(title, covered, experiments, 1 - ALPHA, 1.0)
+
+
+def audit_equivalence(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
+    """How often what differs by the margin itself, in the median, is called equivalent.
+
+    Differences of two cells of one noise lie evenly about it. A single arm against a number, and an arm with noise of
+    its own, need not: of these are the last rows.
+    """
+    margin = 2.0
+    cases: dict[str, Noise] = {
+        name: lambda source, shape, noise=noise: differences(source, noise, noise, shape)  # type: ignore[misc]
+        for name, noise in NOISES.items()
+    }
+    cases["skewed upwards"] = lambda source, shape: source.lognormal(size=shape) - 1
+    cases["skewed downwards"] = lambda source, shape: 1 - source.lognormal(size=shape)
+    for name, draw in cases.items():
+        for n in SEEDS:
+            sample = draw(random, (experiments, 1, n)) + margin
+            claims = sum(equivalence_p(arm, margin) <= ALPHA for (arm,) in sample.tolist())
+            yield _finding(f"false equivalence, {name} noise, {n} seeds", claims, experiments, 0.0, ALPHA)
+
+
+def audit_joint(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
+    """How often the joint intervals of all arms cover the truth together; every other arm has an effect."""
+    for name, noise in NOISES.items():
+        for arms, n in FAMILIES:
+            truth = [float(place % 2) for place in range(arms)]
+            sample = differences(random, noise, noise, (experiments, arms, n)) + np.array(truth)[:, None]
+            covered = 0
+            for rows in sample.tolist():
+                family = [Comparison(row, p=sign_flip_p(row)) for row in rows]
+                confirm(family)
+                covered += all(_covers((one.low, one.high), true) for one, true in zip(family, truth, strict=True))
+            title = f"joint intervals cover, {name} noise, {arms} arm{'s' * (arms > 1)}, {n} seeds"
+            yield _finding(title, covered, experiments, 1 - ALPHA, 1.0)
+
+
+def audit_coverage(random: np.random.Generator, experiments: int, bootstraps: int) -> Iterator[Finding]:
+    """How often 95 % intervals cover the truth.
+
+    Student's is the plain interval and promises it for normal noise; for other noise it must not cover less.
+    """
+    for name, noise in NOISES.items():
+        for n in SEEDS:
+            at_most = COVERAGE[1] if name == "normal" else 1.0
+            for kind, interval, count in (("t", t_interval, experiments), ("BCa", bootstrap_interval, bootstraps)):
+                sample = differences(random, noise, noise, (count, 1, n))
+                covered = sum(_covers(interval(arm), 0.0) for (arm,) in sample)
+                title = f"the {kind} interval covers, {name} noise, {n} seeds"
+                yield _finding(title, covered, count, COVERAGE[0], at_most, binding=kind == "t")
+
+
+def audit_cells(results: Results, pairings: int = 10_000) -> Iterator[Finding]:
+    """The same arm against itself on real cells: its seeds are paired at random, again and again, and each time tested.
+
+    All pairings are of the same cells, so that their share of false claims is known no better than the cells are many:
+    its interval is that of the pairings alone. Arms with fewer than 12 seeds can claim nothing and are left out.
+    """
+    random = np.random.default_rng(0)
+    for arm in results.arms:
+        values = np.array([value(record, results.headline) for record in results.of(arm)])
+        values = values[np.isfinite(values)]
+        n = min(len(values) // 2, MOST_PAIRS)
+        if smallest_p(n) > ALPHA:
+            continue
+        shuffled = random.permuted(np.tile(values, (pairings, 1)), axis=1)
+        claims = int((sign_flip_ps((shuffled[:, :n] - shuffled[:, n : 2 * n])) <= ALPHA).sum())
+        yield _finding(f"claims, {arm} against itself, {n} pairs of real cells", claims, pairings, 0, ALPHA)
+
+
+def audit_power(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
+    """How often an effect is found of which `detectable` says that it is found in 80 of 100 experiments."""
+    for arms, n in ((1, min(SEEDS)), (ARMS, 8), (1, max(SEEDS)), (ARMS, max(SEEDS))):
+        effect = detectable(n, math.sqrt(2), ALPHA / arms)
+        promised = power(n, effect, math.sqrt(2), ALPHA / arms)
+        sample = differences(random, NOISES["normal"], NOISES["normal"], (experiments, 1, n))[:, 0] + effect
+        found = int((sign_flip_ps(sample) <= ALPHA / arms).sum())
+        of = f", one of {arms} arms" if arms > 1 else ""
+        title = f"finds an effect of {effect / math.sqrt(2):z.2f} sd, normal noise, {n} seeds{of}"
+        yield _finding(title, found, experiments, promised - 0.02, promised + 0.02)
+
+
+def _covers(interval: tuple[float, float], truth: float) -> bool:
+    return interval[0] <= truth <= interval[1]
+
+
+def _finding(name: str, events: int, trials: int, at_least: float, at_most: float, binding: bool = True) -> Finding:
+    low, high = rate_interval(int(events), trials, 0.99)
+    return Finding(name, int(events) / trials, low, high, at_least, at_most, binding)

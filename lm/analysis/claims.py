@@ -1,0 +1,245 @@
+"""Claims that an experiment carries, and the numbers that its results have for them."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Required, TypedDict
+
+import numpy as np
+
+from lm.analysis.results import Results, value
+from lm.config.keys import Also, Name, Text, keys
+from lm.config.tree import InputError, nearest
+from lm.store.paths import SECTIONS, dead_end
+from lm.store.quantities import AT_LENGTH, QUANTITIES
+from lm.store.record import Record
+
+RELATIONS = ("less", "greater", "equivalent", "range", "slope")
+TIERS = ("C", "G")
+KINDS = ("published", "ours", "identity")
+UNKNOWN = "unknown kind"
+"""What claims are counted as whose manifest is older than the kinds."""
+
+NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
+
+
+class ClaimNode(TypedDict, total=False):
+    """A statement that the results are to bear out."""
+
+    claim: Required[Annotated[Text, "The statement, in words."]]
+    kind: Required[
+        Annotated[
+            str,
+            "Published by others, our own, or an identity that holds by construction.",
+            Also(enum=list(KINDS)),
+        ]
+    ]
+    source: Annotated[Text, "Where the statement is from."]
+    tier: Annotated[
+        str | None, "The size at which it is claimed; all of them where left out.", Also(enum=[*TIERS, None])
+    ]
+    metric: Required[
+        Annotated[
+            str,
+            "A quantity, one at a length such as nll@512, a path into the records such as initial/entropy/0/mean, or "
+            "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm.",
+        ]
+    ]
+    arm: Annotated[Name, "The arm it speaks of."]
+    against: Annotated[Name, "The arm it is compared with; the baseline where left out."]
+    contrast: Annotated[dict[str, float], "A weight for each of several arms, instead of arm and against."]
+    over: Annotated[dict[str, float], "For a slope: a number above 0 for each of some arms."]
+    relation: Required[Annotated[str, "What the number should be.", Also(enum=list(RELATIONS))]]
+    margin: Annotated[float, "What less, greater and equivalent refer to."]
+    low: Annotated[float, "The lower end of a range or a slope."]
+    high: Annotated[float, "The upper end of a range or a slope."]
+    exact: Annotated[bool, "Whether it must hold on every seed and needs no test.", Also(default=False)]
+
+
+KEYS = keys(ClaimNode)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement that a number can bear out.
+
+    A number a seed is made from the arms: a weighted sum of their metric (`contrast`), or the slope of its logarithm
+    over the logarithm of a number for each arm (`over`).
+
+    Args:
+        claim: the statement, in words.
+        metric: a quantity of the records, a path into them such as `initial/gradient_norm/mlp_out/-1`, or two of either
+            with ` - ` or ` / ` between them; `log ` before it takes the natural logarithm.
+        relation: `less` or `greater` than `margin`, `equivalent` to zero within it, or in the `range` from low to high;
+            `slope` is a range for a slope.
+        contrast: a weight for each arm; one arm against another is +1 and -1, one arm alone +1.
+        over: for a slope, a number for each arm.
+        exact: whether the number has no noise, so that it must hold on every seed and needs no test.
+        kind: `published` by others, `ours` where it is measured or derived by ourselves, or an `identity` that holds by
+            construction where the code is right.
+        source: where the statement is from.
+        tier: the size at which it is claimed, C for a laptop's CPU, G for a GPU; both where it is empty.
+    """
+
+    claim: str
+    metric: str
+    relation: str
+    contrast: dict[str, float] = field(default_factory=dict)
+    over: dict[str, float] = field(default_factory=dict)
+    margin: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    exact: bool = False
+    source: str = ""
+    tier: str = ""
+    kind: str = UNKNOWN
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms it speaks of."""
+        return list(self.over or self.contrast)
+
+    def expected(self) -> str:
+        """What the number should be, in a few words."""
+        if self.relation in ("less", "greater"):
+            return f"{'<' if self.relation == 'less' else '>'} {self.margin:zg}"
+        if self.relation == "equivalent":
+            return f"within ±{self.margin:zg}"
+        ends = [f"{sign} {end:zg}" for sign, end in (("≥", self.low), ("≤", self.high)) if math.isfinite(end)]
+        return ", ".join(ends)
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str) -> list[Claim]:
+    """The claims of an experiment, checked against its arms. Raises InputError naming `path`."""
+    if not isinstance(tree, list):
+        raise InputError(f"{path}: expected a list of claims, found {tree!r}")
+    return [read_claim(one, arms, baseline, f"{path}[{index}]") for index, one in enumerate(tree)]
+
+
+def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Claim:
+    """One claim."""
+    if not isinstance(tree, Mapping):
+        raise InputError(f"{path}: expected a mapping with claim, metric and relation, found {tree!r}")
+    for key in tree:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
+    relation = _choice(tree, "relation", RELATIONS, path)
+    if "kind" not in tree:
+        raise InputError(f"{path}: kind is missing; a claim is one of {', '.join(KINDS)}")
+    kind, tier = _choice(tree, "kind", KINDS, path), _choice(tree, "tier", TIERS, path) if tree.get("tier") else ""
+    for key in ("claim", "metric", *NEEDS.get(relation, ())):
+        if key not in tree:
+            raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
+    numbers = {key: _number(tree[key], f"{path}.{key}") for key in ("margin", "low", "high") if key in tree}
+    if relation == "equivalent" and not numbers["margin"] > 0:
+        raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
+    if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
+        raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
+    if not isinstance(tree.get("exact", False), bool):
+        raise InputError(f"{path}.exact: expected true or false, found {tree['exact']!r}")
+    if numbers.get("low", -math.inf) > numbers.get("high", math.inf):
+        raise InputError(f"{path}: low={numbers['low']:zg} is more than high={numbers['high']:zg}")
+    over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
+    if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
+        raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
+    return Claim(
+        claim=str(tree["claim"]),
+        metric=_metric(tree["metric"], f"{path}.metric"),
+        relation=relation,
+        contrast={} if over else _contrast(tree, arms, baseline, relation, path),
+        over=over,
+        exact=tree.get("exact", False),
+        source=str(tree.get("source", "")),
+        tier=tier,
+        kind=kind,
+        **numbers,
+    )
+
+
+def _choice(tree: Mapping[str, Any], key: str, choices: Sequence[str], path: str) -> str:
+    given = str(tree.get(key))
+    if given not in choices:
+        raise InputError(f"{path}.{key}: no {given!r}.{nearest(given, choices)} Choose from {', '.join(choices)}")
+    return given
+
+
+def _metric(text: Any, path: str) -> str:
+    """A metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
+    if not isinstance(text, str):
+        raise InputError(f"{path}: expected a quantity or a path into the records, found {text!r}")
+    for part in re.split(r" - | / ", text.removeprefix("log ")):
+        name, start = part.strip(), part.strip().partition("/")[0]
+        base, at, length = name.partition("@")
+        at_length = bool(at) and base in AT_LENGTH and length.isdigit()
+        if not (name in QUANTITIES or at_length or ("/" in name and start in SECTIONS)):
+            raise InputError(f"{path}: no quantity {name!r}.{nearest(name, [*QUANTITIES, *SECTIONS])}")
+        if name not in QUANTITIES and not at_length and (reason := dead_end(name)):
+            raise InputError(f"{path}: {reason}")
+    return text
+
+
+def _number(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{path}: expected a number, found {value!r}")
+    return float(value)
+
+
+def _weights(tree: Any, arms: Sequence[str], path: str) -> dict[str, float]:
+    if not isinstance(tree, Mapping) or not tree:
+        raise InputError(f"{path}: expected a number for each of some arms, found {tree!r}")
+    return {_arm(name, arms, path): _number(number, f"{path}.{name}") for name, number in tree.items()}
+
+
+def _arm(name: Any, arms: Sequence[str], path: str) -> str:
+    if str(name) not in arms:
+        raise InputError(f"{path}: no arm {name!r}.{nearest(str(name), list(arms))} Choose from {', '.join(arms)}")
+    return str(name)
+
+
+def _contrast(
+    tree: Mapping[str, Any], arms: Sequence[str], baseline: str, relation: str, path: str
+) -> dict[str, float]:
+    if "contrast" in tree:
+        return _weights(tree["contrast"], arms, f"{path}.contrast")
+    if "arm" not in tree:
+        raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
+    arm = _arm(tree["arm"], arms, f"{path}.arm")
+    alone = relation == "range" and "against" not in tree
+    return {arm: 1.0} if alone else {arm: 1.0, _arm(tree.get("against", baseline), arms, f"{path}.against"): -1.0}
+
+
+# measuring -----------------------------------------------------------------------------------------------------------
+
+
+def measured(record: Record, metric: str) -> float:
+    """A metric of one record, as `Claim.metric` has it; NaN where it was not measured."""
+    if metric.startswith("log "):
+        inner = measured(record, metric.removeprefix("log "))
+        return math.log(inner) if inner > 0 else math.nan
+    for sign in (" - ", " / "):
+        left, found, right = metric.partition(sign)
+        if found:
+            a, b = value(record, left.strip()), value(record, right.strip())
+            return a - b if sign == " - " else a / b if b else math.nan
+    return value(record, metric)
+
+
+def by_seed(results: Results, claim: Claim) -> dict[int, float]:
+    """The claim's number for each seed on which all its arms have the metric."""
+    found: dict[int, float] = {}
+    for seed in results.manifest["seeds"]:
+        records = {arm: results.records[arm, seed] for arm in claim.arms}
+        values = {arm: math.nan if r is None else measured(r, claim.metric) for arm, r in records.items()}
+        if claim.over:
+            if all(v > 0 and math.isfinite(v) for v in values.values()):
+                x, y = np.log([claim.over[arm] for arm in values]), np.log(list(values.values()))
+                found[seed] = float(np.polyfit(x, y, 1)[0])
+            continue
+        number = sum(weight * values[arm] for arm, weight in claim.contrast.items())
+        if math.isfinite(number):
+            found[seed] = number
+    return found

@@ -1,0 +1,103 @@
+"""Under what circumstances records were made, and whether those explain a difference as well as the arms do."""
+
+from collections.abc import Iterable, Sequence
+
+from lm.store.record import Record
+
+ABBREVIATED = 12
+"""Digits of a commit or a hash that are shown."""
+
+OWN_CODE = "code of "
+"""How the circumstance begins that is the code of a user's own class; arms are there to differ in it."""
+
+HARMLESS = ("threads",)
+"""Circumstances that change how long a run takes and not what it learns."""
+
+ACROSS_TOKENIZERS = frozenset(
+    (
+        "bits_per_byte",
+        "gradient_norm",
+        "clipped_share",
+        "update_ratio",
+        "dead_share",
+        "step_time_median",
+        "step_time_p95",
+        "mfu",
+        "data_wait",
+        "energy",
+        "train_seconds",
+        "peak_memory",
+        "parameters",
+    )
+)
+"""Quantities that mean the same whatever the text is cut into; all others count tokens or are means over them."""
+
+
+NOT_RECORDED = "not recorded"
+
+
+def circumstances_of(record: Record) -> dict[str, str]:
+    """What should be alike in all cells of an experiment: commit, device, precision, threads, own code, packages.
+
+    What a record does not say is `not recorded`, which is like nothing but itself.
+    """
+    origin = record["provenance"]
+    found = {"commit": str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
+    found |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
+    found |= {OWN_CODE + name: str(one["known_by"]) for name, one in (origin.get("code") or {}).items()}
+    return found | {f"{package} version": _said(version) for package, version in origin["packages"].items()}
+
+
+def _said(found: object) -> str:
+    return NOT_RECORDED if found is None else str(found)
+
+
+def differing(records: Iterable[Record]) -> dict[str, list[str]]:
+    """The circumstances in which records differ, each with all that was found."""
+    all_found = [circumstances_of(record) for record in records]
+    names = dict.fromkeys(name for found in all_found for name in found if not name.startswith(OWN_CODE))
+    seen = {name: {found.get(name, NOT_RECORDED) for found in all_found} for name in names}
+    return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+
+
+def mixed(records: Sequence[Record]) -> list[str]:
+    """The circumstances in which the cells of one arm differ that say what was computed: code, packages, precision."""
+    return [name for name in differing(records) if name not in ("device", *HARMLESS)]
+
+
+def confounded(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
+    """The circumstances that no (arm, baseline) record of either side shares with one of the other.
+
+    There the difference between the arms may as well be one between the circumstances, on every seed. What one side
+    does not record at all is not known to differ: `unlike` tells of it.
+    """
+    sides: list[dict[str, set[str]]] = [{}, {}]
+    for pair in pairs:
+        for side, record in zip(sides, pair, strict=True):
+            for name, found in circumstances_of(record).items():
+                side.setdefault(name, set()).add(found)
+    mine, base = sides
+    known = [n for n in mine if n in base and {NOT_RECORDED} not in (mine[n], base[n])]
+    return [n for n in known if n not in HARMLESS and not mine[n] & base[n]]
+
+
+def unlike(record: Record, base: Record) -> list[str]:
+    """The circumstances besides the commit in which two records of one seed differ, or that one does not say."""
+    mine, other = circumstances_of(record), circumstances_of(base)
+    names = [n for n in {**mine, **other} if n not in ("commit", *HARMLESS) and not n.startswith(OWN_CODE)]
+    sides = {n: (mine.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
+    unsaid = " (not recorded on one side)"
+    return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
+
+
+def in_words(record: Record) -> str:
+    """The circumstances of a record in one line, the commit cut short."""
+    found = circumstances_of(record)
+    commit, _, changed = found.pop("commit").partition(" ")
+    parts = [f"commit {commit[:ABBREVIATED]}" + (f" {changed}" if changed else "")]
+    for name, text in found.items():
+        if name == "threads":
+            parts.append(f"{text} thread{'s' * (text != '1')}")
+        else:
+            parts.append(f"{name.removesuffix(' version')} {text[:ABBREVIATED] if name.startswith(OWN_CODE) else text}")
+    return ", ".join(parts)

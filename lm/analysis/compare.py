@@ -1,0 +1,170 @@
+"""Arms compared with the baseline: paired differences, verdicts, and why one is withheld."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.comparability import ACROSS_TOKENIZERS, confounded, mixed
+from lm.analysis.results import Results, paired, quantities, value
+from lm.stats.tests import rate_interval
+from lm.stats.verdicts import Comparison, confirm, confirm_in_stages, explore, measure, plain
+from lm.store.quantities import describe
+
+LOST = ("diverged", "failed", "damaged")
+"""What may have become of a cell that was trained and enters no mean."""
+
+
+NOT_COMPARABLE = "not comparable"
+"""How a verdict begins that is withheld."""
+
+
+def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> list[float]:
+    """Paired differences in the order of the seeds; where they come in stages, those before the first missing cell."""
+    if not in_stages:
+        return [x - y for x, y in paired(results, arm, quantity)]
+    found = []
+    for seed in results.manifest["seeds"]:
+        mine, base = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
+        if mine is None or base is None:
+            break
+        found.append(value(mine, quantity) - value(base, quantity))
+    return [difference for difference in found if math.isfinite(difference)]
+
+
+def compare(results: Results) -> pd.DataFrame:
+    """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
+
+    Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
+    comparisons of all confirmatory arms in all of them together, and so are the exploratory ones. Other quantities have
+    no verdict. One is withheld where the arms differ in more than what they compare; one over an unhealthy arm says so,
+    and is never bold.
+    """
+    rows: list[dict[str, Any]] = []
+    judged, ill = _judged(results), results.health
+    for quantity in quantities(results):
+        for arm in results.arms:
+            found = judged.get((arm, quantity)) or _described(results, arm, quantity)
+            row = _row(results, arm, quantity) | _columns(found)
+            reason = withheld(results, arm, quantity)
+            if reason:
+                row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
+            said = found.verdict + (_survivors(results, row) if (arm, quantity) in judged else "")
+            beside = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
+            row["verdict"] = (reason or said) + beside
+            well = not ill[arm] and not ill[results.arms[0]]
+            row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _illness(results: Results, arm: str) -> str:
+    """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
+    baseline, ill = results.arms[0], results.health
+    if arm == baseline:
+        return ""
+    sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]
+    return f" ({'; '.join(sides)})" if sides else ""
+
+
+def _mixture(results: Results, arm: str) -> str:
+    """What stands beside the verdict on an arm whose cells, or whose baseline's, were not all made alike."""
+    sides = list(zip(*results.pairs(arm).values(), strict=True)) if arm != results.arms[0] else []
+    names = dict.fromkeys(name for side in sides for name in mixed(side))
+    return f" (cells differ among themselves in {', '.join(names)})" if names else ""
+
+
+def _judged(results: Results) -> dict[tuple[str, str], Comparison]:
+    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+    adaptive = results.manifest.get("adaptive")
+    confirmatory, exploratory = (
+        {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
+        for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
+    )
+    if adaptive:
+        confirm_in_stages(list(confirmatory.values()), adaptive)
+    else:
+        confirm(list(confirmatory.values()))
+    explore(list(exploratory.values()))
+    return confirmatory | exploratory
+
+
+def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
+    return measure(
+        _differences(results, arm, quantity, in_stages), describe(quantity).better, _margin(results, quantity)
+    )
+
+
+def _described(results: Results, arm: str, quantity: str) -> Comparison:
+    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    if arm == results.manifest["baseline"]:
+        return Comparison([], verdict="baseline")
+    return plain(_differences(results, arm, quantity, in_stages=False))
+
+
+def _margin(results: Results, quantity: str) -> float:
+    return float(results.manifest.get("margin", {}).get(quantity, math.nan))
+
+
+INNER = ("differences", "better", "margin")
+"""What a comparison knows of itself that is no column of its own."""
+
+
+def _columns(found: Comparison) -> dict[str, Any]:
+    """A comparison as columns of the table."""
+    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in INNER}
+    return {"pairs": len(found.differences), "difference": found.mean, **columns}
+
+
+def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
+    """What the cells of an arm measured."""
+    records = results.of(arm)
+    values = [v for v in (value(record, quantity) for record in records) if math.isfinite(v)]
+    lost = {kind: sum(record["status"] == kind for record in records) for kind in ("diverged", "failed")}
+    low, high = rate_interval(sum(lost.values()), len(records))
+    return {
+        "arm": arm,
+        "metric": quantity,
+        "family": results.family(arm),
+        "n": len(values),
+        **lost,
+        "damaged": (damaged := sum(of == arm for of, _ in results.damaged)),
+        "missing": len(results.manifest["seeds"]) - len(records) - damaged,
+        "lost_rate": sum(lost.values()) / len(records) if records else math.nan,
+        "lost_low": low,
+        "lost_high": high,
+        "mean": float(np.mean(values)) if values else math.nan,
+        "sd": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
+        "margin": _margin(results, quantity),
+    }
+
+
+def withheld(results: Results, arm: str, quantity: str) -> str:
+    """Why no verdict may be given on an arm, empty where one may: something else differs as the arms do."""
+    if arm == results.manifest["baseline"]:
+        return ""
+    pairs = list(results.pairs(arm).values())
+    texts = [{record["data"]["tokenizer"] for record in side} for side in zip(*pairs, strict=True)]
+    if pairs and texts[0] != texts[1] and quantity not in ACROSS_TOKENIZERS:
+        return f"{NOT_COMPARABLE}: tokenizers differ"
+    changed = results.manifest["arms"][arm]["changes"]
+    other = [name for name in confounded(pairs) if f"trainer.{name}" not in changed]
+    return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
+
+
+def _survivors(results: Results, row: Mapping[str, Any]) -> str:
+    """What became of the seeds on which an arm is not compared, to stand beside its verdict."""
+    arm, baseline, seeds = row["arm"], results.manifest["baseline"], len(results.manifest["seeds"])
+    if arm == baseline or row["pairs"] == seeds:
+        return ""
+    lost = []
+    for side, name in ((arm, ""), (baseline, "baseline: ")):
+        statuses: list[str] = [record["status"] for record in results.of(side)]
+        statuses += ["damaged" for of, _ in results.damaged if of == side]
+        counted = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
+        lost += [name + ", ".join(counted)] if counted else []
+    parts = [f"on {row['pairs']} of {seeds} seeds", *lost] if row["pairs"] else lost
+    return f" ({'; '.join(parts)})" if parts else ""

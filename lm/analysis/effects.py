@@ -1,0 +1,183 @@
+"""What each factor of a factorial design does, and whether it depends on another: contrasts of the headline metric.
+
+A least-squares fit of a mean for each seed, every factor and every pair of factors, coded to sum to zero. Seeds are
+blocks, so what the cells of one seed share is no noise. In a balanced design an effect is a contrast of plain means.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from lm.analysis.comparability import ACROSS_TOKENIZERS
+from lm.analysis.results import Results, one_tokenizer, value
+from lm.stats.tests import benjamini_hochberg
+
+DESIGNS = ("factorial", "fractional")
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FactorEffect:
+    """A main effect or an interaction.
+
+    For two levels `estimate` is a contrast in the unit of the metric: second level less first; for two factors, how
+    much more the one does at the other's second level than at its first. With more levels it is NaN, and `means` holds
+    the mean at each level, other factors evened out. `f`, `freedom`: type II F test. `q`: p, adjusted for all effects.
+    """
+
+    name: str
+    contrast: str
+    estimate: float
+    low: float
+    high: float
+    f: float
+    freedom: tuple[int, int]
+    p: float
+    q: float = math.nan
+    aliases: list[str] = field(default_factory=list)
+    means: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """All effects that the cells can tell apart, how many cells there are, and those effects that they cannot."""
+
+    found: list[FactorEffect]
+    cells: int
+    left_out: list[str]
+
+
+def effects(results: Results) -> Effects | None:
+    """The effects on the headline metric; None where the design has no factors or its arms cannot be compared."""
+    if results.manifest.get("design", {}).get("kind") not in DESIGNS:
+        return None
+    if not one_tokenizer(results) and results.headline not in ACROSS_TOKENIZERS:
+        return None
+    levels = {arm: dict(described.get("levels") or {}) for arm, described in results.manifest["arms"].items()}
+    cells = [
+        (seed, levels[arm], value(record, results.headline))
+        for (arm, seed), record in results.records.items()
+        if record is not None and levels[arm]
+    ]
+    cells = [cell for cell in cells if math.isfinite(cell[2])]
+    baseline = levels[results.manifest["baseline"]]
+    return fit(cells, _levels(levels.values(), baseline), results.manifest["design"].get("aliases", []))
+
+
+def _levels(arms: Any, baseline: Mapping[str, str]) -> dict[str, list[str]]:
+    """The levels of each factor in the order of the arms, the baseline's first."""
+    return {factor: list(dict.fromkeys([first, *(arm[factor] for arm in arms)])) for factor, first in baseline.items()}
+
+
+def fit(
+    cells: Sequence[tuple[int, Mapping[str, str], float]], levels: Mapping[str, Sequence[str]], aliases: Sequence[str]
+) -> Effects | None:
+    """The effects in (seed, level of each factor, value) cells; None where there are too few to fit any."""
+    from statsmodels.regression.linear_model import OLS  # takes a second to import
+
+    if not cells:
+        return None
+    seeds = sorted({seed for seed, _, _ in cells})
+    blocks = np.array([[float(seed == block) for block in seeds] for seed, _, _ in cells])
+    parts = {factor: _sum_coded([cell[1][factor] for cell in cells], names) for factor, names in levels.items()}
+    terms: dict[tuple[str, ...], Array] = {}
+    left_out, design = [], blocks
+    wanted: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
+    for term in wanted:
+        columns = parts[term[0]] if len(term) == 1 else _products(parts[term[0]], parts[term[1]])
+        wider = np.hstack([design, columns])
+        if np.linalg.matrix_rank(wider) < np.linalg.matrix_rank(design) + columns.shape[1]:
+            left_out.append(_name(term))
+            continue
+        terms[term], design = columns, wider
+    freedom = len(cells) - design.shape[1]
+    if not terms or freedom < 1:
+        return None
+    fitted = OLS(np.array([cell[2] for cell in cells]), design).fit()
+    places: dict[tuple[str, ...], slice] = {}
+    start = blocks.shape[1]
+    for term, columns in terms.items():
+        places[term] = slice(start, start + columns.shape[1])
+        start += columns.shape[1]
+    found = []
+    for term in terms:
+        one = _effect(fitted, design, places, term, levels)
+        same = [group for group in aliases if _name(term) in group.split(" = ")]
+        others = [other for group in same for other in group.split(" = ") if other != _name(term)]
+        found.append(replace(one, aliases=others))
+    adjusted = benjamini_hochberg([one.p for one in found])
+    return Effects([replace(one, q=q) for one, q in zip(found, adjusted, strict=True)], len(cells), left_out)
+
+
+def _name(term: Sequence[str]) -> str:
+    return " x ".join(term)
+
+
+def _sum_coded(chosen: Sequence[str], names: Sequence[str]) -> Array:
+    """Cells x (levels - 1): a level's own column is 1, and the first level is -1 in all."""
+    columns = np.array([[float(level == name) - float(level == names[0]) for name in names[1:]] for level in chosen])
+    return columns.reshape(len(chosen), len(names) - 1)
+
+
+def _products(left: Array, right: Array) -> Array:
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
+
+
+def _effect(
+    fitted: Any,
+    design: Array,
+    places: Mapping[tuple[str, ...], slice],
+    term: tuple[str, ...],
+    levels: Mapping[str, Sequence[str]],
+) -> FactorEffect:
+    """One term: its contrast where it has one column, its means where it is a factor of more levels."""
+    coefficients = np.asarray(fitted.params)[places[term]]
+    f, p, freedom = _type_two(fitted, design, places, term)
+    names = [list(levels[factor]) for factor in term]
+    means: dict[str, float] = {}
+    estimate, low, high = math.nan, math.nan, math.nan
+    contrast = f"{len(coefficients)} contrasts"
+    if len(coefficients) == 1:
+        scale = 2.0 ** len(term)
+        estimate = scale * float(coefficients[0])
+        low, high = (scale * float(end) for end in np.asarray(fitted.conf_int(0.05))[places[term]][0])
+        contrast = f"{names[0][1]} - {names[0][0]}"
+        if len(term) == 2:
+            contrast = f"({contrast}) at {names[1][1]} less at {names[1][0]}"
+    elif len(term) == 1:
+        centre = float(np.mean(np.asarray(fitted.params)[: min(place.start for place in places.values())]))
+        deviations = [-float(coefficients.sum()), *map(float, coefficients)]
+        means = {name: centre + deviation for name, deviation in zip(names[0], deviations, strict=True)}
+        contrast = ", ".join(names[0])
+    return FactorEffect(_name(term), contrast, estimate, low, high, f, freedom, p, means=means)
+
+
+def _type_two(
+    fitted: Any, design: Array, places: Mapping[tuple[str, ...], slice], term: tuple[str, ...]
+) -> tuple[float, float, tuple[int, int]]:
+    """F, p and degrees of freedom of a term, given all others that do not contain it."""
+    outcome, freedom = fitted.model.endog, int(fitted.df_resid)
+    containing = [place for other, place in places.items() if other != term and set(term) < set(other)]
+    kept = np.ones(design.shape[1], dtype=bool)
+    for place in containing:
+        kept[place] = False
+    with_term = _squares(outcome, design[:, kept])
+    kept[places[term]] = False
+    columns = places[term].stop - places[term].start
+    explained = max(0.0, _squares(outcome, design[:, kept]) - with_term)
+    noise = float(fitted.ssr) / freedom
+    f = explained / columns / noise if noise else math.inf if explained else 0.0
+    return f, float(stats.f.sf(f, columns, freedom)), (columns, freedom)
+
+
+def _squares(outcome: Array, design: Array) -> float:
+    """What is left of the outcome's squares after a least-squares fit."""
+    solution = np.linalg.lstsq(design, outcome, rcond=None)[0]
+    return float(((outcome - design @ solution) ** 2).sum())

@@ -1,0 +1,163 @@
+"""Whether a run was fit to be compared, from what its record and its learning curve already hold.
+
+A difference between two arms of which one has a layer that never woke says nothing about the component. Every rule has
+its bound here; a run that lacks what a rule looks at is not found to break it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm.store.record import Record
+
+UNIFORM = 0.98
+"""Entropy of attention over ln n above which a head looks everywhere alike; a layer of such heads mixes, no more."""
+
+COLLAPSED = 0.05
+"""Entropy of attention over ln n below which a head looks at one place only: with 64 keys at 1.2 of them. A layer of
+such heads hardly learns any more where to look. In sweeps/char_tiny.yaml it comes with rates beyond the best one."""
+
+ASLEEP, AWAKE = 1e-4, 1e-2
+"""Gradient of a block over that of the median block: one that starts below the first must end above the second."""
+
+STOPPED = 1e-4
+"""Gradient of a block at the end over its own at first, below which it no longer learns; healthy runs end above .1."""
+
+DEAD = 0.5
+"""Share of a layer's hidden units that are zero on every token."""
+
+CLIPPED = 0.5
+"""Share of steps whose gradient was clipped; above it the clipping sets the rate, and not the schedule."""
+
+STILL_FALLING = 0.05
+"""Share of the fall of the loss that the last tenth of the steps brings; a run that has ended brings next to none."""
+
+FEWEST_STEPS = 50
+"""A run of fewer steps is a look at a model as it was initialised, and no rule applies."""
+
+BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")
+"""The matrices of a block, whose gradients make up the block's."""
+
+
+def faults(record: Record, curve: pd.DataFrame | None = None) -> list[str]:
+    """What makes a finished run unfit to be compared, in words; empty for a healthy one, and for one that was lost.
+
+    Args:
+        record: of the run.
+        curve: its learning curve by step, None where that was not kept: then the last rule has nothing to look at.
+    """
+    if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
+        return []
+    return [fault for rule in RULES for fault in rule(record)] + still_falling(record, curve)
+
+
+def unhealthy(found: Sequence[list[str]]) -> str:
+    """The faults of an arm's runs in one line, each with the number of runs that have it; empty for none."""
+    counts: dict[str, int] = {}
+    for one in found:
+        for fault in dict.fromkeys(one):
+            counts[fault] = counts.get(fault, 0) + 1
+    runs = len(found)
+    return "; ".join(
+        f"{fault} on {count} of {runs} seeds" if count < runs else fault for fault, count in counts.items()
+    )
+
+
+def uniform_attention(record: Record) -> list[str]:
+    """Layers that end with every head looking everywhere alike."""
+    return _attention(record, lambda heads: min(heads) > UNIFORM, "stays uniform")
+
+
+def collapsed_attention(record: Record) -> list[str]:
+    """Layers that end with every head looking at one place only."""
+    return _attention(record, lambda heads: max(heads) < COLLAPSED, "collapses")
+
+
+def _attention(record: Record, broken: Callable[[Sequence[float]], bool], words: str) -> list[str]:
+    layers = [heads for heads in _at(record, "final", "entropy") if heads]
+    found = [index for index, heads in enumerate(layers, start=1) if broken(heads)]
+    return [f"attention of layer {index} of {len(layers)} {words}" for index in found]
+
+
+def sleeping_blocks(record: Record) -> list[str]:
+    """Blocks that hardly get a gradient at first, and do not recover."""
+    first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
+    if len(first) != len(last) or len(first) < 2:
+        return []
+    asleep = (first < ASLEEP * np.median(first)) & (last < AWAKE * np.median(last))
+    return [f"block {index + 1} of {len(first)} gets next to no gradient" for index in np.flatnonzero(asleep)]
+
+
+def stopped_blocks(record: Record) -> list[str]:
+    """Whether blocks that got a gradient at first get next to none at the end."""
+    first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
+    if not len(first) or len(first) != len(last):
+        return []
+    count = int((last < STOPPED * first).sum())
+    return [f"{count} of {len(first)} blocks get next to no gradient any more"] if count else []
+
+
+def _block_gradients(norms: Any) -> np.ndarray:
+    """The norm of the gradient of each block; empty where kinds of matrices are not there once a block."""
+    of_kinds = [norms[kind] for kind in BLOCK_KINDS if norms and kind in norms]
+    if not of_kinds or len({len(of_blocks) for of_blocks in of_kinds}) > 1:
+        return np.empty(0)
+    return np.sqrt(np.square(np.array(of_kinds, dtype=float)).sum(axis=0))
+
+
+def dead_units(record: Record) -> list[str]:
+    """Feed-forward layers most of whose units are zero on every token."""
+    shares = _at(record, "final", "dead_share")
+    return [
+        f"most hidden units of layer {index} of {len(shares)} are dead"
+        for index, share in enumerate(shares, start=1)
+        if share > DEAD
+    ]
+
+
+def mostly_clipped(record: Record) -> list[str]:
+    """Whether most steps were clipped."""
+    share = record["metrics"].get("clipped_share")
+    return ["most steps are clipped"] if share is not None and share > CLIPPED else []
+
+
+RULES: tuple[Callable[[Record], list[str]], ...] = (
+    uniform_attention,
+    collapsed_attention,
+    sleeping_blocks,
+    stopped_blocks,
+    dead_units,
+    mostly_clipped,
+)
+"""The rules that a record alone can answer."""
+
+
+def still_falling(record: Record, curve: pd.DataFrame | None) -> list[str]:
+    """Whether the run ended before it had learned what it was about to."""
+    share = last_tenth(curve, record["steps"] or 0)
+    return ["the loss is still falling at the end"] if share > STILL_FALLING else []
+
+
+def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:
+    """The share of the fall of the loss, from the first training loss to the last validation, that the last tenth of
+    the steps brings, on lines between the validations; NaN where the curve does not say."""
+    if curve is None or not {"validation_nll", "train_loss"} <= set(curve.columns):
+        return math.nan
+    validation, training = curve["validation_nll"].dropna(), curve["train_loss"].dropna()
+    if len(validation) < 2 or training.empty or validation.index[-1] < steps:
+        return math.nan
+    final = float(validation.iloc[-1])
+    before = float(np.interp(0.9 * steps, validation.index, validation))
+    fall = float(training.iloc[0]) - final
+    return (before - final) / fall if fall > 0 else math.nan
+
+
+def _at(record: Mapping[str, Any], *keys: str) -> Any:
+    """What a record holds under these keys, one inside the other; an empty list where it holds nothing."""
+    found: Any = record
+    for key in keys:
+        found = (found or {}).get(key)
+    return found or []

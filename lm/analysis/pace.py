@@ -1,0 +1,107 @@
+"""A difference in units people use: how much of the baseline's training an arm needs to become as good as it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.results import Results, curves, one_tokenizer
+from lm.store.record import Record, evaluated_tokens
+
+CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}
+"""The curve that training leaves of a quantity, on the same batches at every step and in every arm."""
+
+UNITS = ("steps", "FLOPs", "seconds")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """For each seed, the share of the baseline's steps, FLOPs and seconds that an arm needs to reach its final loss.
+
+    `shares` holds the seeds on which the arm reached it; a share is above one where the arm is slower. FLOPs are left
+    out where they were not counted. `missed` are the seeds on which the arm never did.
+    """
+
+    arm: str
+    shares: dict[str, list[float]] = field(default_factory=dict)
+    missed: list[int] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        """Seeds on which the arm reached the loss or not."""
+        return len(self.shares.get("steps", [])) + len(self.missed)
+
+
+def pace(results: Results) -> list[Pace]:
+    """The pace of each arm that left curves; none where losses are per token and tokenizers differ.
+
+    Seeds on which the two were not evaluated on the same number of tokens are left out: their losses are of other text.
+    The baseline's final loss is the last value of its curve of the same seed. Where its curve went up at the end it
+    was that good before: its own steps are counted to the first time too, so that the baseline's share is always one.
+    """
+    column = CURVES.get(results.headline, CURVES["nll"])
+    if column == CURVES["nll"] and not one_tokenizer(results):
+        return []
+    base = curves(results, results.manifest["baseline"], column)
+    found = [_pace(results, arm, curves(results, arm, column), base) for arm in results.arms[1:]]
+    return [one for one in found if one.seeds]
+
+
+def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) -> Pace:
+    shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
+    missed = []
+    for seed, records in results.pairs(arm).items():
+        if seed not in mine or seed not in base or len({evaluated_tokens(record) for record in records}) > 1:
+            continue
+        own, theirs = mine[seed].dropna(), base[seed].dropna()
+        if own.empty or theirs.empty:
+            continue
+        target = float(theirs.iloc[-1])
+        needed = steps_to_reach(list(own.index), list(own), target)
+        if math.isnan(needed):
+            missed.append(seed)
+            continue
+        share = needed / steps_to_reach(list(theirs.index), list(theirs), target)
+        rates = [_per_step(record) for record in records]
+        for unit in UNITS:
+            if all(unit in rate for rate in rates):
+                shares[unit].append(share * rates[0][unit] / rates[1][unit])
+    return Pace(arm, {unit: found for unit, found in shares.items() if found}, missed)
+
+
+def _per_step(record: Record) -> Mapping[str, float]:
+    """What one step of a run took, in each unit that can be told."""
+    steps, cost = record["steps"], record["cost"]
+    found = {"steps": 1.0}
+    if not steps:
+        return found
+    if (flops := cost.get("flops_per_token")) and (tokens := cost.get("tokens")):
+        found["FLOPs"] = flops * tokens / steps
+    if seconds := cost.get("train_seconds"):
+        found["seconds"] = seconds / steps
+    return found
+
+
+def mean_share(shares: Sequence[float]) -> float:
+    """The mean of shares; NaN for none."""
+    return sum(shares) / len(shares) if shares else math.nan
+
+
+def steps_to_reach(steps: Sequence[float], losses: Sequence[float], target: float) -> float:
+    """The first step at which a learning curve's running minimum is down to `target`, between points on a line.
+
+    NaN where it never is. Points that are not finite are left out.
+    """
+    curve = np.column_stack([steps, losses])
+    curve = curve[np.isfinite(curve).all(axis=1)]
+    lowest = np.minimum.accumulate(curve[:, 1])
+    reached = np.flatnonzero(lowest <= target)
+    if not len(reached):
+        return math.nan
+    index = int(reached[0])
+    if index == 0:
+        return float(curve[0, 0])
+    (before, above), (after, below) = (curve[index - 1, 0], lowest[index - 1]), (curve[index, 0], lowest[index])
+    return float(before + (after - before) * (above - target) / (above - below))

@@ -1,0 +1,245 @@
+"""An experiment's results, read once: its manifest, its records, and what was measured of each arm."""
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.comparability import differing
+from lm.analysis.curve import curve_table
+from lm.analysis.health import faults, unhealthy
+from lm.config.tree import InputError
+from lm.store.damage import is_number, of_curve
+from lm.store.files import read_json
+from lm.store.formats import MANIFEST
+from lm.store.manifest import check_shape
+from lm.store.quantities import QUANTITIES
+from lm.store.record import Manifest, Record
+from lm.store.store import DamagedError, Store
+
+HEADLINE = "nll"
+"""The quantity by which arms are judged where an experiment names no other."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
+
+    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id.
+    """
+
+    manifest: Manifest
+    records: dict[tuple[str, int], Record | None]
+    store: Store
+    damaged: dict[tuple[str, int], str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def arms(self) -> list[str]:
+        """All arms, the baseline first."""
+        baseline = self.manifest["baseline"]
+        return [baseline, *(arm for arm in self.manifest["arms"] if arm != baseline)]
+
+    @property
+    def headline(self) -> str:
+        """The quantity by which the arms are judged."""
+        return str(self.manifest.get("metric", HEADLINE))
+
+    @property
+    def judged(self) -> list[str]:
+        """The quantities that may have a verdict: the headline, and those declared beside it."""
+        return list(dict.fromkeys([self.headline, *self.manifest.get("secondary", [])]))
+
+    @property
+    def confirmatory(self) -> list[str]:
+        """The arms whose comparisons are tested together; all, where the manifest does not say."""
+        return [arm for arm in self.arms[1:] if arm in self.manifest.get("confirmatory", self.arms)]
+
+    @property
+    def exploratory(self) -> list[str]:
+        """The other arms."""
+        return [arm for arm in self.arms[1:] if arm not in self.confirmatory]
+
+    def family(self, arm: str) -> str:
+        """Which comparisons an arm's is corrected with."""
+        if arm == self.manifest["baseline"]:
+            return "baseline"
+        return "confirmatory" if arm in self.confirmatory else "exploratory"
+
+    def pairs(self, arm: str) -> dict[int, tuple[Record, Record]]:
+        """(arm, baseline) records of the seeds on which both cells finished well."""
+        baseline = self.manifest["baseline"]
+        found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
+        return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
+
+    @functools.cached_property
+    def health(self) -> dict[str, str]:
+        """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
+        return {
+            arm: unhealthy(
+                [faults(record, _curve(self, record)) for record in self.of(arm) if record["status"] == "ok"]
+            )
+            for arm in self.arms
+        }
+
+    def of(self, arm: str) -> list[Record]:
+        """The records of an arm, in the order of the seeds."""
+        found = [self.records[arm, seed] for seed in self.manifest["seeds"]]
+        return [record for record in found if record is not None]
+
+
+def load(folder: Path) -> Results:
+    """The results behind an experiment's folder. Raises InputError where there are none that this version reads."""
+    path = folder / "experiment.json"
+    if not path.is_file():
+        raise InputError(
+            f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
+        )
+    manifest = _checked_manifest(MANIFEST.read(read_json(path), path), path)
+    store = Store(folder.resolve().parent)
+    results = Results(manifest, {}, store)
+    for arm, described in manifest["arms"].items():
+        for seed, cell in described["cells"].items():
+            results.records[arm, int(seed)] = None
+            try:
+                if store.finished(cell):
+                    results.records[arm, int(seed)] = store.record(cell, needed=True)
+            except DamagedError as error:
+                results.damaged[arm, int(seed)] = error.wrong
+        results.broken.update(_broken(results, arm))
+    return results
+
+
+def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with learning curves of an arm; one is missing only where others of the arm were kept."""
+    finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
+    kept = [cell for cell in finished if results.store.history(cell).is_file()]
+    for cell, record in finished.items() if kept else ():
+        wrong = of_curve(results.store.history(cell), record) if cell in kept else "is missing"
+        if wrong:
+            yield cell, wrong
+
+
+def _checked_manifest(manifest: Any, path: Path) -> Manifest:
+    """A manifest that holds all that a report needs. Raises InputError where it does not."""
+    check_shape(manifest, Manifest, path, "run `lm ablate` again")
+    if manifest["baseline"] not in manifest["arms"]:
+        raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
+    for arm, described in manifest["arms"].items():
+        if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
+            raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; run `lm ablate` again")
+    return cast(Manifest, manifest)
+
+
+def value(record: Record, quantity: str) -> float:
+    """A measured quantity of a record, or a path into it, `initial/entropy/0`; NaN where it was not measured.
+
+    Where a path ends in a list, of lists perhaps, it is their mean. Text and mappings are no measurement.
+    """
+    if record.get("status", "ok") != "ok":
+        return math.nan
+    found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
+    if found is None and "/" in quantity:
+        found = _at(record, quantity.split("/"))
+    return _mean(found)
+
+
+def _mean(found: Any) -> float:
+    """A number, or the mean of lists of numbers; NaN for anything else."""
+    if isinstance(found, list) and found:
+        return float(np.mean([_mean(one) for one in found]))
+    return float(found) if is_number(found) else math.nan
+
+
+def _at(node: Any, path: list[str]) -> Any:
+    """What lies at a path of keys and places, None where there is no such thing."""
+    for step in path:
+        try:
+            node = node[int(step)] if isinstance(node, list) else node[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None
+    return node
+
+
+def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
+    """(arm, baseline) values of the seeds on which both cells finished well."""
+    pairs = [(value(mine, quantity), value(base, quantity)) for mine, base in results.pairs(arm).values()]
+    return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+
+def quantities(results: Results) -> list[str]:
+    """Every quantity that a run measured, in the order of the tables; the judged always.
+
+    Those that no table knows come after those it knows, those at a length last.
+    """
+    measured, own = set(results.judged), set[str]()
+    for record in results.records.values():
+        if record is not None and record["status"] == "ok":
+            parts = (record.get("metrics"), record.get("cost"))
+            measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
+            own |= measured & (record.get("metrics") or {}).keys() - QUANTITIES.keys()
+    known = [name for name in QUANTITIES if name in measured]
+    lengths = sorted((name for name in measured if "@" in name), key=_by_length)
+    others = sorted(name for name in own if "@" not in name)
+    first = [name for name in results.judged if name not in (*known, *others, *lengths)]
+    return [*first, *known, *others, *lengths]
+
+
+def _by_length(name: str) -> tuple[str, int]:
+    quantity, _, length = name.partition("@")
+    return quantity, int(length) if length.isdigit() else 0
+
+
+def _curve(results: Results, record: Record) -> pd.DataFrame | None:
+    """The losses of a run by step; None where its curve was not kept."""
+    path = results.store.history(record["id"])
+    return curve_table(path) if path.is_file() and record["id"] not in results.broken else None
+
+
+def unpaired(results: Results) -> list[str]:
+    """The arms that on some seed did not see the baseline's tokens in the baseline's order, in words."""
+    found: dict[str, list[int]] = {}
+    for arm in results.arms[1:]:
+        for seed, (record, base) in results.pairs(arm).items():
+            texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
+            if texts[0] != texts[1]:
+                found.setdefault(arm, []).append(seed)
+    return [
+        f"{arm} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} saw other batches than the baseline"
+        for arm, seeds in found.items()
+    ]
+
+
+def one_tokenizer(results: Results) -> bool:
+    """Whether all records cut the text into the same tokens; otherwise what is measured per token is not comparable."""
+    return len({record["data"]["tokenizer"] for record in results.records.values() if record is not None}) <= 1
+
+
+def circumstances(results: Results) -> dict[str, list[str]]:
+    """The circumstances in which cells differ that should be alike: code, device, precision, threads, packages."""
+    return differing(record for record in results.records.values() if record is not None)
+
+
+def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
+    """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed.
+
+    A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
+    a curve of the arm is broken: what is left out may be what made the arm better or worse.
+    """
+    found: dict[int, pd.Series] = {}
+    if any(record["id"] in results.broken for record in results.of(arm)):
+        return pd.DataFrame(found)
+    for seed in results.manifest["seeds"]:
+        record = results.records[arm, seed]
+        path = None if record is None else results.store.history(record["id"])
+        if record is None or record["status"] != "ok" or path is None or not path.is_file():
+            continue
+        table = curve_table(path, parts="/" in column)
+        if column in table:
+            found[seed] = table[column].dropna()
+    return pd.DataFrame(found)

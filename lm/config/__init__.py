@@ -1,0 +1,1 @@
+"""Files of settings, and what they build: trees, constructors, keys, the code behind them."""

@@ -1,0 +1,64 @@
+"""Classes named by their dotted path, and those in packages of choices: modules of a user's own may do anything."""
+
+import contextlib
+import functools
+import importlib
+import pkgutil
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from lm.config.origin import origin
+from lm.config.plain import shown
+from lm.config.tree import InputError
+
+IMPORT_SECONDS = 60.0
+"""That importing a module may take."""
+
+
+def imported(name: str, path: str) -> Any:
+    """What a dotted path names. Raises InputError where its module cannot be imported, however it fails."""
+    module, _, attribute = name.rpartition(".")
+    with _blamed(name, f"{path}: "):
+        return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def import_all(package: str) -> None:
+    """Imports every module of a package, so that its classes are known. Raises InputError naming a broken one."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        if found.name.rpartition(".")[2].isidentifier():
+            with _blamed(found.name, ""):
+                importlib.import_module(found.name)
+
+
+@contextlib.contextmanager
+def _blamed(name: str, where: str) -> Iterator[None]:
+    """Turns whatever an import raises, or that it takes too long, into an InputError."""
+    try:
+        with time_limit(IMPORT_SECONDS):
+            yield
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        said = f"{kind}{' '.join(str(error).split())}{origin(error)}"
+        raise InputError(f"{where}cannot import {shown(name)}: {said}") from None
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in what takes longer; without effect outside the main thread, which alone gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"takes more than {seconds:zg} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left)

@@ -1,0 +1,105 @@
+"""What the files of experiments and of searches have in common."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from lm.config.keys import Also
+from lm.config.plain import shown
+from lm.config.tree import InputError, Tree, load_yaml, override, path_name
+
+RESERVED = ("cells",)
+"""Names of folders beside those of the reports."""
+
+MOST_SEEDS = 1000
+"""More are a slip of the pen."""
+
+Seeds = (
+    Annotated[int, Also(minimum=1, maximum=MOST_SEEDS)]
+    | Annotated[str, Also(pattern=r"^\s*[0-9]+(\s*[-,]\s*[0-9]*)*\s*$")]
+    | Annotated[list[Annotated[int, Also(minimum=0)]], Also(minItems=1, maxItems=MOST_SEEDS, uniqueItems=True)]
+)
+"""Seeds, or how many there are."""
+
+SEEDS = "a number of seeds (6 for 0 to 5), a list of whole numbers below 2**64 (0,1,2 or [6] or '6,'), or a range (0-5)"
+"""How seeds are given, in a file and on the command line."""
+
+SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
+
+
+def report_name(path: Path, tier: str = "") -> str:
+    """The name of the folder that the report of the file at `path` goes to. Raises InputError."""
+    name = path_name(f"{path.stem}.{tier}" if tier else path.stem, f"{path}: the file's name")
+    if name in RESERVED:
+        raise InputError(f"{path}: {name!r} is the folder of all cells; give the file another name")
+    return name
+
+
+def read_mapping(value: Any, path: str) -> dict[str, Any]:
+    """Dotted paths and what to put there. Raises InputError."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path}: expected a mapping of dotted paths to values, found {shown(value)}")
+    return {str(key): inner for key, inner in value.items()}
+
+
+def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
+    """The configuration that the file at `path` names as its `base`, with its `common` changes. Raises InputError."""
+    base = tree["base"]
+    if not isinstance(base, str):
+        raise InputError(f"{path}: base: expected the path of a YAML file, found {shown(base)}")
+    return override(load_yaml(path.parent / base), read_mapping(tree.get("common") or {}, f"{path}: common"))
+
+
+def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:
+    """What a file at `path` says under `key`, as text. Raises InputError."""
+    value = tree.get(key)
+    if isinstance(value, Mapping | list):
+        raise InputError(f"{path}: {key}: expected text, found {shown(value)}")
+    return default if value is None else str(value)
+
+
+def read_seeds(value: Any, path: str) -> list[int]:
+    """Seeds as a file or a command line gives them.
+
+    Args:
+        value: a number of seeds (6: seeds 0 to 5), a list of seeds, or text: `0,1,2`, `6,` or `0-5`.
+        path: where it was given.
+
+    Raises:
+        InputError: for anything else, with what is accepted; and for a seed given twice or more than MOST_SEEDS.
+    """
+    seeds: Any = _from_text(value, path) if isinstance(value, str) else value
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = range(_counted(seeds, path))
+    valid = isinstance(seeds, list | range) and seeds and all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds)
+    if not valid:
+        raise InputError(f"{path}: expected {SEEDS}, found {shown(value)}")
+    _counted(len(seeds), path)
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"{path}: a seed is given twice in {shown(value)}")
+    return list(seeds)
+
+
+def _counted(number: int, path: str) -> int:
+    """A number of seeds that is not too large. Raises InputError."""
+    if number > MOST_SEEDS:
+        raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
+    return number
+
+
+def _from_text(text: str, path: str) -> list[int] | int | None:
+    """The seeds of `0,1,2`, `6,` or `0-5`, or the number `6`; None for anything else. Raises InputError."""
+    if re.fullmatch(r"\s*[0-9]{1,20}\s*", text):
+        return int(text)
+    parts = text.strip().removesuffix(",").split(",")
+    _counted(len(parts), path)
+    seeds: list[int] = []
+    for part in parts:
+        found = SEED.fullmatch(part.strip())
+        if found is None:
+            return None
+        first, last = int(found[1]), int(found[2] or found[1])
+        _counted(len(seeds) + last - first + 1, path)
+        seeds += range(first, last + 1)
+    return seeds

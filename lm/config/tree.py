@@ -1,0 +1,233 @@
+"""YAML -> configuration tree -> canonical form -> run id.
+
+A configuration is a tree of plain values. What it may hold is the business of `lm.components`; here trees are read,
+changed, compared and hashed.
+"""
+
+import copy
+import difflib
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lm.config.plain import DEEPEST, clipped, parsed, shown, unusable
+
+Tree = dict[str, Any]
+
+LONGEST_MESSAGE = 2000
+LONGEST_FILE = 1_000_000
+"""Bytes of a YAML file. Larger ones are no settings, and take PyYAML most of a minute."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+LONGEST_PATH = 3800
+"""Bytes; Linux takes 4095, and the names of cells are added."""
+
+LONGEST_NAME = 200
+"""Bytes; file systems take 255, and endings such as `.tuned` and `.owner` are added."""
+
+
+class InputError(Exception):
+    """What the user gave cannot be used; the message is one line: where, what was found, what is accepted."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(clipped(message, LONGEST_MESSAGE))
+
+
+def nearest(word: object, choices: Sequence[str]) -> str:
+    """` Did you mean X?` for the closest of `choices`, or an empty string."""
+    lowered = {choice.lower(): choice for choice in reversed(choices)}
+    close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.5)
+    return f" Did you mean {lowered[close[0]]}?" if close else ""
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def require_regular(path: Path | str) -> None:
+    """Raises OSError unless `path` is a plain file: opening a pipe may wait forever, and a device has no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError:  # a NUL, or half of a surrogate pair
+        raise OSError(errno.EINVAL, "no name for a file") from None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "a folder" if stat.S_ISDIR(mode) else "not a plain file")
+
+
+def require_place(path: Path, where: str, folder: bool = False) -> None:
+    """Raises InputError unless there can be a file, or a `folder`, at `path`; `where` is where it was given."""
+    try:
+        if len(os.fsencode(path.absolute())) > LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        there, mode = _nearest_there(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where} {path}: {getattr(error, 'strerror', None) or 'no name for a file'}") from None
+    if there == path and not folder:
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{where} {path}: expected a plain file, or none yet")
+    elif not stat.S_ISDIR(mode):
+        raise InputError(f"{where} {path}: {there} is no folder; expected a folder")
+    if not os.access(there, os.W_OK):
+        raise InputError(f"{where} {path}: {there} cannot be written to")
+
+
+def _nearest_there(path: Path) -> tuple[Path, int]:
+    """The first of `path` and the folders around it that exists, and its mode. Raises OSError or ValueError."""
+    for place in (path, *path.absolute().parents):
+        try:
+            return place, os.stat(place).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def load_yaml(path: Path) -> Tree:
+    """The mapping in the YAML file at `path`. Raises InputError with file and line."""
+    try:
+        require_regular(path)
+        with open(path, "rb") as file:
+            content = file.read(LONGEST_FILE + 1)
+        text = content.decode("utf-8")
+    except OSError as error:
+        siblings = sorted(str(p) for p in path.parent.glob("*.yaml")) if os.path.isdir(path.parent) else []
+        raise InputError(f"{path}: cannot be read ({error.strerror}).{nearest(path, siblings)}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8 text; expected a YAML file") from None
+    if len(content) > LONGEST_FILE:
+        raise InputError(f"{path}: is longer than {LONGEST_FILE:,} bytes; expected a file of settings")
+    try:
+        tree = parsed(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        raise InputError(f"{path}{line}: not valid YAML: {clipped(problem, 200)}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: expected a mapping of settings, found {type(tree).__name__}")
+    if problem := unusable(tree):
+        raise InputError(f"{path}: {problem}")
+    return tree
+
+
+def parse_value(text: str, where: str = "") -> Any:
+    """The value of `text` read as YAML, as on the right of `--optim.lr`; text that is no YAML is itself.
+
+    Raises:
+        InputError: for a value that no configuration can hold, naming `where` it was given.
+    """
+    try:
+        value = parsed(text)
+    except yaml.YAMLError:
+        value = text
+    if problem := unusable(value, where):
+        raise InputError(problem)
+    return value
+
+
+def path_name(name: object, where: str) -> str:
+    """`name`, which is to name a file or a folder. Raises InputError for one that could lead elsewhere."""
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
+        raise InputError(
+            f"{where}: {shown(name)} cannot name a file; use letters, digits, '_', '-', '+' and '.', "
+            "the first a letter or a digit"
+        )
+    if len(name) > LONGEST_NAME:
+        raise InputError(f"{where}: a name of {len(name)} characters, expected {LONGEST_NAME} at most: {shown(name)}")
+    return name
+
+
+def join(path: str, name: str) -> str:
+    """`path.name`, or `name` at the root."""
+    return f"{path}.{name}" if path else name
+
+
+# overriding ----------------------------------------------------------------------------------------------------------
+
+
+def is_component(node: Any) -> bool:
+    """Whether a raw node names its class."""
+    return isinstance(node, Mapping) and "class_path" in node
+
+
+def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
+    """A copy of `tree` with dotted `changes` applied.
+
+    A component node is replaced whole, so that no option of the class before it survives; `init_args` may be left out
+    of a path. A mapping given for a section that is not a component is merged into it.
+    """
+    tree = copy.deepcopy(tree)
+    for path, value in changes.items():
+        names = path.split(".")
+        if len(names) > DEEPEST:
+            raise InputError(f"{shown(path)}: a path of {len(names)} names, expected {DEEPEST} at most")
+        _set(tree, names, copy.deepcopy(value))
+    return tree
+
+
+def _set(node: Tree, path: list[str], value: Any) -> None:
+    if is_component(node) and path[0] not in ("class_path", "init_args"):
+        node["init_args"] = node.get("init_args") or {}
+        node = node["init_args"]
+        if not isinstance(node, dict):
+            raise InputError(f"{path[0]}: expected it among init_args, a mapping of settings, found {shown(node)}")
+    key, rest = path[0], path[1:]
+    current = node.get(key)
+    if rest == ["class_path"]:
+        node[key] = value
+    elif rest:
+        if isinstance(current, str):  # a component given by name alone, now with an option
+            node[key] = {"class_path": current}
+        elif not isinstance(current, dict):
+            node[key] = {}
+        _set(node[key], rest, value)
+    elif isinstance(value, dict) and isinstance(current, dict) and not (is_component(value) or is_component(current)):
+        for name, inner in value.items():
+            _set(current, str(name).split("."), inner)
+    else:
+        node[key] = value
+
+
+# identity ------------------------------------------------------------------------------------------------------------
+
+
+def canonical(value: Any) -> str:
+    """One text for one meaning: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def run_id(value: Any) -> str:
+    """The SHA-256 of the canonical form, in hexadecimal."""
+    return text_id(canonical(value))
+
+
+def text_id(text: str) -> str:
+    """The SHA-256 of a text that is canonical already."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted paths to plain values; a component appears as its class name, its options below it."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = join(prefix, key)
+        if is_component(value):
+            flat[path] = value["class_path"]
+            flat.update(flatten(value.get("init_args", {}), path))
+        elif isinstance(value, Mapping):
+            flat.update(flatten(value, path))
+        else:
+            flat[path] = value
+    return flat
+
+
+def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The dotted paths at which two resolved configurations differ, with both values, or None."""
+    a, b = flatten(left), flatten(right)
+    return {path: (a.get(path), b.get(path)) for path in sorted({*a, *b}) if a.get(path) != b.get(path)}

@@ -1,0 +1,141 @@
+"""How long missing cells will take, from cells like them or from a few steps."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lm.execution.source import Planned
+from lm.store.files import read_json, to_json, write_atomic
+from lm.store.formats import SECONDS
+from lm.store.store import Store
+from lm.training.cell import Cell, sizes
+from lm.training.optim import tables
+
+SECONDS_TO_MEASURE = 2.0
+
+TIMED = 8
+"""Arms that a plan times at most; the others are judged by these."""
+
+
+def steps_evaluated(cell: Cell, training: int, full: int) -> int:
+    """Evaluation batches over a whole run: each validation in training, and at the end all `full` of the split."""
+    settings = cell.config["trainer"]
+    limit, every = settings["limit_val_batches"], settings["val_check_interval"]
+    quick = full if limit is None else int(limit * full) if isinstance(limit, float) else min(limit, full)
+    interval = training if every is None else int(every * training) if isinstance(every, float) else int(every)
+    return training // max(1, interval) * quick + full
+
+
+def measured_seconds(cell: Cell, threads: int) -> float:
+    """Seconds the cell would take, judged by a bare loop over a few of its training and evaluation batches."""
+    step, evaluation, batches = step_seconds(cell, threads)
+    settings = cell.config["trainer"]
+    training = settings["max_steps"] * settings["accumulate_grad_batches"]
+    return training * step + steps_evaluated(cell, training, batches) * evaluation
+
+
+def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
+    """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
+    torch.set_num_threads(threads)
+    built = cell.open()
+    run, data, model = built.run, built.data, built.model()
+    settings = cell.config["trainer"]
+    optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"], tables(model))
+    training = settings["max_steps"] * settings["accumulate_grad_batches"]
+    seconds: list[float] = []
+    started = time.monotonic()
+    for batch in data.training_batches(0, min(training, 50)):
+        start = time.monotonic()
+        run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.monotonic() - start)
+        if time.monotonic() - started > SECONDS_TO_MEASURE and len(seconds) > 1:
+            break
+    step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
+    with torch.inference_mode():
+        evaluation_batches = data.evaluation_batches("validation")
+        batch = next(iter(evaluation_batches))
+        start = time.monotonic()
+        model(*batch.inputs)
+        evaluation = time.monotonic() - start
+    return step, evaluation, len(evaluation_batches)
+
+
+class Stopwatch:
+    """Seconds of an optimiser step of a cell, timed once and kept in a file, so that the same plan comes out again.
+
+    Args:
+        path: the file; steps are timed on one thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, cell: Cell) -> float:
+        known = self._known()
+        if cell.id not in known:
+            known[cell.id] = step_seconds(cell, threads=1)[0] * cell.config["trainer"]["accumulate_grad_batches"]
+            write_atomic(self.path, to_json(SECONDS.stamped({"seconds": known})))
+        return known[cell.id]
+
+    def _known(self) -> dict[str, float]:
+        """Seconds by cell; a file from before it had a format holds nothing else."""
+        found = read_json(self.path) if self.path.is_file() else {}
+        if "format" not in found:
+            found = SECONDS.stamped({"seconds": found})
+        return dict(SECONDS.read(found, self.path)["seconds"])
+
+
+def seconds_per_cell(
+    by_arm: Mapping[str, Sequence[Planned]], missing: Sequence[Planned], store: Store, threads: int
+) -> dict[str, float]:
+    """Seconds of one cell of each arm with cells missing: from the arm's finished cells if there are any."""
+    found: dict[str, float] = {}
+    unknown: dict[str, Cell] = {}
+    for arm, cell in {p.arm: p.cell for p in reversed(missing)}.items():
+        done = [p.cell.id for p in by_arm[arm] if store.finished(p.cell.id)]
+        costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
+        if costs:
+            found[arm] = sum((c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs) / len(costs)
+        else:
+            unknown[arm] = cell
+    return found | judged_seconds(unknown, threads)
+
+
+def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
+    """Seconds of each arm's cell, of which some are timed, from the cheapest to the dearest; others lie between."""
+    work = {arm: _operations(cell) for arm, cell in cells.items()}
+    ordered = sorted(cells, key=work.__getitem__)
+    places = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
+    timed = {ordered[place]: measured_seconds(cells[ordered[place]], threads) for place in places}
+    between = np.interp([work[arm] for arm in ordered], [work[arm] for arm in timed], list(timed.values())).tolist()
+    return dict(zip(ordered, between, strict=True)) | timed
+
+
+def _operations(cell: Cell) -> float:
+    """What a cell computes in training, roughly: six operations a parameter and token where FLOPs are not counted."""
+    of = sizes(cell)
+    return (of.flops_per_token or 6 * of.parameters) * of.tokens_per_step * int(cell.config["trainer"]["max_steps"])
+
+
+def wall_seconds(seconds: list[float], workers: int) -> float:
+    """How long `workers` take over cells of these lengths, in the given order."""
+    free = [0.0] * workers
+    for length in seconds:
+        soonest = min(range(workers), key=free.__getitem__)
+        free[soonest] += length
+    return max(free)
+
+
+def duration(seconds: float) -> str:
+    """A length of time to two figures a person reads: 8 s, 1 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,1 @@
+"""From a sweep's file to its report."""

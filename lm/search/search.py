@@ -1,0 +1,205 @@
+"""`lm sweep`: search, train what is missing, report."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.config.components import resolve
+from lm.config.tree import InputError, override
+from lm.execution.carry_out import train_from
+from lm.execution.engines import make
+from lm.execution.estimate import duration, measured_seconds, wall_seconds
+from lm.execution.machine import default_workers, threads_each
+from lm.execution.progress import Display
+from lm.execution.watcher import Watcher
+from lm.report.search import write_study
+from lm.search.fitting import check_space
+from lm.search.spec import SweepSpec
+from lm.search.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
+from lm.search.trials import Search, Searches
+from lm.store.files import finite, to_json, write_atomic
+from lm.store.formats import SEARCH
+from lm.store.store import Store
+from lm.training.cell import check, check_strategy
+from lm.training.run import Run
+from lm.training.train import Execution
+
+STATES = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "open",
+    TrialState.WAITING: "open",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A search, the folder its study and report go to, and what its trials are called beside those of others."""
+
+    spec: SweepSpec
+    folder: Path
+    label: str = ""
+
+
+def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: float, plan_only: bool) -> int:
+    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted."""
+    store, folder = Store(out), out / spec.name
+    if (folder / "experiment.json").exists():
+        raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
+    workers = workers or default_workers(spec.trials * len(spec.seeds))
+    if plan_only:
+        check_search(spec, folder)
+        show_plan(spec, workers)
+        return 0
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds)
+    write_study(folder, Console())
+    print(f"report: {folder / 'table.md'}", file=sys.stderr)
+    return 1 if interrupted else 0
+
+
+def check_search(spec: SweepSpec, folder: Path) -> None:
+    """Finds what is wrong with a search before anything is trained or written. Raises InputError."""
+    settings = resolve(spec.tree, Run)["trainer"]
+    check_strategy(settings)
+    check_storage(spec, folder)
+    sampler(spec, 0, parallel=False)
+    pruner(spec, settings)
+    if spec.sampler.name == "grid":
+        spec.space.grid()
+    check_space(spec.space, spec.tree)
+
+
+def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_seconds: float) -> int:
+    """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
+
+    Returns how many cells were interrupted.
+    """
+    for job in jobs:
+        check_search(job.spec, job.folder)
+    with contextlib.ExitStack() as stack:
+        studies = []
+        for job in jobs:
+            settings = resolve(job.spec.tree, Run)["trainer"]
+            study = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
+            stack.callback(write_manifest, job.spec, study, job.folder)
+            studies.append(study)
+        relay = Relay()
+        searches = [
+            Search(job.spec, study, store, relay.say, job.label) for job, study in zip(jobs, studies, strict=True)
+        ]
+        source = Searches(searches, store)
+        spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
+        open_trials = sum(len(search.unfinished) for search in searches)
+        taken_up = f", {open_trials} taken up" if open_trials else ""
+        print(
+            f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
+            file=sys.stderr,
+        )
+        execution = Execution(threads_each(workers), False, checkpoint_seconds)
+        with (
+            Display(source.left(), workers, store) as display,
+            make("local", store, workers, display.waiting) as executor,
+        ):
+            relay.watcher = display
+            return train_from(source, executor, display, execution)
+
+
+def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
+    """The best complete trial of a search with one objective: its changes, value and number; None without one."""
+    settings = resolve(job.spec.tree, Run)["trainer"]
+    with open_study(job.spec, job.folder, settings, parallel=False) as study:
+        if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            return None
+        best = study.best_trial
+        return job.spec.space.suggest(best), float(best.value or 0.0), best.number
+
+
+class Relay:
+    """Passes on to a watcher what searches say; there is none yet when they are made."""
+
+    def __init__(self) -> None:
+        self.watcher = Watcher()
+
+    def say(self, name: str, outcome: str, cells: int) -> None:
+        self.watcher.settled(name, outcome, cells)
+
+
+def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
+    """Leaves `study.json`, all that a report needs."""
+    manifest = {
+        "name": spec.name,
+        "title": spec.title,
+        "notes": spec.notes,
+        "objectives": spec.objectives,
+        "space": spec.space.described(),
+        "trials": spec.trials,
+        "seeds": spec.seeds,
+        "methods": study.user_attrs[METHODS],
+        "study": [_described(trial) for trial in study.get_trials(deepcopy=False)],
+    }
+    write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
+
+
+def _described(trial: FrozenTrial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": STATES[trial.state],
+        "params": trial.params,
+        "values": trial.values if trial.state == TrialState.COMPLETE else None,
+        "reason": trial.user_attrs.get(REASON),
+        "cells": trial.user_attrs.get(CELLS, {}),
+        "seconds": None if trial.duration is None else trial.duration.total_seconds(),
+        "reported": {str(step): value for step, value in trial.intermediate_values.items()},
+    }
+
+
+def show_plan(spec: SweepSpec, workers: int) -> None:
+    """Prints what is searched and how, and an estimate of the time. Nothing is trained or written."""
+    console = Console()
+    table = Table(title=Text(spec.title), title_justify="left", highlight=False)
+    for column in ("parameter", "drawn from"):
+        table.add_column(column)
+    for name, described in spec.space.described().items():
+        table.add_row(Text(name), Text(_drawn_from(described)))
+    console.print(table)
+    seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
+    lines = [
+        f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
+        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _drawn_from(described: dict[str, Any]) -> str:
+    if "choices" in described:
+        return ", ".join(described["choices"])
+    kind = "whole numbers " if described["int"] else ""
+    step = f" in steps of {described['step']:zg}" if described["step"] else ""
+    return f"{kind}{described['low']:zg} to {described['high']:zg}{step}" + (
+        ", logarithmic" if described["log"] else ""
+    )
+
+
+def _estimate(spec: SweepSpec, workers: int) -> str:
+    """How long all trials may take, judged by a few steps of one drawn at random."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
+    for _ in range(10):
+        try:
+            cell = check(override(spec.tree, {**spec.space.suggest(study.ask()), "seed": spec.seeds[0]}))
+        except InputError:
+            continue
+        wall = wall_seconds([measured_seconds(cell, threads_each(workers))] * spec.trials * len(spec.seeds), workers)
+        return f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
+    return "; none of ten drawn at random can be built: see whether the values of the space go together"

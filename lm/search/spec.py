@@ -1,0 +1,260 @@
+"""A sweep file: what is searched, for what, and how."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Required, TypedDict
+
+from lm.analysis.results import HEADLINE
+from lm.config.keys import Also, Changes, Text, keys, ref, required
+from lm.config.plain import shown
+from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name
+from lm.config.tree import InputError, Tree, load_yaml, nearest, override
+from lm.search.distributions import SpacePaths
+from lm.search.space import Space, read_space
+from lm.store.quantities import QUANTITIES
+
+REPORTED = ("nll", "bits_per_byte", "accuracy", "ece")
+"""Quantities that are measured while a cell trains, by which it may be stopped."""
+
+SAMPLERS: dict[str, tuple[str, ...]] = {
+    "tpe": ("n_startup_trials", "n_ei_candidates"),
+    "gp": ("n_startup_trials",),
+    "cmaes": ("n_startup_trials", "sigma0", "popsize"),
+    "nsga2": ("population_size", "crossover_prob", "mutation_prob", "swapping_prob"),
+    "random": (),
+    "qmc": ("qmc_type", "scramble"),
+    "grid": (),
+}
+"""Samplers and their options, beside `seed`; named as Optuna names them."""
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "seed": (0, 2**32 - 1),
+    "n_startup_trials": (0, 1_000_000),
+    "n_ei_candidates": (1, 100_000),
+    "sigma0": (1e-12, 1e12),
+    "popsize": (2, 1_000_000),
+    "population_size": (2, 1_000_000),
+    "crossover_prob": (0.0, 1.0),
+    "mutation_prob": (0.0, 1.0),
+    "swapping_prob": (0.0, 1.0),
+    "qmc_type": ("sobol", "halton"),
+    "scramble": (False, True),
+    "n_warmup_steps": (0, 2**53),
+    "interval_steps": (1, 2**53),
+    "n_min_trials": (1, 1_000_000),
+    "min_resource": (1, 2**53),
+    "reduction_factor": (2, 1_000_000),
+}
+"""What options may be: whole numbers or numbers between two ends, or one of several words."""
+
+MOST_CELLS = 100_000
+"""That a search trains; more are a slip of the pen."""
+
+PRUNERS: dict[str, tuple[str, ...]] = {
+    "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
+    "hyperband": ("min_resource", "reduction_factor"),
+    "none": (),
+}
+"""Pruners and their options. Steps and resources are optimiser steps."""
+
+
+Sampler = Annotated[str | dict[str, Any], ref("Sampler")]
+Pruner = Annotated[str | dict[str, Any], ref("Pruner")]
+
+
+class SweepFile(TypedDict, total=False):
+    """A search over settings of a configuration."""
+
+    title: Annotated[Text, "What the report is headed with; the file's name where left out."]
+    base: Required[Annotated[str, "The configuration that every trial starts from, relative to this file."]]
+    common: Annotated[Changes, "Changes to the base, before anything is drawn."]
+    space: Required[Annotated[SpacePaths, "What is searched."]]
+    objectives: Annotated[
+        dict[str, Literal["lower", "higher"] | None],
+        "Quantities of the table, each with lower or higher; its own direction where that is null.",
+        Also(propertyNames={"enum": list(QUANTITIES)}, minProperties=1, default={HEADLINE: None}),
+    ]
+    trials: Annotated[int, "How many, whatever becomes of them; a grid needs none.", Also(minimum=1)]
+    seeds: Annotated[Seeds, "Every trial is trained with each, and their mean counts.", Also(default=[0])]
+    sampler: Annotated[Sampler, "How values are drawn."]
+    pruner: Annotated[Pruner, "How trials are stopped early."]
+    storage: Annotated[Text, "An Optuna URL; a journal in the study's folder where left out."]
+    notes: Annotated[Text, "Printed under the table."]
+
+
+KEYS = keys(SweepFile)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A sampler or a pruner: its name and options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def described(self) -> dict[str, Any]:
+        """Itself as JSON."""
+        return {"name": self.name, "seed": self.seed, **self.options}
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """One search.
+
+    Args:
+        name: of the study, and of the folder its report goes to.
+        title: what the report is headed with.
+        tree: the configuration that every trial starts from.
+        space: what is drawn for each trial.
+        objectives: quantities, each with `lower` or `higher`.
+        trials: how many, whatever becomes of them.
+        seeds: every trial is trained with each, and their mean counts.
+        storage: an Optuna URL, or None for a journal in the study's folder.
+        notes: printed under the table.
+    """
+
+    name: str
+    title: str
+    tree: Tree
+    space: Space
+    objectives: dict[str, str]
+    trials: int
+    seeds: list[int]
+    sampler: Method = Method("tpe")
+    pruner: Method = Method("none")
+    storage: str | None = None
+    notes: str = ""
+
+    def definition(self) -> dict[str, Any]:
+        """What makes trials comparable; a study holds trials of one definition only."""
+        return {
+            "base": self.tree,
+            "space": self.space.described(),
+            "objectives": self.objectives,
+            "seeds": self.seeds,
+        }
+
+
+def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
+    """Reads a sweep file.
+
+    Args:
+        path: the YAML file; `base` in it is relative to it.
+        settings: dotted changes to the base, before anything is drawn.
+        trials: instead of the file's.
+
+    Raises:
+        InputError: for a wrong key or value, with the nearest right one.
+    """
+    tree = load_yaml(path)
+    for key in tree:
+        if key not in KEYS:
+            raise InputError(f"{path}: no key {key!r} in a sweep.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
+    for key in required(SweepFile):
+        if key not in tree:
+            raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
+    name = report_name(path)
+    base = read_base(tree, path)
+    space = read_space(tree["space"], f"{path}: space")
+    for key in settings:
+        for dimension in space.dimensions:
+            if f"{key}.".startswith(f"{dimension.path}.") or f"{dimension.path}.".startswith(f"{key}."):
+                raise InputError(f"{key}: is searched ({dimension.path} in {path}), so it cannot be set")
+    spec = SweepSpec(
+        name=name,
+        title=read_text(tree, "title", path) or path.stem,
+        tree=override(base, settings),
+        space=space,
+        objectives=_objectives(tree.get("objectives", {HEADLINE: None}), f"{path}: objectives"),
+        trials=1,
+        seeds=read_seeds(tree.get("seeds", [0]), f"{path}: seeds"),
+        sampler=read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}: sampler"),
+        pruner=read_method(tree.get("pruner", "none"), PRUNERS, f"{path}: pruner"),
+        storage=read_text(tree, "storage", path) or None,
+        notes=read_text(tree, "notes", path),
+    )
+    check_methods(spec, str(path))
+    place = f"{path}: trials" if trials is None else "--trials"
+    return replace(spec, trials=_trials(trials if trials is not None else tree.get("trials"), spec, place))
+
+
+def _trials(value: Any, spec: SweepSpec, where: str) -> int:
+    points = spec.space.points() if spec.sampler.name == "grid" else None
+    if value is None and points is not None:
+        return points
+    if type(value) is not int or value < 1:
+        raise InputError(f"{where}: expected a whole number from 1, found {shown(value)}")
+    trials = value if points is None else min(value, points)
+    if trials * len(spec.seeds) > MOST_CELLS:
+        raise InputError(f"{where}: {trials} trials of {len(spec.seeds)} seeds, expected {MOST_CELLS:,} cells at most")
+    return trials
+
+
+def _objectives(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not value:
+        raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
+    found = {}
+    for name, direction in value.items():
+        if name not in QUANTITIES:
+            listed = ", ".join(QUANTITIES)
+            raise InputError(f"{where}: no quantity {name!r}.{nearest(name, list(QUANTITIES))} Choose from {listed}")
+        direction = direction or QUANTITIES[name].better
+        if direction not in ("lower", "higher"):
+            raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")
+        found[str(name)] = str(direction)
+    return found
+
+
+def accepted_options(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
+    """The options of a sampler or pruner; a sampler has a seed too."""
+    return (*(("seed",) if known is SAMPLERS else ()), *known[name])
+
+
+def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> Method:
+    """A sampler or pruner, given by name or as `{name, seed, ...}`. Raises InputError with the nearest choice."""
+    node = {"name": value} if isinstance(value, str) else value
+    if not isinstance(node, Mapping) or "name" not in node:
+        raise InputError(f"{where}: expected {{name, ...}}, found {shown(value)}")
+    name = node["name"]
+    if not isinstance(name, str) or name not in known:
+        listed = ", ".join(known)
+        raise InputError(f"{where}.name: no {name!r}.{nearest(str(name), list(known))} Choose from {listed}")
+    accepted = ("name", *accepted_options(known, name))
+    for key in node:
+        if key not in accepted:
+            listed = ", ".join(accepted)
+            raise InputError(f"{where}: {name} has no option {key!r}.{nearest(key, accepted)} It takes {listed}")
+        if key != "name":
+            _check_option(key, node[key], f"{where}.{key}")
+    return Method(name, {k: v for k, v in node.items() if k not in ("name", "seed")}, int(node.get("seed", 0)))
+
+
+def _check_option(name: str, value: Any, where: str) -> None:
+    """Refuses what an option of a sampler or pruner cannot be: Optuna would find some in the middle of a search."""
+    domain = OPTIONS[name]
+    if isinstance(domain[0], str | bool):
+        if value not in domain or type(value) is not type(domain[0]):
+            raise InputError(f"{where}: expected one of {', '.join(map(str, domain))}, found {shown(value)}")
+        return
+    low, high = domain
+    whole = isinstance(low, int)
+    fits = type(value) is int or (isinstance(value, float) and not whole)
+    if not (fits and low <= value <= high):
+        kind = "whole number" if whole else "number"
+        raise InputError(f"{where}: expected a {kind} from {low:,} to {high:,}, found {shown(value)}")
+
+
+def check_methods(spec: SweepSpec, where: str) -> None:
+    """Refuses samplers and pruners that cannot do what is asked. Raises InputError."""
+    several = len(spec.objectives) > 1
+    if several and spec.sampler.name == "cmaes":
+        raise InputError(f"{where}: sampler: cmaes knows one objective; use nsga2, tpe or gp for several")
+    if several and spec.pruner.name != "none":
+        raise InputError(f"{where}: pruner: trials can be pruned by one objective only; leave it out")
+    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in REPORTED:
+        raise InputError(
+            f"{where}: pruner: {next(iter(spec.objectives))} is not measured while a cell trains; "
+            f"prune by one of {', '.join(REPORTED)}"
+        )

@@ -1,0 +1,1 @@
+"""Tests, intervals and verdicts: numbers in, numbers or words out."""

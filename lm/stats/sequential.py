@@ -1,0 +1,159 @@
+"""Stopping early without being wrong more often: a group-sequential sign-flip test, for seeds added in stages.
+
+After each stage the differences so far are judged, and seeds stop where they have shown a difference. Looking often is
+paid for by an error-spending function (Lan and DeMets 1983): by look k at most `spent(alpha, pairs / maximum)` of all
+experiments without an effect may have been called one.
+
+The test needs no normal noise. Where an arm changes nothing, the sign of every difference is a fair coin, whatever the
+magnitudes are. So, given the magnitudes, all sequences of signs are equally likely, and one sequence belongs to one
+course of the sums over all looks. At look k the critical sum is the lowest for which the sequences that have crossed at
+this or an earlier look stay within what may be spent; it depends on the magnitudes up to look k alone, so no later look
+changes an earlier decision. The share of sequences that ever cross is at most alpha, and so is the chance that the one
+seen does: exactly, for any number of pairs. Up to 20 planned pairs all sequences are counted. Beyond, 131,071 random
+ones and the one seen are: which of them was seen is then a matter of chance, and it is as likely to cross as any other.
+
+With several arms each gets alpha divided by their number (Bonferroni), which holds whatever the others do or when they
+stop. To stop early without a finding costs power and is no error.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from lm.stats.tests import ALPHA, signed_sums, smallest_p, t_interval
+
+EXACT_PAIRS = 20
+"""Planned pairs up to which every sequence of signs is counted."""
+
+SEQUENCES = 2**17
+"""Sequences of signs, the one seen among them, where there are too many to count."""
+
+DIGITS = 11
+"""Decimals of a sum, as a share of the sum of magnitudes, that count: sums that agree in them are tied."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The verdict after the last look reached, `pairs` of them in all; nothing was tested before the first look.
+
+    `rejected_at` is the look that found a difference. `p` is the share of sequences whose sum is at least as far from
+    zero, `level` the p up to which this look finds a difference, `spent` the error that may have been made so far.
+    """
+
+    pairs: int
+    rejected_at: int | None
+    p: float
+    level: float
+    spent: float
+
+    @property
+    def rejected(self) -> bool:
+        """Whether this look or an earlier one found a difference."""
+        return self.rejected_at is not None
+
+
+def spent(alpha: float, fraction: float) -> float:
+    """The error that may be spent by a fraction of the pairs, O'Brien-Fleming-like: little early, alpha at the end."""
+    if fraction <= 0:
+        return 0.0
+    return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(min(1.0, fraction))))
+
+
+def looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
+    """Pairs at which to look: at most `stages`, evenly spaced, from the first n >= minimum that could find anything.
+
+    A look at fewer pairs could not: no p of theirs is as small as the error that may be spent by then. The last look is
+    at `maximum`. Raises ValueError for numbers out of order.
+    """
+    if not (1 <= minimum <= maximum and stages >= 1):
+        raise ValueError(f"minimum={minimum}, maximum={maximum}, stages={stages}: expected 1 <= minimum <= maximum")
+    able = (n for n in range(minimum, maximum) if smallest_p(n) <= spent(alpha, n / maximum))
+    first = next(able, maximum) if stages > 1 else maximum
+    return tuple(sorted({round(n) for n in np.linspace(maximum, first, stages)}))
+
+
+def sequential(differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> Look | None:
+    """The verdict on differences in the order of the seeds as of the last look they reach; None before the first.
+
+    Give each of k arms alpha / k. Differences beyond that look are not used before the next one is reached.
+    """
+    reached = _reached(len(differences), planned, maximum)
+    if not reached:
+        return None
+    sample = np.asarray(differences[: reached[-1]], dtype=float)
+    courses = _every_course(sample, reached) if maximum <= EXACT_PAIRS else _random_courses(sample, reached, maximum)
+    rejected_at, p, level, crossed = None, 1.0, 0.0, np.zeros(len(courses[0]), dtype=bool)
+    for pairs, course in zip(reached, courses, strict=True):
+        total = float(np.abs(sample[:pairs]).sum()) or 1.0
+        distances = np.round(np.abs(course) / total, DIGITS)
+        may_cross = math.floor(spent(alpha, pairs / maximum) * len(course) + 1e-9) - int(crossed.sum())
+        bound = _bound(distances[~crossed], may_cross)
+        p, level = float(np.mean(distances >= distances[0])), float(np.mean(distances > bound))
+        if rejected_at is None and distances[0] > bound:
+            rejected_at = pairs
+        crossed |= distances > bound
+    return Look(reached[-1], rejected_at, p, level, spent(alpha, reached[-1] / maximum))
+
+
+def repeated_interval(
+    differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA
+) -> tuple[float, float]:
+    """An interval for the mean that may be read at every look: Student's, wide enough for having looked before.
+
+    At each look it is one of level 1 - (what that look may spend). For normal differences the chance that all of them
+    cover the truth is at least 1 - alpha: errors add up to no more than what is spent (Jennison and Turnbull 1989).
+    NaN before the first look.
+    """
+    reached = _reached(len(differences), planned, maximum)
+    if not reached:
+        return math.nan, math.nan
+    return t_interval(differences[: reached[-1]], 1 - stage_alpha(len(differences), planned, maximum, alpha))
+
+
+def stage_alpha(pairs: int, planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> float:
+    """The error that the last look reached may add to what those before it have spent; 0 before the first."""
+    shares = [0.0, *(spent(alpha, look / maximum) for look in _reached(pairs, planned, maximum))]
+    return shares[-1] - shares[-2] if len(shares) > 1 else 0.0
+
+
+def _reached(pairs: int, planned: Sequence[int], maximum: int) -> list[int]:
+    if list(planned) != sorted(set(planned)) or not planned or not 1 <= planned[0] <= planned[-1] <= maximum:
+        raise ValueError(f"looks at {list(planned)} pairs: expected rising numbers from 1 to {maximum}")
+    return [look for look in planned if look <= pairs]
+
+
+def _bound(distances: NDArray[np.float64], may_cross: int) -> float:
+    """The distance beyond which no more than `may_cross` lie; ties stay together on the near side."""
+    if may_cross >= len(distances):
+        return -math.inf
+    place = len(distances) - 1 - may_cross
+    return float(np.partition(distances, place)[place])
+
+
+def _every_course(sample: NDArray[np.float64], reached: Sequence[int]) -> list[NDArray[np.float64]]:
+    """The sums at each look under every sequence of signs, the one seen first."""
+    return [np.repeat(signed_sums(sample[:pairs])[::-1], 2 ** (len(sample) - pairs)) for pairs in reached]
+
+
+def _random_courses(sample: NDArray[np.float64], reached: Sequence[int], maximum: int) -> list[NDArray[np.float64]]:
+    """The same under random sequences, which are the same at every look, the one seen first."""
+    sums = np.zeros(SEQUENCES)
+    courses = []
+    for pairs, (value, flips) in enumerate(zip(sample, _signs(maximum), strict=False), start=1):
+        sums = sums + value * flips
+        if pairs in reached:
+            courses.append(sums)
+    return courses
+
+
+@functools.cache
+def _signs(maximum: int) -> NDArray[np.float64]:
+    """Random signs, pairs x sequences; the first sequence flips nothing."""
+    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), (maximum, SEQUENCES))
+    signs[:, 0] = 1
+    return signs

@@ -1,0 +1,71 @@
+"""How files of a results folder are written and read: whole, or not at all."""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lm.config.tree import InputError, require_regular
+from lm.store.disk import named
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Writes a file under a temporary name and renames it, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        if isinstance(error, OSError):
+            raise named(error, path) from error
+        raise
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON with a final newline; NaN is refused, a missing number is null."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """`value` with numbers that JSON cannot hold replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def curve(rows: Mapping[int, Mapping[str, float]]) -> str:
+    """A learning curve as CSV: one line a step, a column for everything measured at any step."""
+    columns = list(dict.fromkeys(name for step in sorted(rows) for name in rows[step]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
+    writer.writeheader()
+    for step in sorted(rows):
+        writer.writerow({"step": step, **rows[step]})
+    return text.getvalue()
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in `path`. Raises InputError naming the file."""
+    try:
+        require_regular(path)
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from None

@@ -1,0 +1,98 @@
+"""Every quantity that is measured: how it is called, its unit, which way is better, how many digits are shown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from lm.config.plain import shown
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How a measured quantity is shown: its label, its unit, and which way is better (None: neither)."""
+
+    label: str
+    unit: str
+    better: Literal["lower", "higher"] | None
+    digits: int = 4
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "nll": Quantity("validation NLL", "nats/token", "lower"),
+    "perplexity": Quantity("perplexity", "", "lower", 3),
+    "bits_per_byte": Quantity("bits per byte", "bits/byte", "lower"),
+    "accuracy": Quantity("accuracy", "", "higher"),
+    "ece": Quantity("ECE, 15 bins", "", "lower"),
+    "mce": Quantity("largest calibration error of a bin", "", "lower"),
+    "ece_adaptive": Quantity("ECE, 15 bins of equal mass", "", "lower"),
+    "ece_corrected": Quantity("ECE less noise, of which a calibrated model keeps a quarter", "", "lower"),
+    "ece_debiased": Quantity("ECE less noise, of which a calibrated model keeps over half", "", "lower"),
+    "ece_floor": Quantity("ECE if perfectly calibrated", "", None),
+    "ece_classwise": Quantity("ECE, class-wise", "", "lower", 6),
+    "brier": Quantity("Brier score", "", "lower"),
+    "test_nll": Quantity("test NLL", "nats/token", "lower"),
+    "test_perplexity": Quantity("test perplexity", "", "lower", 3),
+    "test_ece": Quantity("test ECE, 15 bins", "", "lower"),
+    "test_ece_floor": Quantity("test ECE if perfectly calibrated", "", None),
+    "test_brier": Quantity("test Brier score", "", "lower"),
+    "temperature": Quantity("temperature fitted on validation", "", None),
+    "temperature_gain": Quantity("validation NLL that the temperature saves", "nats/token", None, 6),
+    "argmax_changed": Quantity("tokens whose best guess the temperature changed", "", None, 0),
+    "scaled_nll": Quantity("test NLL at that temperature", "nats/token", "lower"),
+    "scaled_ece": Quantity("test ECE at that temperature", "", "lower"),
+    "scaled_ece_floor": Quantity("test ECE at that temperature if perfectly calibrated", "", None),
+    "scaled_brier": Quantity("test Brier score at that temperature", "", "lower"),
+    "excess_nll": Quantity("NLL over the entropy rate", "nats/token", "lower"),
+    "train_loss": Quantity("training loss", "nats/token", "lower"),
+    "gradient_norm": Quantity("gradient norm, mean", "", None),
+    "clipped_share": Quantity("share of clipped steps", "", None, 3),
+    "update_ratio": Quantity("update over weight norm, last", "", None, 6),
+    "noise_scale": Quantity("gradient noise scale", "tokens", None, 0),
+    "attention_entropy": Quantity("attention entropy over ln n", "", None, 3),
+    "attention_logit": Quantity("largest attention logit", "", None, 2),
+    "attention_first": Quantity("attention on the first token", "", None, 3),
+    "residual_norm": Quantity("residual stream norm, last layer", "", None, 2),
+    "dead_share": Quantity("dead ReLU units", "", "lower", 3),
+    "tokens_per_second": Quantity("tokens per second", "1/s", "higher", 0),
+    "step_time_median": Quantity("step time, median", "s", "lower"),
+    "step_time_p95": Quantity("step time, 95th percentile", "s", "lower"),
+    "flops_per_token": Quantity("training FLOPs per token", "", None, 0),
+    "mfu": Quantity("model-FLOPs utilisation", "", "higher", 3),
+    "data_wait": Quantity("share of time waiting for data", "", "lower", 4),
+    "energy": Quantity("energy of the device", "J", "lower", 0),
+    "train_seconds": Quantity("training time", "s", "lower", 1),
+    "peak_memory": Quantity("peak memory", "MiB", "lower", 0),
+    "parameters": Quantity("parameters", "", None, 0),
+    "tokens": Quantity("training tokens", "", None, 0),
+}
+"""The quantities that tables know, in their order; units and directions live here alone.
+
+A record may hold other metrics: they stand in the tables under their own names, after these, and without a direction.
+"""
+
+
+AT_LENGTH = {
+    "nll": Quantity("validation NLL, blocks of {} tokens", "nats/token", "lower"),
+    "perplexity": Quantity("perplexity, blocks of {} tokens", "", "lower", 3),
+    "sliding_nll": Quantity("validation NLL, window of {} tokens", "nats/token", "lower"),
+}
+
+
+APART = ("evaluated_tokens", "reliability")
+"""What an evaluation leaves besides metrics, for other parts of the record."""
+
+
+def describe(name: str) -> Quantity:
+    """What a quantity is: one of QUANTITIES, or one at a length, `nll@512`; anything else speaks for itself."""
+    base, at, length = name.partition("@")
+    if at and base in AT_LENGTH:
+        return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
+    return QUANTITIES.get(name, Quantity(name, "", None))
+
+
+def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:
+    """The metrics that an evaluation measured, whether QUANTITIES names them or not, and a line for each no number."""
+    own = {name: value for name, value in measured.items() if name not in APART}
+    kept: dict[str, float | None] = {n: v for n, v in own.items() if isinstance(v, int | float) and type(v) is not bool}
+    strange = [f"{name}: not kept, expected a number, found {shown(own[name])}" for name in own if name not in kept]
+    return kept, strange

@@ -1,0 +1,278 @@
+"""What lies in the files of a results folder: one declaration a file, shared by who writes it and all who read it."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired, TypedDict
+
+Status = Literal["ok", "diverged", "failed"]
+
+
+# a cell's record -----------------------------------------------------------------------------------------------------
+
+
+class GitState(TypedDict):
+    """A checkout: its commit, and whether it held changes; None where there was none."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+class OwnCode(TypedDict):
+    """The code of a user's own class: what it is known by, and the checkout that it lay in."""
+
+    known_by: str
+    git: GitState | None
+
+
+class Provenance(TypedDict):
+    """Under what circumstances a cell was made; times in seconds since 1970."""
+
+    lm: str
+    git: GitState
+    packages: dict[str, str]
+    python: str
+    host: str
+    cores: int | None
+    threads: int
+    device: str
+    precision: str | None
+    code: dict[str, OwnCode] | None
+    started: float
+    finished: float
+    resumed: bool
+
+
+class Text(TypedDict):
+    """What the cell's text came to; counts by split."""
+
+    fingerprint: str
+    tokenizer: str
+    vocabulary: int
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    bytes: dict[str, int]
+    unknown: dict[str, int]
+    end_of_text: int | None
+
+
+class Evaluated(TypedDict):
+    """What the metrics were measured on."""
+
+    split: str
+    tokens: int | None
+
+
+class Reliability(TypedDict):
+    """A reliability diagram: of each bin its tokens, their mean confidence and their accuracy."""
+
+    count: list[int]
+    confidence: list[float]
+    accuracy: list[float]
+
+
+class Inside(TypedDict):
+    """What the model looked like from inside at one moment: by layer, or by layer and head."""
+
+    entropy: list[list[float]]
+    first_share: list[list[float]]
+    largest_logit: list[list[float]] | list[float]
+    residual_norm: list[float]
+    gradient_norm: dict[str, list[float]]
+    dead_share: NotRequired[list[float]]
+
+
+class Pairing(TypedDict):
+    """The hash of the rows in the order in which they were seen, and how many batches they came in."""
+
+    order: str
+    batches: int
+
+
+class Seal(TypedDict):
+    """By what a learning curve is known: its rows and the hash of its file."""
+
+    rows: int
+    sha256: str
+
+
+Outcome = dict[str, Any]
+"""The parts of a record that training and evaluation fill in, while they do."""
+
+
+Ending = Mapping[str, Any]
+"""What became of a cell: its record, or of a pruned one, which leaves none, a status and an error alone."""
+
+
+class Record(TypedDict):
+    """`record.json`: what became of a cell. What was not measured is None, or empty."""
+
+    format: int
+    id: str
+    status: Status
+    error: str | None
+    traceback: NotRequired[str | None]
+    diverged: dict[str, Any] | None
+    steps: int | None
+    metrics: dict[str, float | None]
+    evaluated: Evaluated | None
+    reliability: Reliability | None
+    initial: Inside | None
+    final: Inside | None
+    flags: list[str]
+    evaluations: dict[str, Any]
+    cost: dict[str, float | None]
+    pairing: Pairing | None
+    curve: Seal | None
+    data: Text
+    provenance: Provenance
+
+
+def evaluated_tokens(record: Record) -> int:
+    """The tokens that a record's metrics were measured on; 0 where it was not evaluated."""
+    return (record["evaluated"] or {"tokens": None})["tokens"] or 0
+
+
+# the manifests of experiments and searches ---------------------------------------------------------------------------
+
+
+class Arm(TypedDict):
+    """An arm: the resolved differences from the baseline as (its value, the arm's), and its cells by seed."""
+
+    changes: dict[str, tuple[Any, Any]]
+    levels: NotRequired[dict[str, str]]
+    parameters: NotRequired[int]
+    flops_per_token: NotRequired[float | None]
+    tokens_per_step: NotRequired[int]
+    cells: dict[str, str]
+
+
+class Adaptive(TypedDict):
+    """Seeds in stages: after how many there is a look, and the most there may be."""
+
+    looks: list[int]
+    maximum: int
+
+
+class DesignOf(TypedDict):
+    """How the arms were made: the kind of design, and which effects it cannot tell apart."""
+
+    kind: str
+    aliases: NotRequired[list[str]]
+
+
+class ClaimOf(TypedDict):
+    """A claim, as the experiment's file has it: see lm/analysis/claims.py."""
+
+    claim: str
+    metric: str
+    relation: str
+    contrast: NotRequired[dict[str, float]]
+    over: NotRequired[dict[str, float]]
+    margin: NotRequired[float]
+    low: NotRequired[float]
+    high: NotRequired[float]
+    exact: NotRequired[bool]
+    source: NotRequired[str]
+    tier: NotRequired[str]
+    kind: NotRequired[str]
+
+
+class Manifest(TypedDict):
+    """`experiment.json`: all that a report needs beside the records."""
+
+    format: int
+    name: str
+    title: str
+    tier: str
+    notes: str
+    baseline: str
+    metric: str
+    secondary: list[str]
+    margin: dict[str, float]
+    confirmatory: list[str]
+    declared: dict[str, list[str]]
+    axes: dict[str, str] | None
+    equal: str
+    adaptive: Adaptive | None
+    design: DesignOf
+    command: list[str] | None
+    claims: list[ClaimOf]
+    seeds: list[int]
+    arms: dict[str, Arm]
+
+
+class Chosen(TypedDict):
+    """A sampler or a pruner, with its options."""
+
+    name: str
+    options: NotRequired[dict[str, Any]]
+
+
+class Choices(TypedDict):
+    """What a search chooses from."""
+
+    choices: list[str]
+
+
+class Range(TypedDict):
+    """The numbers that a search draws from; `step` between them, None for any."""
+
+    low: float
+    high: float
+    log: bool
+    step: float | None
+    int: bool
+
+
+class Method(TypedDict):
+    """What proposed and pruned the trials from a number on."""
+
+    sampler: Chosen
+    pruner: Chosen
+    from_trial: int
+
+
+class Trial(TypedDict):
+    """One trial of a search; `params` as the sampler gave them, `cells` by seed."""
+
+    number: int
+    state: str
+    params: dict[str, float | str]
+    values: list[float | None] | None
+    reason: str | None
+    seconds: float | None
+    cells: NotRequired[dict[str, str]]
+
+
+class StudyManifest(TypedDict):
+    """`study.json`: all that the report of a search needs."""
+
+    format: int
+    name: str
+    title: str
+    notes: str
+    objectives: dict[str, str]
+    space: dict[str, Choices | Range]
+    trials: int
+    seeds: list[int]
+    methods: list[Method]
+    study: list[Trial]
+
+
+class TunedArm(TypedDict):
+    """The winner of an arm's search, None without one."""
+
+    changes: dict[str, Any] | None
+    value: float | None
+    trial: int | None
+
+
+class TunedManifest(TypedDict):
+    """`tuned.json`: how the arms of an experiment were tuned, and what won."""
+
+    format: int
+    metric: str
+    trials: int
+    seeds: list[int]
+    sampler: Chosen
+    pruner: Chosen
+    arms: dict[str, TunedArm]

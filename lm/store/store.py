@@ -1,0 +1,143 @@
+"""The run record and the store on disk. Imports no torch, so that reports are quick and run anywhere.
+
+    OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, last.ckpt, log.txt
+    OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
+    OUT/cells/.locks/<id>    held by the process that trains the cell, which alone writes into the work folder
+    OUT/<experiment>/        experiment.json, table.md, table.csv, figures
+
+A cell is finished or it is not: the rename is the only step that makes it so.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from lm.config.plain import shown
+from lm.config.tree import InputError, path_name
+from lm.store.damage import of_record
+from lm.store.disk import SAVING
+from lm.store.files import read_json, to_json, write_atomic
+from lm.store.formats import RECORD
+from lm.store.locks import Say, holder, if_free, locked, to_stderr
+from lm.store.record import Record
+
+WORK_FILES = ("cell.json", "outcome.json", SAVING)
+"""What a work folder holds that a finished cell does not."""
+
+
+LOG = "log.txt"
+"""What the process that trained a cell printed, and its traceback if it failed."""
+
+
+class DamagedError(InputError):
+    """A record that is no longer what training wrote."""
+
+    def __init__(self, wrong: str, path: Path) -> None:
+        super().__init__(f"{path}: damaged: {wrong}; delete its folder, and lm ablate trains the cell again")
+        self.wrong = wrong
+
+
+class Store:
+    """The cells under one output folder, shared by every experiment that writes there."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.cells = out / "cells"
+
+    def directory(self, cell: str) -> Path:
+        """Where the finished cell with this id lies."""
+        return self.cells / path_name(cell, "id of a cell")
+
+    def work(self, cell: str) -> Path:
+        """Where the cell with this id is being made."""
+        return self.cells / f".{path_name(cell, 'id of a cell')}.work"
+
+    def finished(self, cell: str) -> bool:
+        """Whether the cell has a record, whatever its status."""
+        return (self.directory(cell) / "record.json").is_file()
+
+    def started(self, cell: str) -> bool:
+        """Whether an earlier, unfinished try left a checkpoint."""
+        return (self.work(cell) / "last.ckpt").is_file()
+
+    def record(self, cell: str, needed: bool = False) -> Record:
+        """The record of a finished cell, as this version writes it; with `needed` one that holds all that reports need.
+
+        Raises:
+            InputError: where a newer version wrote it.
+            DamagedError: where it is no longer what training wrote.
+        """
+        path = self.directory(cell) / "record.json"
+        try:
+            record = read_json(path)
+        except InputError as error:
+            raise DamagedError(str(error).removeprefix(f"{path}: "), path) from None
+        if not isinstance(record, dict) or "format" not in record:
+            raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
+        record = RECORD.read(record, path)
+        if wrong := of_record(record, needed):
+            raise DamagedError(wrong, path)
+        return cast(Record, record)
+
+    def history(self, cell: str) -> Path:
+        """Where the learning curve of a finished cell lies."""
+        return self.directory(cell) / "history.csv"
+
+    def pending(self, cell: str, again: bool = False) -> bool:
+        """Whether the cell is to be trained: it has no record, or with `again` one of a failure."""
+        return not self.finished(cell) or (again and self.record(cell)["status"] == "failed")
+
+    @contextlib.contextmanager
+    def lock(self, cell: str, say: Say = to_stderr) -> Iterator[None]:
+        """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts."""
+        with locked(self._lock(cell), f"cell {cell[:8]}", say):
+            yield
+
+    @contextlib.contextmanager
+    def claim(self, cell: str) -> Iterator[bool]:
+        """Holds the cell if no other process does; yields whether it is held."""
+        with if_free(self._lock(cell)) as ours:
+            yield ours
+
+    def holder(self, cell: str) -> str:
+        """Who holds the cell, as far as it said so."""
+        return holder(self._lock(cell))
+
+    def _lock(self, cell: str) -> Path:
+        locks = self.cells / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        return locks / cell
+
+    def finish(self, cell: str, record: Record) -> Record:
+        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it."""
+        written = cast(Record, RECORD.stamped(record))
+        write_atomic(self.work(cell) / "record.json", to_json(written))
+        self.complete(cell)
+        return written
+
+    def recover(self, cell: str) -> None:
+        """Completes a `finish` that was cut short after the record was written; does nothing otherwise.
+
+        A cell that another process holds is left to it: it completes what it has begun.
+        """
+        if (self.work(cell) / "record.json").is_file():
+            with self.claim(cell) as ours:
+                if ours:
+                    self.complete(cell)
+
+    def complete(self, cell: str) -> None:
+        """The second half of `finish`, for who holds the lock."""
+        work, directory = self.work(cell), self.directory(cell)
+        if not (work / "record.json").is_file():
+            return
+        if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
+            os.replace(work / "final.ckpt", work / "last.ckpt")
+        for name in WORK_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(work / name)
+        if directory.exists():  # a failed cell that was tried again
+            shutil.rmtree(directory)
+        os.replace(work, directory)

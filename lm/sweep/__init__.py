@@ -1,1 +1,0 @@
-"""From an experiment or search file to finished cells: what is trained, in which order, and what comes of it."""

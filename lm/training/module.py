@@ -1,0 +1,132 @@
+"""The LightningModule: loss, optimiser, gradient clipping, and buffers of what each step measured.
+
+Nothing is logged through Lightning: a step leaves tensors in a list, and the recorder empties the lists every so many
+steps, so that no step waits for a device.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
+
+from lm.data import IGNORED
+from lm.data.batch import Batch
+from lm.data.order import seed_of
+from lm.metrics.gradients import Groups, gradient_norm, largest_gradient
+from lm.metrics.tokens import TokenStatistics
+from lm.model.transformer import Model
+from lm.training.adapter import clips_by_value, over_processes
+from lm.training.optim import Optim, tables
+
+
+class LanguageModel(LightningModule):
+    """A model and how it is trained.
+
+    Args:
+        model: gives logits (b, t, v) for tokens (b, t).
+        optim: objective, optimiser and schedule.
+        bytes_per_token: UTF-8 bytes behind each token, (v,).
+        seed: of the randomness in training, which is a pure function of (seed, batch, process).
+        classes: the tokens whose class-wise calibration is measured.
+    """
+
+    def __init__(
+        self, model: Model, optim: Optim, bytes_per_token: Tensor, seed: int, classes: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.optim = optim
+        self.seed_value = seed
+        self.validation = TokenStatistics(bytes_per_token, classes=classes)
+        self.losses: list[Tensor] = []
+        self.rows: list[Tensor] = []
+        self.tokens: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.largest: list[Tensor] = []
+        """Of each step, what its gradient is clipped by, where that is not the norm: its largest absolute entry."""
+        self.groups: Groups | None = None
+        self.squares: dict[str, Tensor] = {}
+        """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
+        self.weights_before: list[Tensor] | None = None
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
+        seed = seed_of("batch", self.seed_value, batch_idx, self.global_rank)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed costs half a millisecond where CUDA is asleep
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss = self.loss(batch) * self.weight(batch)
+        self.losses.append(loss.detach())
+        self.tokens.append((batch.targets_bt != IGNORED).sum())
+        self.rows.append(batch.rows_b)
+        return loss
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The objective's mean over the targets of a batch."""
+        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+
+    def weight(self, batch: Batch) -> Any:
+        """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
+        if self.trainer.world_size == 1:
+            return 1.0
+        mine: Any = (batch.targets_bt != IGNORED).sum().double()
+        return mine / over_processes(self.trainer, mine.clone(), "mean")
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+
+    def configure_optimizers(self) -> Any:
+        optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps, tables(self.model))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Measures the gradients, here unscaled and whole, then clips them by global norm or by value."""
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = gradient_norm(parameters)
+        self.norms.append(norm)
+        if self.is_measured(self.global_step + 1):
+            self.groups = self.groups or Groups(self.model)
+            self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
+            self.weights_before = self.groups.copied()
+        if gradient_clip_val and clips_by_value(gradient_clip_algorithm):
+            self.largest.append(largest_gradient(parameters))
+            clip_grad_value_(parameters, gradient_clip_val)
+        elif gradient_clip_val:
+            clip_grads_with_norm_(parameters, gradient_clip_val, norm)
+
+    def is_measured(self, step: int) -> bool:
+        """Whether the matrices are measured one by one at optimiser step `step`: the first, and each that is logged."""
+        trainer: Any = self.trainer
+        return step == 1 or step % trainer.log_every_n_steps == 0
+
+    def measure_update(self) -> None:
+        """Completes the measurement of a step, once its update is made."""
+        if self.groups is not None and self.weights_before is not None:
+            self.squares["update"] = self.groups.updates(self.weights_before)
+            self.weights_before = None
+
+
+def numbers(scalars: list[Tensor]) -> list[float]:
+    """What tensors of one number hold, fetched at once."""
+    return torch.stack(scalars).double().tolist() if scalars else []
+
+
+def gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
+    """Row numbers of each batch over all processes, in their global order; batches may differ in size."""
+    most = torch.tensor(max(map(len, rows)), device=rows[0].device)
+    size = int(over_processes(module.trainer, most, "max"))
+    padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
+    everywhere: Any = module.all_gather(padded)  # (batches, b), or (world, batches, b)
+    if everywhere.ndim == 3:
+        everywhere = everywhere.transpose(0, 1).flatten(1)
+    return [rows_b[rows_b >= 0] for rows_b in everywhere.cpu().numpy()]

@@ -1,0 +1,209 @@
+"""How a model is trained: objective, optimiser and schedule together. Optimisers are torch's, found by class name."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from lm.config.domain import require_from, require_not_negative, require_share
+from lm.model.transformer import Embedding
+from lm.training.objective import Objective
+from lm.training.schedule import Schedule
+
+UNUSABLE: dict[Any, str] = {
+    torch.optim.LBFGS: "evaluates the loss several times an update and takes no parameter groups",
+    torch.optim.SparseAdam: "takes sparse gradients only, and these are dense",
+    torch.optim.Rprop: "steps by the sign of the gradient of all data, which a batch does not give",
+    torch.optim.Muon: "takes matrices only; MuonAdamW is Muon for the hidden ones and AdamW for the rest",
+}
+"""Optimisers of torch that cannot train a model here, and why."""
+
+# parameters ----------------------------------------------------------------------------------------------------------
+
+
+def tables(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that hold a row a token or a position: embeddings, and the map to logits."""
+    modules = [module for module in model.modules() if isinstance(module, (nn.Embedding, Embedding))]
+    return list(dict.fromkeys(parameter for module in modules for parameter in module.parameters()))
+
+
+def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
+    """Parameter groups: matrices, which decay, and vectors (gains, offsets), which do not.
+
+    Those of `tables` that are matrices decay too, in a group of their own marked `table`.
+    """
+    trainable = [p for p in parameters if p.requires_grad]
+    marked = {id(p) for p in tables}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.ndim >= 2 and id(p) not in marked]},
+        {"params": [p for p in trainable if p.ndim >= 2 and id(p) in marked], "table": True},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+# optimisers ----------------------------------------------------------------------------------------------------------
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon for hidden matrices, AdamW for vectors and tables (Jordan 2024, https://kellerjordan.github.io/posts/muon).
+
+    Muon's updates are scaled to the size of AdamW's, so that both share one rate (Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982).
+
+    Args:
+        params: groups; those marked `table` go to AdamW whole.
+        lr: the rate of both.
+        weight_decay: decoupled, of both.
+        momentum, nesterov, ns_steps: Muon's.
+        betas, eps: AdamW's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+    ) -> None:
+        require_not_negative(lr=lr, weight_decay=weight_decay, eps=eps)
+        require_share(momentum=momentum, beta1=betas[0], beta2=betas[1])
+        require_from(1, 99, ns_steps=ns_steps)
+        shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
+        muon: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+        hidden, others = (_part(params, wanted) for wanted in (True, False))
+        self.parts: list[torch.optim.Optimizer] = []
+        if hidden:
+            self.parts.append(torch.optim.Muon(hidden, **shared, **muon, adjust_lr_fn="match_rms_adamw"))
+        if others:
+            self.parts.append(torch.optim.AdamW(others, **shared, betas=betas, eps=eps))
+        super().__init__([group for part in self.parts for group in part.param_groups], {**shared, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update of all parameters; groups and state are this optimiser's, so that it is saved as one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            is_muon = isinstance(part, torch.optim.Muon)
+            part.param_groups = [group for group in self.param_groups if group["hidden"] is is_muon]
+            part.state = self.state
+            part.step()
+        return loss
+
+
+def _part(groups: Iterable[dict[str, Any]], hidden: bool) -> list[dict[str, Any]]:
+    """The groups cut down to their hidden matrices, or to all else."""
+    cut = [
+        {**group, "hidden": hidden, "params": [p for p in group["params"] if _is_hidden(p, group) is hidden]}
+        for group in groups
+    ]
+    return [group for group in cut if group["params"]]
+
+
+def _is_hidden(parameter: nn.Parameter, group: dict[str, Any]) -> bool:
+    return parameter.ndim == 2 and not group.get("table", False)
+
+
+def beta2_at(t: int, beta2: float) -> float:
+    """min(beta2, 1 - t^-0.8), the memory of squared gradients at update `t` counted from 1 (Shazeer and Stern 2018,
+    section 7.2, https://arxiv.org/abs/1804.04235)."""
+    return min(beta2, 1 - t**-0.8)
+
+
+class Beta2Warmup(LambdaLR):
+    """The rate of a schedule, and a beta2 that rises with the updates to the one configured.
+
+    torch's Adam still divides by 1 - beta2^t, which Adafactor has no need of: early updates are up to a tenth shorter.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> None:
+        if "betas" not in optimizer.defaults:
+            name = type(optimizer).__name__
+            raise ValueError(f"beta2_warmup=True needs an optimiser with betas, such as AdamW; {name} has none")
+        self.betas = [tuple(group["betas"]) for group in optimizer.param_groups]
+        super().__init__(optimizer, factor)
+
+    def get_lr(self) -> list[Any]:
+        """The rates of update last_epoch + 1; its beta2 is put into the groups."""
+        for group, (beta1, beta2) in zip(self.optimizer.param_groups, self.betas, strict=True):
+            group["betas"] = (beta1, beta2_at(self.last_epoch + 1, beta2))
+        return super().get_lr()
+
+
+NOT_NEGATIVE = ("weight_decay", "lambd", "t0", "lr_decay", "initial_accumulator_value", "momentum_decay")
+SHARES = ("momentum", "dampening", "alpha", "rho")
+"""Options that torch's optimisers take unchecked, some of them."""
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    require_not_negative(**{name: options[name] for name in NOT_NEGATIVE if name in options})
+    for name in SHARES:
+        if not 0 <= options.get(name, 0) <= 1:
+            raise ValueError(f"{name}={options[name]} must lie in [0, 1]")
+
+
+# together ------------------------------------------------------------------------------------------------------------
+
+
+class Optim:
+    """How a model is trained.
+
+    Args:
+        lr: the peak learning rate.
+        optimizer: a torch optimiser; its own defaults hold where nothing is given.
+        schedule: how the rate moves.
+        objective: what is minimised.
+        beta2_warmup: whether beta2 of Adam and its kin is min(beta2, 1 - t^-0.8) at update t.
+    """
+
+    def __init__(
+        self,
+        lr: float,
+        optimizer: Callable[[Any, float], torch.optim.Optimizer],
+        schedule: Schedule,
+        objective: Objective,
+        beta2_warmup: bool = False,
+    ) -> None:
+        if not (lr > 0 and math.isfinite(lr)):
+            raise ValueError(f"lr={lr} must be a finite number above 0")
+        cls: Any = getattr(optimizer, "func", optimizer)
+        if cls in UNUSABLE:
+            raise ValueError(f"optimizer={cls.__name__} {UNUSABLE[cls]}; choose AdamW, SGD, MuonAdamW or another")
+        if (cls.__module__ or "").startswith("torch.optim"):
+            _check_options(getattr(optimizer, "keywords", {}))
+        self.lr = lr
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.objective = objective
+        self.beta2_warmup = beta2_warmup
+
+    def try_out(self, total: int) -> None:
+        """Makes the optimiser and updates with it, as some of its options are judged only then.
+
+        Raises:
+            ValueError: or what else the optimiser raises for options that it cannot be used with.
+        """
+        parameters = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((2, 2), (2,))]
+        optimizer, _ = self.build(parameters, total, parameters[:0])
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        if not any(group.get("capturable") for group in optimizer.param_groups):  # those need a device of their own
+            optimizer.step()
+
+    def build(
+        self, parameters: Iterable[nn.Parameter], total: int, tables: Collection[nn.Parameter] = ()
+    ) -> tuple[torch.optim.Optimizer, LambdaLR]:
+        """The optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps."""
+        optimizer = self.optimizer(decay_groups(parameters, tables), self.lr)
+        kind = Beta2Warmup if self.beta2_warmup else LambdaLR
+        return optimizer, kind(optimizer, lambda step: self.schedule.factor(step + 1, total))

@@ -1,0 +1,97 @@
+"""Under what circumstances a cell was made."""
+
+import os
+import platform
+import re
+import resource
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm import __version__
+from lm.config.fingerprint import code_of, project, sources
+from lm.config.imported import imported
+from lm.config.tree import Tree, path_name
+from lm.store.files import write_atomic
+
+OWN = Path(__file__).parents[1]
+"""The folder of this package."""
+
+LONGEST_DIFF = 1_000_000
+"""Characters of a checkout's changes that are kept."""
+
+PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
+
+
+def device_name() -> str:
+    """The name of the device that cells of this process train on."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return platform.processor() or platform.machine()
+
+
+def peak_memory() -> float:
+    """MiB: the most the accelerator held, or else the most this process held."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 2**20
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes / 2**20 if sys.platform == "darwin" else kilobytes / 2**10
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git says in a folder; None where it fails or there is none."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def git_state(folder: Path = OWN) -> dict[str, Any]:
+    """Commit of the checkout that a folder lies in, and whether it holds changes; None outside a checkout."""
+    commit = git(folder, "rev-parse", "HEAD")
+    changes = git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if commit is None or changes is None else bool(changes)}
+
+
+def keep_code(config: Tree, work: Path) -> dict[str, Any]:
+    """Keeps the code of a user's own classes with the cell that is trained with it.
+
+    Their modules go to `code/` in the work folder, and what the checkout around them holds beyond its commit to
+    `code/changes.diff`. Returns what each class is known by, and the commit of its checkout.
+
+    Raises:
+        InputError: where a module was changed after this process imported it.
+    """
+    kept: dict[str, Any] = {}
+    for name, known_by in code_of(config).items():
+        cls = imported(name, name)
+        for module, path in sources(cls).items():
+            plain = re.sub(r"[^A-Za-z0-9_.]", "-", f"module.{module}.py")
+            write_atomic(work / "code" / path_name(plain, "name of a module"), path.read_bytes())
+        folder = project(cls)
+        kept[name] = {"known_by": known_by, "git": None if folder is None else git_state(folder)}
+        if folder is not None and (changes := git(folder, "diff", "HEAD")):
+            write_atomic(work / "code" / "changes.diff", changes[:LONGEST_DIFF] + "\n")
+    return kept
+
+
+def provenance() -> dict[str, Any]:
+    """Code version, package versions, host, device and threads."""
+    return {
+        "lm": __version__,
+        "git": git_state(),
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device_name(),
+    }

@@ -1,0 +1,156 @@
+"""The root of a configuration: what may be said of a run, and which settings of Lightning's trainer say what."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch
+
+from lm.data.batch import Data
+from lm.model.transformer import Model
+from lm.training.optim import Optim
+from lm.training.recorder import Recorder
+
+
+class Trainer(lightning.pytorch.Trainer):
+    """Lightning's Trainer. Every setting not fixed here passes through.
+
+    Training is one pass over `max_steps` batches, so epochs mean nothing; `val_check_interval` counts batches.
+
+    Args:
+        recorder: supplied by the run.
+        max_steps: optimiser steps.
+        devices: devices of one cell.
+        log_every_n_steps: optimiser steps between rows of the learning curve.
+
+    Raises:
+        ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        max_steps: int,
+        devices: list[int] | str | int = 1,
+        log_every_n_steps: int = 50,
+        **settings: Any,
+    ) -> None:
+        for name, reason in UNSOUND.items():
+            if settings.get(name) not in (None, False):
+                raise ValueError(f"{name}={settings[name]} {reason}")
+        super().__init__(
+            callbacks=[recorder],
+            max_steps=max_steps,
+            devices=devices,
+            log_every_n_steps=log_every_n_steps,
+            max_epochs=1,
+            min_epochs=None,
+            min_steps=None,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            limit_train_batches=None,
+            overfit_batches=0.0,
+            fast_dev_run=False,
+            barebones=False,
+            logger=False,
+            plugins=None,
+            profiler=None,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_autolog_hparams=False,
+            use_distributed_sampler=False,
+            reload_dataloaders_every_n_epochs=0,
+            default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
+            model_registry=None,
+            **settings,
+        )
+        callbacks: list[Any] = self.callbacks  # type: ignore[attr-defined]
+        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in callbacks if one is not recorder]
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
+
+
+UNSOUND = {
+    "max_time": "would end a cell by the speed of the machine; give max_steps",
+    "limit_test_batches": "has no effect: the test split is evaluated whole",
+    "limit_predict_batches": "has no effect: nothing is predicted",
+    "benchmark": "would choose kernels by how fast this machine is at the moment",
+}
+"""Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
+
+COMPUTED = frozenset(
+    (
+        "max_steps",
+        "precision",
+        "limit_val_batches",
+        "val_check_interval",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "deterministic",
+        "sync_batchnorm",
+    )
+)
+"""Settings of the trainer that say what a cell computes."""
+
+
+class Evaluation:
+    """What is measured of a finished model besides its splits; no part of what a cell computes.
+
+    Args:
+        lengths: contexts, in tokens, at which the validation split is evaluated too.
+        tokens: of that split, at most.
+    """
+
+    def __init__(self, lengths: list[int] | None = None, tokens: int = 65_536) -> None:
+        for length in lengths or []:
+            if length < 1:
+                raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
+        if lengths and tokens < max(lengths):
+            raise ValueError(f"tokens={tokens} must be at least the longest of lengths={lengths}")
+        self.lengths = lengths or []
+        self.tokens = tokens
+
+
+@dataclass(frozen=True)
+class Run:
+    """The root of a configuration."""
+
+    data: Callable[[int], Data]
+    model: Callable[[int, int], Model]
+    optim: Optim
+    trainer: Callable[[Recorder], Trainer]
+    seed: int
+    evaluate: Evaluation | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must be 0 or more")
+        if self.seed >= 2**64:
+            raise ValueError(f"seed={self.seed} must be below 2**64")
+
+
+EXECUTION = frozenset(
+    (
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "strategy",
+        "log_every_n_steps",
+        "detect_anomaly",
+        "inference_mode",
+    )
+)
+"""Trainer settings that say how a cell is run, not what it computes."""
+
+SETTINGS = {
+    "max_steps": (1, 10**12),
+    "accumulate_grad_batches": (1, 10_000),
+    "gradient_clip_val": (0, 10**12),
+    "log_every_n_steps": (1, 10**12),
+    "devices": (-1, 1024),
+    "num_nodes": (1, 1024),
+    "limit_val_batches": (0, 10**12),
+}
+"""Numbers that settings of the trainer may be."""

@@ -1,0 +1,244 @@
+"""From a cell to its record: training, in a work folder that becomes the finished cell."""
+
+import contextlib
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import torch
+
+from lm.config.origin import origin
+from lm.config.tree import InputError
+from lm.data.tokens import Facts
+from lm.store.disk import intact, trouble
+from lm.store.files import finite, read_json, to_json, write_atomic
+from lm.store.formats import CELL, OUTCOME, nothing_recorded
+from lm.store.locks import Say, to_stderr
+from lm.store.record import Outcome, Record
+from lm.store.store import LOG, Store
+from lm.training.adapter import convert, is_further_process, quiet
+from lm.training.cell import Cell, identity
+from lm.training.evaluate import FREQUENT, add, evaluations
+from lm.training.module import LanguageModel
+from lm.training.provenance import keep_code, provenance
+from lm.training.recorder import Judge, Recorder, Report, go_on
+from lm.training.run import Trainer
+from lm.training.signals import by_signal
+
+
+def write_work(cell: Cell, store: Store) -> Path:
+    """Makes the cell's work folder, for who holds the cell: its description, which further processes read."""
+    import yaml
+
+    work = store.work(cell.id)
+    write_atomic(work / "cell.json", to_json(CELL.stamped(asdict(cell))))
+    write_atomic(work / "config.yaml", yaml.safe_dump(cell.config, sort_keys=False))
+    return work
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a cell is trained, as opposed to what it computes.
+
+    Args:
+        threads: of this process; None leaves torch's choice.
+        again: whether to train a cell that has a record already; the record stays until the new one is written.
+        checkpoint_seconds: between checkpoints; the most that a kill can cost.
+    """
+
+    threads: int | None = None
+    again: bool = False
+    checkpoint_seconds: float = 20.0
+
+
+def nothing(work: Path) -> None:
+    """What most do as training begins."""
+
+
+def train(
+    cell: Cell,
+    store: Store,
+    report: Report,
+    execution: Execution,
+    judge: Judge = go_on,
+    say: Say = to_stderr,
+    begun: Callable[[Path], None] = nothing,
+) -> None:
+    """Trains the cell and makes it a finished cell, whatever becomes of it.
+
+    An earlier try's checkpoint is taken up. An exception is a result: it is recorded with its traceback. An interrupt
+    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. Nor is a disk that is full or fails: OSError says
+    so. A run that `judge` stops leaves nothing behind. `say` is told of another process that holds the cell, `begun`
+    of the work folder once this one does.
+    """
+    work = store.work(cell.id)
+    if is_further_process():
+        fit(cell, work, report, execution)
+        return
+    with store.lock(cell.id, say), quiet():
+        store.complete(cell.id)
+        if not store.pending(cell.id, execution.again):  # by another command, while this one waited
+            shutil.rmtree(work, ignore_errors=True)
+            return
+        begun(write_work(cell, store))
+        _drop_damaged(work / "last.ckpt")
+        if execution.threads is not None:
+            torch.set_num_threads(execution.threads)
+        times: dict[str, Any] = {"started": time.time(), "resumed": store.started(cell.id)}
+        try:
+            times["code"] = unchanged_code(cell, work)
+            if not (work / "outcome.json").is_file() and not fit(cell, work, report, execution, judge):
+                shutil.rmtree(work)
+                return
+            outcome = evaluated(cell, work, outcome_of(work))
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and by_signal(error):
+                raise
+            if (broken := trouble(error)) is not None:
+                raise broken from error
+            outcome = failure(_in_words(error), _logged_trace(work))
+        finish(cell, store, outcome, {**times, "finished": time.time()})
+
+
+def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
+    """Keeps a user's own code with the cell. Raises InputError where it no longer is what the cell is known by."""
+    kept = keep_code(cell.config, work)
+    if kept and identity(cell.config, cell.facts) != cell.id:
+        raise InputError(f"{', '.join(kept)}: its code was changed after this cell was planned; give the command again")
+    return kept
+
+
+def outcome_of(work: Path) -> Outcome:
+    """What the recorder left at the end of training; before outcomes had a format they had the first."""
+    path = work / "outcome.json"
+    found = read_json(path)
+    return OUTCOME.read({"format": 1, **found} if isinstance(found, dict) else found, path)
+
+
+def _drop_damaged(checkpoint: Path) -> None:
+    """A checkpoint that the disk did not keep is no reason for a cell to fail: it begins anew."""
+    if checkpoint.is_file() and not intact(checkpoint):
+        print(f"{checkpoint}: damaged; the cell begins anew", file=sys.stderr)
+        checkpoint.unlink()
+
+
+def assist(work: Path, execution: Execution) -> None:
+    """A further process of a multi-device cell; the first one holds the cell and has described it in `work`."""
+    path = work / "cell.json"
+    described = CELL.read(read_json(path), path)
+    cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
+    fit(cell, work, lambda *_: None, execution)
+
+
+def evaluated(cell: Cell, work: Path, outcome: Outcome) -> Outcome:
+    """The outcome with what else is measured of a model that was trained to its end."""
+    checkpoint = work / "final.ckpt"
+    if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
+        return outcome
+    try:
+        for name, found in evaluations(cell, checkpoint):
+            add(outcome, name, found)
+    except Exception as error:  # the run itself is as good as it was
+        if (broken := trouble(error)) is not None:
+            raise broken from error
+        _logged_trace(work)
+        outcome["flags"].append(f"not evaluated further: {_in_words(error)}")
+    return finite(outcome)
+
+
+def _in_words(error: BaseException) -> str:
+    """An error with its kind, and on the first line where a user's code raised it."""
+    first, newline, rest = str(error).partition("\n")
+    return f"{type(error).__name__}: {first}{origin(error)}{newline}{rest}"
+
+
+def _logged_trace(work: Path) -> str:
+    """The traceback of the error being handled, which goes into the cell's log too."""
+    trace = traceback.format_exc()
+    with open(work / LOG, "a", encoding="utf-8") as log:
+        log.write(trace)
+    return trace
+
+
+@contextlib.contextmanager
+def into_log() -> Iterator[Callable[[Path], None]]:
+    """Yields what puts all that Python prints from then on into the log of a work folder too, for `train` to call."""
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as files:
+
+        def begin(work: Path) -> None:
+            log = files.enter_context(open(work / LOG, "a", encoding="utf-8", buffering=1))
+            sys.stdout, sys.stderr = (one and cast(TextIO, Both(one, log)) for one in before)
+
+        try:
+            yield begin
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+class Both:
+    """A stream of text whose content goes into a log too."""
+
+    def __init__(self, stream: TextIO, log: TextIO) -> None:
+        self.stream, self.log = stream, log
+
+    def write(self, text: str) -> int:
+        if not self.log.closed:  # a handler made in training may keep the stream for longer
+            self.log.write(text)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def failure(error: str, trace: str | None = None) -> Outcome:
+    """The outcome of a cell that could not be trained to its end."""
+    return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
+
+
+def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False) -> Record | None:
+    """Records that the cell's process ended without a word of its own; returns the cell's record.
+
+    Who does not hold a cell does not write it: None where another process holds it, whose the cell is now.
+    """
+    with store.claim(cell.id) as ours:
+        if not ours:
+            return None
+        store.complete(cell.id)
+        if not store.pending(cell.id, again):
+            return store.record(cell.id)
+        now = time.time()
+        return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
+
+
+def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> bool:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. Returns whether it ran to its end."""
+    pruned = work / "pruned"
+    pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
+    built = cell.open()
+    run, data = built.run, built.data
+    classes = data.frequent("validation", FREQUENT)
+    module = LanguageModel(built.model(), run.optim, data.bytes_per_token(), run.seed, classes)
+    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
+    # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
+    convert(trainer, module)
+    checkpoint = work / "last.ckpt"
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
+    return not pruned.is_file()
+
+
+def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:
+    """Makes the work folder a finished cell with a record of `outcome`."""
+    record: Any = {
+        **nothing_recorded(),
+        "id": cell.id,
+        **outcome,
+        "data": {key: value for key, value in asdict(cell.facts).items() if key != "folder"},
+        "provenance": {**provenance(), "precision": cell.config["trainer"]["precision"] or "32-true", **times},
+    }
+    return store.finish(cell.id, record)
