@@ -7,7 +7,9 @@ PORTABLE := OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=av
 # One thread a test process: two that wait for each other on two cores are slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check check-portable coverage bench docs clean
+REFERENCE ?= results/reference
+
+.PHONY: demo test check check-portable coverage bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -30,6 +32,18 @@ check-portable: .venv/installed  ## the unit tests as other processors compute: 
 
 coverage: .venv/installed  ## lines and branches of lm that the unit tests do not reach
 	$(BIN)/pytest -n 2 -m "not slow" --cov=lm --cov-branch --cov-report=term-missing:skip-covered
+
+references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed
+	@set -e; lm="$(abspath $(BIN))/lm"; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; cd $(REFERENCE); \
+	for manifest in */experiment.json */study.json; do \
+		if [ -f "$$manifest" ]; then "$$lm" pack "$$(dirname "$$manifest")"; fi; \
+	done; \
+	for pack in *.lmpack; do "$$lm" unpack "$$pack" --out "$$there" 2> "$$there/said" || { cat "$$there/said"; exit 1; }; done; \
+	(cd "$$there" && find . -type f ! -path './cells/.locks/*') | while read -r file; do \
+		if cmp -s "$$file" "$$there/$$file"; then rm "$$file"; fi; \
+	done; \
+	if [ -d cells ]; then rm -rf cells/.locks; find cells -type d -empty -delete; fi; \
+	if [ -d cells ]; then echo "in no pack, and left:"; find cells -type f; exit 1; fi
 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet docs docs/_build

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+import references
 from matplotlib import pyplot as plt
 from records import record
 from rich.console import Console
@@ -96,9 +96,7 @@ def test_a_whole_record_and_every_committed_one_is_sound() -> None:
     assert of_record(whole()) == ""
     for outcome in ("diverged", "failed"):
         assert of_record(record("cell", outcome, 0)) == ""
-    paths = list((ROOT / "results" / "reference" / "cells").glob("*/record.json"))
-    assert paths
-    assert {of_record(json.loads(path.read_text(encoding="utf-8"))) for path in paths} == {""}
+    assert {of_record(found) for found in references.records().values()} == {""}
 
 
 @pytest.mark.parametrize(("path", "value", "words"), DAMAGES, ids=lambda x: str(x)[:30])
@@ -110,7 +108,7 @@ def test_a_damaged_record_is_named_and_enters_nothing(
     file.write_text(json.dumps({**changed(path, value), "id": value if path == "id" else "arm-1"}))
     with pytest.raises(DamagedError, match=words):
         Store(folder.parent).record("arm-1", needed=True)
-    assert_left_out(load(folder), str(file), words)
+    assert_left_out(load(folder), "cells/arm-1/record.json", words)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ def test_a_record_that_is_cut_short_is_named(experiment: MakeExperiment, content
     folder = experiment(CELLS)
     file = Store(folder.parent).directory("arm-1") / "record.json"
     file.write_bytes(content.encode("latin-1"))
-    assert_left_out(load(folder), str(file), r"(not valid JSON|expected a mapping with its format)")
+    assert_left_out(load(folder), "cells/arm-1/record.json", r"(not valid JSON|expected a mapping with its format)")
 
 
 def assert_left_out(results: Results, path: str, words: str) -> None:
@@ -136,11 +134,19 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
     assert ["arm", "2, 1 damaged"] in [row[:2] for row in summary(results, table)[1]]
 
 
-def test_a_report_on_damage_goes_on_to_its_end_and_says_so(experiment: MakeExperiment) -> None:
+def test_a_report_on_damage_goes_on_to_its_end_and_says_so(
+    experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = experiment(CELLS)
     assert main(["report", str(folder)]) == 0
     (Store(folder.parent).directory("arm-1") / "record.json").write_text("{")
+    before = (folder / "table.md").read_text()
     assert main(["report", str(folder)]) == 1
+    assert (folder / "table.md").read_text() == before, "what was told of sound records stays"
+    said = capsys.readouterr()
+    assert "Warning: arm seed 1 is damaged" in said.out
+    assert "(1 damaged); nothing was written, --replace writes the new one" in said.err
+    assert main(["report", str(folder), "--replace"]) == 1
     page = (folder / "table.md").read_text()
     assert "2, 1 damaged" in page
     assert "Warning: arm seed 1 is damaged" in page
@@ -241,7 +247,7 @@ def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, s
     assert labels == ["base (n=3)", "other (n=3)"]
     (line,) = [line for line in notes(results, table) if line.startswith("Warning")]
     assert line.startswith("Warning: the learning curve of arm seed 2 is damaged")
-    assert str(path) in line
+    assert f"cells/{path.parent.name}/history.csv" in line
     assert table[(table.arm == "arm") & (table.metric == "nll")].n.item() == 3, "the record is as good as it was"
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import references
 import torch
 import yaml
-from conftest import ROOT
 from helpers import RUN, known
 
 from lm.config import fingerprint as fingerprints
@@ -184,9 +184,8 @@ def test_a_cell_is_another_when_its_code_is(own: Path) -> None:
 
 def test_cells_of_the_package_alone_keep_their_ids() -> None:
     """A reference cell, made before code was part of an identity."""
-    reference = ROOT / "results/reference/cells"
-    config = next(path for path in sorted(reference.glob("*/config.yaml")) if "MarkovText" in path.read_text())
-    assert check(yaml.safe_load(config.read_text())).id == config.parent.name
+    cell, config = next((cell, text) for cell, text in references.named("config.yaml").items() if "MarkovText" in text)
+    assert check(yaml.safe_load(config)).id == cell
 
 
 @pytest.mark.slow

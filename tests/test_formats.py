@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import ROOT
+import references
 from helpers import RUN
 from rich.console import Console
 
@@ -23,7 +23,6 @@ from lm.store.formats import MANIFEST, OUTCOME, RECORD, Format
 from lm.store.record import Record
 from lm.training.cell import check
 
-REFERENCE = ROOT / "results" / "reference"
 LATER = {
     "initial": ("initial", "final", "flags", "evaluations", "curve"),
     "evaluations": ("evaluations", "curve"),
@@ -37,8 +36,7 @@ MakeExperiment = Callable[..., Path]
 def by_shape() -> dict[str, dict[str, Any]]:
     """A record of each shape that lies in the references, by the parts that it lacks of those above."""
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(REFERENCE.glob("cells/*/record.json")):
-        record = json.loads(path.read_text())
+    for record in references.records().values():
         shape = next((name for name in LATER if name not in record), "none")
         found.setdefault(shape if record["format"] == 1 else "new", record)
     return found
@@ -80,9 +78,8 @@ def test_a_manifest_from_before_the_inference_was_declared_is_read(experiment: M
 
 
 def test_every_manifest_of_the_references_is_read() -> None:
-    for path in REFERENCE.glob("*/experiment.json"):
-        content = json.loads(path.read_text())
-        assert MANIFEST.read(content, path)["format"] == MANIFEST.version
+    for name, text in references.named("experiment.json").items():
+        assert MANIFEST.read(json.loads(text), Path(name))["format"] == MANIFEST.version
 
 
 @pytest.mark.parametrize("found", [0, 3, "1", None, True, 1.5])

@@ -7,6 +7,7 @@ from typing import Any
 
 import fuzz
 import pytest
+import references
 
 from lm.analysis.results import load
 from lm.config.tree import InputError
@@ -15,18 +16,19 @@ from lm.store.formats import MANIFEST, SEARCH
 from lm.store.manifest import check_shape
 from lm.store.record import Manifest, StudyManifest
 
-ROOT = Path(__file__).resolve().parents[1]
+
+@pytest.mark.parametrize("name", references.named("experiment.json"))
+def test_the_manifests_of_this_repository_are_whole(name: str) -> None:
+    found = json.loads(references.named("experiment.json")[name])
+    check_shape(MANIFEST.read(found, Path(name)), Manifest, Path(name), "")
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("results/**/experiment.json")), ids=lambda path: path.parent.name)
-def test_the_manifests_of_this_repository_are_whole(path: Path) -> None:
-    check_shape(MANIFEST.read(json.loads(path.read_text()), path), Manifest, path, "")
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("results/**/study.json")), ids=lambda path: path.parent.name)
-def test_the_studies_of_this_repository_are_whole(path: Path) -> None:
-    check_shape(SEARCH.read(json.loads(path.read_text()), path), StudyManifest, path, "")
-    load_study(path.parent)
+@pytest.mark.parametrize("name", references.named("study.json"))
+def test_the_studies_of_this_repository_are_whole(name: str, tmp_path: Path) -> None:
+    text = references.named("study.json")[name]
+    check_shape(SEARCH.read(json.loads(text), Path(name)), StudyManifest, Path(name), "")
+    (tmp_path / "study.json").write_text(text)
+    load_study(tmp_path)
 
 
 def damaged(tree: dict[str, Any], place: list[Any], value: Any) -> dict[str, Any]:

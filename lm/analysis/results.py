@@ -93,14 +93,19 @@ class Results:
         return [record for record in found if record is not None]
 
 
-def load(folder: Path) -> Results:
-    """The results behind an experiment's folder. Raises InputError where there are none that this version reads."""
+def read_manifest(folder: Path) -> Manifest:
+    """What an experiment's folder says was asked for. Raises InputError where this version cannot read it."""
     path = folder / "experiment.json"
     if not path.is_file():
         raise InputError(
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
         )
-    manifest = _checked_manifest(MANIFEST.read(read_json(path), path), path)
+    return _checked_manifest(MANIFEST.read(read_json(path), path), path)
+
+
+def load(folder: Path) -> Results:
+    """The results behind an experiment's folder. Raises InputError where there are none that this version reads."""
+    manifest = read_manifest(folder)
     store = Store(folder.resolve().parent)
     results = Results(manifest, {}, store)
     for arm, described in manifest["arms"].items():

@@ -2,13 +2,12 @@
 
 import argparse
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, nearest, parse_value, require_place
+from lm.config.tree import InputError, parse_value, require_place
 
 INTERRUPTED = 130
 MOST_WORKERS = 1024
@@ -58,9 +57,9 @@ def add_run(command: Parser) -> None:
     command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
 
 
-def add_folder(command: Parser) -> None:
-    """The folder of an experiment's report."""
-    command.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart")
+def add_experiment(command: Parser) -> None:
+    """An experiment's folder, or what `lm pack` made of it."""
+    command.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart, or its pack")
 
 
 # checks --------------------------------------------------------------------------------------------------------------
@@ -89,12 +88,3 @@ def check_output(options: argparse.Namespace) -> None:
     workers = getattr(options, "workers", None)
     if workers is not None and not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
-
-
-def check_folder(folder: Path) -> None:
-    """Raises InputError where there is no such folder."""
-    if os.path.isfile(folder):
-        raise InputError(f"{folder}: is a file; expected a folder such as {folder.parent}")
-    if not os.path.isdir(folder):
-        siblings = [str(p) for p in folder.parent.iterdir()] if os.path.isdir(folder.parent) else []
-        raise InputError(f"{folder}: no such folder.{nearest(folder, siblings)}")

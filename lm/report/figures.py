@@ -1,8 +1,7 @@
 """Figures of an experiment, each as PNG and SVG."""
 
 import io
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import matplotlib
 
@@ -23,7 +22,9 @@ from lm.report.inside import (
     residual_norm_by_layer,
 )
 from lm.report.lengths import loss_by_position, nll_by_length
-from lm.store.files import write_atomic
+
+Drawn = dict[str, dict[str, bytes]]
+"""Of each figure the contents of its files, by their suffixes."""
 
 Draw = Callable[[Results, Axes], bool]
 """Draws on axes; says whether there was anything to draw."""
@@ -129,26 +130,36 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
 }
 
 
-def draw(results: Results, folder: Path) -> list[str]:
-    """Writes every figure that the records give something for, and returns the names."""
-    written = []
+def draw(results: Results) -> Drawn:
+    """Every figure that the records give something for, by name."""
+    return drawn((name, make(results)) for name, make in FIGURES.items())
+
+
+def drawn(figures: Iterable[tuple[str, Figure | None]]) -> Drawn:
+    """Figures by name as files, those left out of which there is nothing; each is drawn as it is asked for."""
+    found: Drawn = {}
     with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
-        for name, make in FIGURES.items():
-            figure = make(results)
+        for name, figure in figures:
             if figure is not None:
-                save(figure, folder / name)
-                written.append(name)
+                found[name] = rendered(figure)
                 plt.close(figure)
-    return written
+    return found
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
+def rendered(figure: Figure) -> dict[str, bytes]:
+    """A figure as PNG and SVG; the same figure gives the same bytes.
 
     Where its panels lie is worked out once, which takes as long as drawing them.
     """
+    found = {}
     for suffix, metadata in (("png", {}), ("svg", {"Date": None})):
         content = io.BytesIO()
         figure.savefig(content, format=suffix, dpi=150, metadata=metadata)
         figure.set_layout_engine("none")
-        write_atomic(path.with_suffix(f".{suffix}"), content.getvalue())
+        found[suffix] = content.getvalue()
+    return found
+
+
+def as_files(figures: Drawn) -> dict[str, bytes]:
+    """Figures by the names of their files."""
+    return {f"{name}.{suffix}": content for name, files in figures.items() for suffix, content in files.items()}

@@ -14,6 +14,9 @@ from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.quantities import describe
 from lm.store.record import evaluated_tokens
 
+CELLS = Path("cells")
+"""How the folder of the cells is called on a page, which may be read on another machine or come from a pack."""
+
 
 def notes(results: Results, table: pd.DataFrame) -> list[str]:
     """All notes: on the method, on the runs, on what makes arms hard to compare."""
@@ -101,7 +104,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         if record is None:
             missing.setdefault(arm, []).append(seed)
         elif record["status"] != "ok":
-            why = f"{record['error']}{whereabouts(results.store, record, Path('cells') / record['id'])}"
+            why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
             yield f"{arm} seed {seed} {record['status']}: {why}. It enters no mean."
         for flag in dict.fromkeys(map(_plain, record["flags"] if record else [])):
             flagged.setdefault((arm, flag), []).append(seed)
@@ -127,13 +130,13 @@ def _damaged(results: Results) -> Iterator[str]:
     """Cells whose record or curve is no longer what training wrote, and what is left out for that."""
     cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
     for (arm, seed), wrong in sorted(results.damaged.items()):
-        path = results.store.directory(cell_of[arm, seed]) / "record.json"
+        path = CELLS / cell_of[arm, seed] / "record.json"
         yield f"Warning: {arm} seed {seed} is damaged and enters no mean: {path}: {wrong}."
     for (arm, seed), cell in sorted(cell_of.items()):
         if cell in results.broken:
             yield (
                 f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
-                f"none of its steps are counted: {results.store.history(cell)}: {results.broken[cell]}."
+                f"none of its steps are counted: {CELLS / cell / 'history.csv'}: {results.broken[cell]}."
             )
 
 

@@ -1,27 +1,45 @@
 """Everything a search's folder shows, rebuilt from its study.json."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from lm.report.figures import as_files
 from lm.report.importance import FEWEST, Importance, importances
+from lm.report.less import lost, lost_of_csv, present, put
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
-from lm.store.files import write_atomic
 
 
-def write_study(folder: Path, console: Console) -> Study:
-    """Prints the table, and writes trials.csv, the figures and table.md into `folder`."""
-    study = load_study(folder)
-    write_atomic(folder / "trials.csv", as_csv(study.trials))
+def write_study(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Study:
+    """Prints the table, and writes trials.csv, the figures and table.md.
+
+    Args:
+        folder: of the search.
+        console: to print on.
+        into: another folder for what is written.
+        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+
+    Raises:
+        InputError: where there is no search that this version reads.
+        LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
+            nothing written.
+    """
+    study, into = load_study(folder), into or folder
     if len(study.complete) < FEWEST:
         found: dict[str, list[Importance]] | str = (
             f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
         )
     else:
         found = importances(study.complete, list(study.objectives), study.space)
-    lines = importance_lines(found)
-    write_atomic(folder / "table.md", markdown(study, lines, draw_study(study, folder)))
+    lines, figures, trials = importance_lines(found), draw_study(study), as_csv(study.trials)
+    page = markdown(study, lines, list(figures))
     terminal(study, lines, console)
+    less = lost(present(into / "table.md"), page, rows=False)
+    less = less or lost_of_csv(present(into / "trials.csv"), trials, "trials.csv")
+    why = f"its study.json holds {len(study.trials)} trials"
+    if line := put(into, {"trials.csv": trials, **as_files(figures), "table.md": page}, less, why, replace):
+        print(f"lm: {line}", file=sys.stderr)
     return study

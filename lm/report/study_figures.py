@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib import colormaps
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -15,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from lm.report.figures import save
+from lm.report.figures import Drawn, drawn
 from lm.report.study import Study
 from lm.store.quantities import QUANTITIES
 
@@ -153,14 +151,6 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
 }
 
 
-def draw_study(study: Study, folder: Path) -> list[str]:
-    """Writes every figure that the trials give something for, and returns the names."""
-    written = []
-    with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
-        for name, draw in FIGURES.items():
-            figure = draw(study)
-            if figure is not None:
-                save(figure, folder / name)
-                written.append(name)
-                plt.close(figure)
-    return written
+def draw_study(study: Study) -> Drawn:
+    """Every figure that the trials give something for, by name."""
+    return drawn((name, draw(study)) for name, draw in FIGURES.items())

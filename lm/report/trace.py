@@ -15,9 +15,19 @@ from lm.stats.tests import t_interval
 from lm.store.quantities import describe
 from lm.store.record import Record
 
+UNPACKED = "unpacked"
+"""The folder that the commands unpack a pack into."""
 
-def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
+
+def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:
     """Prints the cells behind an arm's metric, the arm's diff from the baseline, and commands.
+
+    Args:
+        folder: of the experiment.
+        arm: one of its arms.
+        metric: a quantity, or a path into the records.
+        console: to print on.
+        pack: the file that the folder was unpacked from for this, of which the commands are to speak.
 
     Raises:
         InputError: for an arm that the experiment does not have, or a metric that none of its cells measured.
@@ -45,11 +55,14 @@ def trace(folder: Path, arm: str, metric: str, console: Console) -> None:
     for path, (before, after) in changes.items():
         say(f"  {path}: {before} -> {after}")
     say("each made again, in a folder of its own, by:")
+    if pack is not None:
+        say(f"  {shlex.join(['lm', 'unpack', str(pack), '--out', UNPACKED])}")
     for seed in results.manifest["seeds"]:
         cell = results.manifest["arms"][arm]["cells"][str(seed)]
-        config = results.store.directory(cell) / "config.yaml"
+        place = results.store.directory(cell) / "config.yaml"
+        config = place if pack is None else Path(UNPACKED, "cells", cell, "config.yaml")
         again = shlex.join(["lm", "fit", str(config), "--out", "again"])
-        say(f"  {again}" if config.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
+        say(f"  {again}" if place.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
     if command := results.manifest["command"]:
         say("all of it again, training only what is missing, by the command that made it, where it was given:")
         say(f"  {shlex.join(['lm', *command])}")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +17,7 @@ from rich.text import Text
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.arms import colours
-from lm.report.figures import save
+from lm.report.figures import Drawn, drawn
 from lm.report.study import Study, load_study, warnings_of
 from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
@@ -103,23 +103,23 @@ def show_tuning(
         console.print(line, highlight=False, markup=False)
 
 
-def draw_tuning(results: Results, studies: dict[str, Study], folder: Path) -> str | None:
-    """Loss against each numeric parameter, one line an arm through its best trials; returns the figure's name."""
+def draw_tuning(results: Results, studies: dict[str, Study]) -> Drawn:
+    """Loss against each numeric parameter, one line an arm through its best trials; no figure without any."""
+    return drawn((name, _figure(results, studies)) for name in ("tuning",))
+
+
+def _figure(results: Results, studies: dict[str, Study]) -> Figure | None:
     spaces = next(iter(studies.values())).space
     names = [name for name, described in spaces.items() if "choices" not in described]
     if not names or all(study.complete.empty for study in studies.values()):
         return None
-    with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
-        figure, panels = plt.subplots(
-            1, len(names), figsize=(4.8 * len(names) + 1.6, 4.2), layout="constrained", squeeze=False
-        )
-        for name, axes in zip(names, panels[0], strict=True):
-            _panel(axes, name, spaces[name], studies, results)
-        panels[0][0].set_ylabel(label(next(iter(next(iter(studies.values())).objectives))))
-        panels[0][-1].legend(title="dots: trials; line: the best so near")
-        save(figure, folder / "tuning")
-        plt.close(figure)
-    return "tuning"
+    size = (4.8 * len(names) + 1.6, 4.2)
+    figure, panels = plt.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    for name, axes in zip(names, panels[0], strict=True):
+        _panel(axes, name, spaces[name], studies, results)
+    panels[0][0].set_ylabel(label(next(iter(next(iter(studies.values())).objectives))))
+    panels[0][-1].legend(title="dots: trials; line: the best so near")
+    return figure
 
 
 def _panel(axes: Axes, name: str, described: dict[str, Any], studies: dict[str, Study], results: Results) -> None:

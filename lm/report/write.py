@@ -1,5 +1,6 @@
 """Everything an experiment's folder shows, rebuilt from its records."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -7,29 +8,47 @@ from rich.console import Console
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.claims import answers, markdown_claims, show_claims
-from lm.report.figures import draw
+from lm.report.figures import as_files, draw
+from lm.report.less import lost, lost_of_csv, present, put, wanting
 from lm.report.page import markdown, terminal
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
-from lm.store.files import write_atomic
 
 
-def write_report(folder: Path, console: Console) -> Results:
-    """Prints the table, and writes table.csv, the figures and table.md into `folder`."""
-    results = load(folder)
-    table = compare(results)
-    write_atomic(folder / "table.csv", as_csv(table))
-    claims = [(results.manifest["name"], one) for one in answers(results)]
-    page = markdown(results, table, draw(results, folder))
+def write_report(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Results:
+    """Prints the table, and writes table.csv, the figures and table.md.
+
+    Args:
+        folder: of the experiment.
+        console: to print on.
+        into: another folder for what is written.
+        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+
+    Raises:
+        InputError: where there is no experiment that this version reads.
+        LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
+            nothing written.
+    """
+    results, into = load(folder), into or folder
+    table, claims = compare(results), [(results.manifest["name"], one) for one in answers(results)]
+    figures = draw(results)
+    page = markdown(results, table, list(figures))
     if claims:
         page += "\n".join(["", "## Claims", "", *markdown_claims(claims), ""])
     tuning = tuning_of(results, folder)
     if tuning:
-        page += "\n".join(["", *markdown_tuning(results, *tuning, draw_tuning(results, tuning[2], folder))])
-    write_atomic(folder / "table.md", page)
+        of_tuning = draw_tuning(results, tuning[2])
+        page += "\n".join(["", *markdown_tuning(results, *tuning, next(iter(of_tuning), None))])
+        figures |= of_tuning
     terminal(results, table, console)
     if claims:
         show_claims(claims, console)
     if tuning:
         show_tuning(results, *tuning, console)
+    comparisons = as_csv(table)
+    less = lost(present(into / "table.md"), page)
+    less = less or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
+    files: dict[str, str | bytes] = {"table.csv": comparisons, **as_files(figures), "table.md": page}
+    if line := put(into, files, less, wanting(results), replace):
+        print(f"lm: {line}", file=sys.stderr)
     return results

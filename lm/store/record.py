@@ -276,3 +276,14 @@ class TunedManifest(TypedDict):
     sampler: Chosen
     pruner: Chosen
     arms: dict[str, TunedArm]
+
+
+# packs ---------------------------------------------------------------------------------------------------------------
+
+
+class PackManifest(TypedDict):
+    """`pack.json` of a pack: the experiment's name, and of each member the files in it, in order, with their bytes."""
+
+    format: int
+    name: str
+    members: dict[str, list[tuple[str, int]]]

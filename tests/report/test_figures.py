@@ -17,7 +17,7 @@ from records import inside
 
 from lm.analysis.results import load
 from lm.report.arms import colours
-from lm.report.figures import FIGURES, draw, gradient_norm, learning_curve, reliability
+from lm.report.figures import FIGURES, as_files, draw, gradient_norm, learning_curve, reliability
 from lm.report.inside import (
     attention_entropy,
     gradient_norm_by_layer,
@@ -97,10 +97,12 @@ def test_every_figure_is_written_as_png_and_svg(experiment: MakeExperiment) -> N
     folder = experiment(CELLS, everything)
     results = load(folder)
     results.manifest["arms"]["arm"]["changes"] = {"model.layers": (2, 3)}
-    assert draw(results, folder) == list(FIGURES)
-    for name in FIGURES:
-        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-        assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+    found = draw(results)
+    assert list(found) == list(FIGURES)
+    assert as_files(found).keys() == {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
+    for files in found.values():
+        assert files["png"].startswith(b"\x89PNG\r\n\x1a\n")
+        assert ElementTree.fromstring(files["svg"].decode()).tag.endswith("svg")
     assert plt.get_fignums() == []
 
 
@@ -192,8 +194,7 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
 
 def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
     folder = experiment({"base": ["diverged", None], "arm": ["failed", None]})
-    assert draw(load(folder), folder) == []
-    assert [path.name for path in folder.iterdir()] == ["experiment.json"]
+    assert draw(load(folder)) == {}
 
 
 def test_an_arm_has_one_colour_of_its_own(experiment: MakeExperiment) -> None:

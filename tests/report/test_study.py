@@ -264,10 +264,11 @@ def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> No
 def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, objectives: dict[str, str]) -> None:
     study = load_study(write(tmp_path, drawn(4, objectives=len(objectives)), objectives=objectives))
     other = "history" if len(objectives) > 1 else "pareto"
-    assert draw_study(study, tmp_path) == [name for name in FIGURES if name != other]
-    for name in draw_study(study, tmp_path):
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
+    found = draw_study(study)
+    assert list(found) == [name for name in FIGURES if name != other]
+    for files in found.values():
+        assert files["png"].startswith(b"\x89PNG")
+        assert ElementTree.fromstring(files["svg"].decode()).tag.endswith("svg")
     assert plt.get_fignums() == []
 
 

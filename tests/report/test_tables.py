@@ -495,7 +495,7 @@ def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperimen
 
 
 def test_the_csv_is_the_analysis(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.write.draw", lambda *_: [])
+    monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
     written(folder)
     found = pd.read_csv(folder / "table.csv")

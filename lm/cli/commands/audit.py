@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, check_folder
+from lm.cli.options import Parser
 from lm.config.tree import InputError
 
 HELP = "check the statistics themselves on simulated experiments"
@@ -28,9 +28,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         findings = audit(options.full)
     else:
         from lm.analysis.results import load
+        from lm.report.pack import opened
 
-        check_folder(options.cells)
-        findings = list(audit_cells(load(options.cells)))
+        with opened(options.cells) as place:
+            findings = list(audit_cells(load(place.folder)))
         if not findings:
             raise InputError(f"--cells {options.cells}: no arm has 12 finished seeds, with which a claim is possible")
     if options.json:

@@ -2,27 +2,48 @@
 
 import argparse
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_folder, check_folder
+from lm.cli.options import Parser, add_experiment
+from lm.config.tree import require_place
 
 HELP = "rebuild table and figures from the records"
 
 
 def add_options(command: Parser) -> None:
-    add_folder(command)
+    add_experiment(command)
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the report (default: the experiment's, or beside its pack)"
+    )
+    command.add_argument("--replace", action="store_true", help="write it even over a report that says more")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    check_folder(options.folder)
+    if options.out is not None:
+        require_place(options.out, "--out", folder=True)
     from rich.console import Console
 
-    if os.path.isfile(options.folder / "study.json"):
-        from lm.report.search import write_study
+    from lm.report.less import LessError
+    from lm.report.pack import opened
 
-        write_study(options.folder, Console())
-        return 0
-    from lm.report.write import write_report
+    try:
+        with opened(options.folder, options.out) as place:
+            require_place(place.report, "the report's folder", folder=True)
+            if os.path.isfile(place.folder / "study.json"):
+                from lm.report.search import write_study
 
-    results = write_report(options.folder, Console())
-    return 1 if results.damaged or results.broken else 0
+                write_study(place.folder, Console(), place.report, options.replace)
+                damaged = False
+            else:
+                from lm.report.write import write_report
+
+                results = write_report(place.folder, Console(), place.report, options.replace)
+                damaged = bool(results.damaged or results.broken)
+    except LessError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return 1
+    if place.report != options.folder:
+        print(f"report: {place.report / 'table.md'}", file=sys.stderr)
+    return 1 if damaged else 0

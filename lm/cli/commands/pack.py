@@ -1,0 +1,37 @@
+"""`lm pack`: an experiment or a search as one file."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lm.cli.options import Parser
+from lm.config.tree import require_place
+
+HELP = "write an experiment as one file, without weights"
+
+
+def add_options(command: Parser) -> None:
+    command.add_argument(
+        "folder", type=Path, help="the folder of an experiment or a search, such as results/quickstart"
+    )
+    command.add_argument("--out", type=Path, metavar="FILE", help="the pack (default: FOLDER.lmpack)")
+    command.add_argument("--replace", action="store_true", help="write it even over a pack that holds more")
+
+
+def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if options.out is not None:
+        require_place(options.out, "--out")
+    from lm.report.less import LessError
+    from lm.report.pack import pack
+
+    try:
+        archive, expected = pack(options.folder, options.out, options.replace)
+    except LessError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return 1
+    curves, size = len(archive.members.get("curves", ())), os.path.getsize(archive.path)
+    held = f"{len(archive.cells)} of {expected} cells, {curves} curves"
+    print(f"packed: {archive.path}: {held}, {size:,} bytes", file=sys.stderr)
+    return 0

@@ -1,0 +1,167 @@
+"""What a report would no longer say if another took its place: tables, columns, rows, figures, numbers.
+
+Wording is not compared: notes change with the records, and intervals in a heading with the test that gives them.
+"""
+
+import csv
+import html
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lm.analysis.results import Results
+from lm.store.files import write_atomic
+
+NOTHING = ("", "-")
+"""How a table says that there is no number."""
+
+FIRST = "the first table"
+MOST_NAMED = 6
+
+Key = tuple[str, ...]
+
+
+class LessError(Exception):
+    """What is to be written would say less than what it replaces."""
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """A table as text: its headings, and its rows by as many of their first cells as it takes to tell them apart."""
+
+    columns: list[str]
+    rows: dict[Key, dict[str, str]]
+
+
+@dataclass
+class Said:
+    """What a page holds: its tables by the section that they stand in, all of its sections, and its figures."""
+
+    tables: dict[str, Tabled] = field(default_factory=dict)
+    sections: list[str] = field(default_factory=lambda: [FIRST])
+    figures: list[str] = field(default_factory=list)
+
+
+def read_page(page: str) -> Said:
+    """What a page of Markdown holds that a report was written to."""
+    said, lines = Said(), dict[str, list[list[str]]]()
+    for line in page.splitlines():
+        if line.startswith("## "):
+            said.sections.append(line.removeprefix("## "))
+        elif line.startswith("| "):
+            cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
+            lines.setdefault(said.sections[-1], []).append([_plain(cell) for cell in cells])
+        else:
+            said.figures += re.findall(r"^!\[[^\]]*\]\((.+)\.png\)$", line)
+    said.tables = {section: tabled(found[0], found[2:]) for section, found in lines.items()}
+    return said
+
+
+def _plain(cell: str) -> str:
+    """What a cell of Markdown shows."""
+    return html.unescape(re.sub(r"\\(.)", r"\1", cell)).replace("**", "")
+
+
+def tabled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Tabled:
+    """A table from its headings and its rows."""
+    columns = [re.sub(r" *\[.*?\]", "", head) for head in heads]
+    width = next(
+        (n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), len(columns)
+    )
+    return Tabled(columns, {tuple(row[:width]): dict(zip(columns, row, strict=False)) for row in rows})
+
+
+def lost(before: str, after: str, rows: bool = True) -> list[str]:
+    """What one page holds and another does not, in words.
+
+    Args:
+        before: the page that is there.
+        after: the page that is to take its place.
+        rows: whether rows are to stay; the best trials of a search need not.
+    """
+    old, new = read_page(before), read_page(after)
+    found = [f"the section {section!r}" for section in old.sections if section not in new.sections]
+    for section, table in old.tables.items():
+        if section in new.tables:
+            found += _lost_of(table, new.tables[section], section, rows)
+        elif section in new.sections:
+            found.append(f"the table of {section!r}")
+    figures = [name for name in old.figures if name not in new.figures]
+    return found + ([f"the figure{'s' * (len(figures) > 1)} {', '.join(figures)}"] if figures else [])
+
+
+def lost_of_csv(before: str, after: str, name: str) -> list[str]:
+    """The same of two CSV files."""
+    old, new = (list(csv.reader(io.StringIO(text))) or [[]] for text in (before, after))
+    return _lost_of(tabled(old[0], old[1:]), tabled(new[0], new[1:]), name, rows=True)
+
+
+def _lost_of(old: Tabled, new: Tabled, where: str, rows: bool) -> list[str]:
+    found = [f"the column {column!r} of {where}" for column in old.columns if column not in new.columns]
+    if not rows:
+        return found
+    if gone := [" ".join(key) for key in old.rows if key not in new.rows]:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        found.append(f"the row {gone[0]!r}{more} of {where}")
+    cells, numbers = 0, Counter[str]()
+    for key in old.rows.keys() & new.rows.keys():
+        row = new.rows[key]
+        numbers.update(c for c, text in old.rows[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
+        cells += _cells(row) < _cells(old.rows[key])
+    found += [
+        f"{count} number{'s' * (count > 1)} in {column!r} of {where}" for column, count in sorted(numbers.items())
+    ]
+    return found + ([f"cells behind {cells} row{'s' * (cells > 1)} of {where}"] if cells else [])
+
+
+def _cells(row: Mapping[str, str]) -> int:
+    """How many cells that went well a row rests on: of `5, 1 diverged` five."""
+    count = re.match(r"\d+", row.get("n", ""))
+    return int(count[0]) if count else 0
+
+
+def wanting(results: Results) -> str:
+    """What an experiment's records and curves lack that may make a report say less, in words."""
+    cells = {cell for arm in results.manifest["arms"].values() for cell in arm["cells"].values()}
+    ended_well = {r["id"] for r in results.records.values() if r is not None and r["status"] == "ok"}
+    none = sum(not results.store.history(cell).is_file() for cell in ended_well)
+    damaged = len(results.damaged) + sum(results.store.history(cell).is_file() for cell in results.broken)
+    records = sum(not results.store.finished(cell) for cell in cells)
+    parts = [(records, "the records of {} cells are not there"), (none, "the curves of {} cells are not there")]
+    said = [words.format(f"{count} of {len(cells)}") for count, words in parts if count]
+    return "; ".join(said + ([f"{damaged} damaged"] if damaged else [])) or "its records hold no more, as it reads them"
+
+
+# writing -------------------------------------------------------------------------------------------------------------
+
+
+def put(folder: Path, files: Mapping[str, str | bytes], less: Sequence[str], why: str, replace: bool) -> str:
+    """Writes the files of a report, unless it says less than the one before; returns in a line what it says less.
+
+    Args:
+        folder: of the report.
+        files: contents by name; the page comes last.
+        less: what the report would not say any more.
+        why: it would not.
+        replace: whether to write it all the same.
+
+    Raises:
+        LessError: where it says less and may not; nothing is written then.
+    """
+    line = ""
+    if less:
+        named = ", ".join(less[:MOST_NAMED]) + (f" and {len(less) - MOST_NAMED} more" * (len(less) > MOST_NAMED))
+        line = f"{folder / 'table.md'}: the report that is there has what the new one lacks: {named} ({why})"
+        if not replace:
+            raise LessError(f"{line}; nothing was written, --replace writes the new one")
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    return line
+
+
+def present(path: Path) -> str:
+    """The text of a file that a report is to replace; nothing where there is none."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,0 +1,244 @@
+"""An experiment or a search as one file: `lm pack` and `lm unpack`, and folders and packs read alike."""
+
+import contextlib
+import fnmatch
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lm.analysis.results import read_manifest
+from lm.config.tree import InputError, nearest, path_name
+from lm.report.less import LessError
+from lm.report.study import load_study
+from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
+from lm.store.files import read_json
+from lm.store.store import LOG, Store
+
+EXPERIMENT, STUDY = "experiment.json", "study.json"
+BESIDE = ("seconds.json", "study.journal", "tune/tuned.json")
+"""What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
+
+OF_A_CELL = {
+    "record.json": "records",
+    "config.yaml": "configurations",
+    "history.csv": "curves",
+    "code/*": "others",
+    "bleu_*.json": "others",
+    "translation_*.txt": "others",
+}
+"""What of a finished cell goes into a pack, and of which kind it is: no weights, and a log only of what went wrong."""
+
+
+# what belongs to an experiment ---------------------------------------------------------------------------------------
+
+
+def describes(folder: Path) -> bool:
+    """Whether a folder is that of an experiment or of a search."""
+    return any(os.path.isfile(folder / name) for name in (EXPERIMENT, STUDY))
+
+
+def cells_of(folder: Path) -> list[str]:
+    """The ids of all cells behind the folder of an experiment, tuned or not, or of a search. Raises InputError."""
+    if os.path.isfile(folder / STUDY):
+        trials = load_study(folder).manifest["study"]
+        found: Iterable[str] = (cell for trial in trials for cell in (trial.get("cells") or {}).values())
+    else:
+        found = [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
+        for below in (*sorted((folder / "tune").glob("*")), folder.with_name(f"{folder.name}.tuned")):
+            found += cells_of(below) if describes(below) else []
+    return sorted(set(found))
+
+
+def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
+    """For each path in a pack the kind and the place of the file. Raises InputError where there is no experiment."""
+    store, name = Store(folder.parent), folder.name
+    twin, arms = f"{name}.tuned", sorted(path.name for path in (folder / "tune").glob("*/"))
+    beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, "study.journal"))]
+    manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [f"{twin}/{EXPERIMENT}"]
+    found = {
+        inside: ("manifests", folder.parent / inside) for inside in manifests if (folder.parent / inside).is_file()
+    }
+    for cell in cells_of(folder):
+        if store.finished(cell):
+            place = store.directory(cell)
+            found |= {f"{CELLS}/{cell}/{inside}": (kind, place / inside) for inside, kind in _of_cell(place)}
+    return found
+
+
+def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
+    """What of a cell's folder is packed: paths in it, and their kinds."""
+    for path in (*place.glob("*"), *place.glob("code/*")):
+        inside = path.relative_to(place).as_posix()
+        kind = next((kind for pattern, kind in OF_A_CELL.items() if fnmatch.fnmatchcase(inside, pattern)), None)
+        if kind and path.is_file():
+            yield inside, kind
+    if (place / LOG).is_file() and not _went_well(place / "record.json"):
+        yield LOG, "others"
+
+
+def _went_well(record: Path) -> bool:
+    try:
+        found = read_json(record)
+    except InputError:
+        return False
+    return isinstance(found, dict) and found.get("status") == "ok"
+
+
+# packing -------------------------------------------------------------------------------------------------------------
+
+
+def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple[Archive, int]:
+    """Writes an experiment or a search as one file, and returns that with the number of cells that there are to be.
+
+    Args:
+        folder: of the experiment; its cells lie beside it.
+        path: of the pack; beside the folder where none is given.
+        replace: whether it may take the place of a pack that holds more.
+
+    Raises:
+        InputError: where there is no experiment, or at `path` lies something else than a pack.
+        LessError: where a pack at `path` holds files that this one would not, and `replace` is not given.
+    """
+    if not describes(folder):
+        raise InputError(
+            f"{folder}: holds no {EXPERIMENT} and no {STUDY}; expected a folder that `lm ablate` or `lm sweep` made"
+        )
+    whole = folder.resolve()
+    path = whole.with_name(whole.name + ENDING) if path is None else path
+    path_name(whole.name, f"{folder}: the folder's name")
+    contents = _contents(whole)
+    if os.path.isfile(path) and not replace:
+        lost = sorted({*read_archive(path).files} - {*contents})
+        if lost:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            raise LessError(
+                f"{path}: holds {lost[0]}{more}, which {folder} does not; nothing was written, --replace writes it"
+            )
+    return write_archive(path, whole.name, contents), len(cells_of(whole))
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an experiment is read, and where its report goes.
+
+    Args:
+        folder: of the experiment, with its cells beside it.
+        report: the folder of its report.
+        pack: the file it was read from, None for a folder.
+    """
+
+    folder: Path
+    report: Path
+    pack: Path | None = None
+
+
+@contextlib.contextmanager
+def opened(given: Path, report: Path | None = None) -> Iterator[Place]:
+    """The folder of an experiment or of a search, given as such or as a pack, which is unpacked for as long as needed.
+
+    A folder whose manifest lies in the pack beside it, as those of committed reports, stands for that pack.
+
+    Args:
+        given: a folder or a pack.
+        report: where the report goes; for a pack beside it, named after it, where none is given.
+
+    Raises:
+        InputError: where there is neither, naming what is there; and what the caller raises, which then names the pack.
+    """
+    path = given
+    beside = given.with_name(given.name + ENDING) if given.name else given
+    if not os.path.isfile(given) and not describes(given) and os.path.isfile(beside):
+        path = beside
+    if os.path.isdir(path):
+        yield Place(path, report or path)
+        return
+    if not looks_like_pack(path):
+        _refuse(path)
+    named = path.with_name(path.name.removesuffix(ENDING)) if path.name.endswith(ENDING) else path.with_suffix("")
+    if report is None and named == path:
+        raise InputError(f"{path}: its name does not end in {ENDING}, so that its report has no place; give --out")
+    archive = read_archive(path)
+    with tempfile.TemporaryDirectory(prefix="lm-") as root:
+        try:
+            archive.extract(Path(root))
+            yield Place(Path(root) / archive.name, report or named, path)
+        except InputError as error:
+            raise InputError(str(error).replace(str(Path(root)), str(path))) from error
+
+
+def _refuse(path: Path) -> None:
+    """Raises InputError saying what is there instead of a folder or a pack."""
+    if os.path.isfile(path):
+        raise InputError(
+            f"{path}: is a file, and no pack; expected a folder such as {path.parent}, or what `lm pack` made"
+        )
+    siblings = [str(p) for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+    raise InputError(f"{path}: no such folder.{nearest(path, siblings)}")
+
+
+# unpacking -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """What became of a pack: its folder, and the ids of its cells that were put there, were there, or were left out.
+
+    `kept` are those that are there with another record, `busy` those that another process trains.
+    """
+
+    folder: Path
+    put: list[str] = field(default_factory=list)
+    there: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+
+
+def unpack(path: Path, out: Path) -> Unpacked:
+    """Puts the cells of a pack into OUT/cells and its experiment's folder into OUT, where an ablation can go on.
+
+    Nothing that is there is overwritten. Interrupted, it can be called again.
+
+    Raises:
+        InputError: for a file that is no pack, or where OUT holds another experiment of the same name; then nothing
+            is put there.
+    """
+    if not looks_like_pack(path):
+        _refuse(path)
+    archive, store = read_archive(path), Store(out)
+    found = Unpacked(out / archive.name)
+    manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
+        archive.extract(Path(root))
+        for name in manifests:
+            if (out / name).exists() and not _same(out / name, Path(root) / name):
+                raise InputError(
+                    f"{out / name}: is there and is another than in {path}; choose another folder with --out"
+                )
+        for cell in archive.cells:
+            with store.claim(cell) as ours:
+                _among(found, store, cell, Path(root) / CELLS / cell, ours).append(cell)
+        for name in manifests:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(root) / name, out / name)
+    return found
+
+
+def _among(found: Unpacked, store: Store, cell: str, place: Path, ours: bool) -> list[str]:
+    """Puts a cell where it belongs, if that can be; returns the list that tells what became of it."""
+    there = store.directory(cell)
+    if there.exists():
+        return found.there if _same(there / "record.json", place / "record.json") else found.kept
+    if not ours:
+        return found.busy
+    os.replace(place, there)
+    return found.put
+
+
+def _same(left: Path, right: Path) -> bool:
+    return left.is_file() and left.read_bytes() == right.read_bytes()

@@ -1,0 +1,286 @@
+"""A pack: one file that holds many small ones, whose bytes depend on theirs alone, and which is safe to read.
+
+A pack is a zip file. `pack.json` in it says which files there are; their contents lie one after another in a few
+members, each of one kind, compressed as a whole with xz, so that what cells have in common is stored once. Contents are
+kept as they are, byte for byte. Whoever made a pack, nothing in it is run, and none of it reaches a path or a size that
+was not checked before.
+"""
+
+import contextlib
+import io
+import json
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from lm.config.tree import InputError, path_name, require_regular
+from lm.store.disk import BROKEN
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import PACK
+from lm.store.manifest import check_shape
+from lm.store.record import PackManifest
+
+ENDING = ".lmpack"
+INDEX = "pack.json"
+CELLS = "cells"
+KINDS = ("manifests", "records", "configurations", "curves", "others")
+"""What the members hold, each `<kind>.xz`."""
+
+LARGEST = 2 << 30
+"""Bytes of a pack's files together."""
+LARGEST_FILE = 256 << 20
+LARGEST_INDEX = 64 << 20
+DEEPEST = 4
+"""Names in the path of a file, as in `NAME/tune/ARM/study.json`."""
+
+BLOCK = 1 << 20
+MEMORY = 256 << 20
+"""Bytes that decompression may take."""
+
+DAMAGE = (
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    OverflowError,
+)
+"""What reading a zip file that is damaged, cut short or made to deceive may raise."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A pack whose index was read and checked.
+
+    Args:
+        path: of the file.
+        name: of the experiment in it.
+        members: of each kind, the files in order: their paths, and their sizes in bytes.
+    """
+
+    path: Path
+    name: str
+    members: dict[str, list[tuple[str, int]]]
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of all files, `cells/ID/record.json` or `NAME/experiment.json`."""
+        return [name for files in self.members.values() for name, _ in files]
+
+    @property
+    def cells(self) -> list[str]:
+        """The ids of the cells, each of which has a record."""
+        return list(dict.fromkeys(name.split("/")[1] for name in self.files if name.startswith(f"{CELLS}/")))
+
+    def contents(self, *kinds: str) -> Iterator[tuple[str, bytes]]:
+        """The path and the content of every file, or of those of some kinds. Raises InputError for a damaged pack."""
+        with _damage_named(self.path), zipfile.ZipFile(self.path) as parts:
+            for kind, files in self.members.items():
+                if kinds and kind not in kinds:
+                    continue
+                yield from self._of(parts, f"{kind}.xz", files)
+
+    def extract(self, folder: Path) -> None:
+        """Writes every file below an empty folder. Raises InputError where the pack is damaged."""
+        for name, content in self.contents():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(content)
+
+    def _of(self, parts: zipfile.ZipFile, member: str, files: list[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
+        with parts.open(member) as compressed:
+            stream = _Stream(self._decompressed(compressed, member))
+            for name, size in files:
+                content = stream.take(size)
+                if len(content) < size:
+                    raise InputError(f"{self.path}: is damaged: {member} ends within {name}")
+                yield name, content
+            if stream.take(1):
+                raise InputError(f"{self.path}: is damaged: {member} holds more than its files")
+
+    def _decompressed(self, compressed: Any, member: str) -> Iterator[bytes]:
+        """The blocks of a member, each of a bounded size whatever it was compressed from."""
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+        while not decompressor.eof:
+            given = compressed.read(BLOCK) if decompressor.needs_input else b""
+            if decompressor.needs_input and not given:
+                raise InputError(f"{self.path}: is damaged: {member} is cut short")
+            if block := decompressor.decompress(given, BLOCK):
+                yield block
+        if decompressor.unused_data or compressed.read(1):
+            raise InputError(f"{self.path}: is damaged: {member} goes on after its end")
+
+
+class _Stream:
+    """Blocks of bytes, read in other portions than they come in."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks, self.block, self.at = blocks, b"", 0
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes, fewer where there are no more."""
+        parts: list[bytes] = []
+        while size:
+            if self.at == len(self.block):
+                self.block, self.at = next(self.blocks, b""), 0
+                if not self.block:
+                    break
+            part = self.block[self.at : self.at + size]
+            self.at, size = self.at + len(part), size - len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Tells what a damaged file does to a reader in one line. Raises InputError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in BROKEN or error.filename not in (None, path, str(path)):
+            raise  # of the disk, or of a file that is written meanwhile
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except DAMAGE as error:
+        raise InputError(f"{path}: is damaged, or no pack: {error or type(error).__name__}") from None
+
+
+# writing -------------------------------------------------------------------------------------------------------------
+
+
+def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path]]) -> Archive:
+    """Writes a pack, whole or not at all; the same contents give the same bytes.
+
+    Args:
+        path: of the pack.
+        name: of the experiment in it.
+        files: for each path in the pack the kind of the file, one of KINDS, and where it lies.
+
+    Raises:
+        InputError: where a file cannot be read, or the pack would be one that is refused when it is read.
+    """
+    members: dict[str, list[tuple[str, int]]] = {}
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as parts:
+        for kind in KINDS:
+            mine = {inside: place for inside, (of, place) in sorted(files.items()) if of == kind}
+            if not mine:
+                continue
+            compressor, sizes = lzma.LZMACompressor(lzma.FORMAT_XZ), []
+            with parts.open(_member(f"{kind}.xz"), "w", force_zip64=True) as member:
+                for inside, place in mine.items():
+                    content = _content(place)
+                    member.write(compressor.compress(content))
+                    sizes.append((inside, len(content)))
+                member.write(compressor.flush())
+            members[kind] = sizes
+        index = PackManifest(format=PACK.version, name=name, members=members)
+        _check(index, path)
+        parts.writestr(_member(INDEX), to_json(PACK.stamped(index)), zipfile.ZIP_DEFLATED)
+    write_atomic(path, whole.getvalue())
+    return Archive(path, name, members)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """What zip says of a member: nothing that differs between machines or moments."""
+    member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    member.create_system, member.external_attr = 3, 0o644 << 16
+    return member
+
+
+def _content(place: Path) -> bytes:
+    try:
+        require_regular(place)
+        return place.read_bytes()
+    except OSError as error:
+        if error.errno in BROKEN:
+            raise
+        raise InputError(f"{place}: cannot be read ({error.strerror})") from None
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def looks_like_pack(path: Path) -> bool:
+    """Whether a file claims to be a pack, by its name or its first bytes."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return path.name.endswith(ENDING) or file.read(4) == b"PK\3\4"
+
+
+def read_archive(path: Path) -> Archive:
+    """The index of a pack, checked; contents are read when they are asked for.
+
+    Raises:
+        InputError: for a file that is no pack, was damaged, comes from a newer version, or holds what a pack must not:
+            paths that lead elsewhere or are given twice, more bytes than LARGEST.
+    """
+    with _damage_named(path):
+        require_regular(path)
+        with zipfile.ZipFile(path) as parts:
+            names = parts.namelist()
+            if len(set(names)) < len(names):
+                raise InputError(f"{path}: is damaged: a member is there twice")
+            if INDEX not in names:
+                raise InputError(f"{path}: holds no {INDEX}; expected a file that `lm pack` made")
+            for member in parts.infolist():
+                ways = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) if member.filename == INDEX else (zipfile.ZIP_STORED,)
+                if member.compress_type not in ways or member.flag_bits & 1:  # others unfold without a bound
+                    raise InputError(f"{path}: is damaged: {member.filename} is stored as no pack stores it")
+            if parts.getinfo(INDEX).file_size > LARGEST_INDEX:
+                raise InputError(f"{path}: {INDEX} is larger than {LARGEST_INDEX:,} bytes; no pack is")
+            try:
+                index: Any = json.loads(parts.read(INDEX).decode("utf-8"))
+            except RecursionError:
+                raise InputError(f"{path}: {INDEX} is nested too deeply") from None
+    index = PACK.read(index, path)
+    check_shape(index, PackManifest, path, "ask for the pack again")
+    _check(cast(PackManifest, index), path)
+    if strange := sorted({*names} - {INDEX} ^ {f"{kind}.xz" for kind in index["members"]}):
+        raise InputError(f"{path}: is damaged: {strange[0]} is in the file or in its index, and not in both")
+    return Archive(
+        path, index["name"], {kind: [(name, size) for name, size in files] for kind, files in index["members"].items()}
+    )
+
+
+def _check(index: PackManifest, path: Path) -> None:
+    """Refuses an index by which something could be written that no pack holds. Raises InputError."""
+    name, total = path_name(index["name"], f"{path}: name"), 0
+    seen: set[str] = set()
+    folders: set[str] = set()
+    for kind, files in index["members"].items():
+        if kind not in KINDS:
+            raise InputError(f"{path}: holds {kind!r}, expected {', '.join(KINDS)}")
+        for file, size in files:
+            parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
+            if not 2 <= len(parts) <= DEEPEST or parts[0] not in (CELLS, name, f"{name}.tuned"):
+                raise InputError(f"{path}: {file}: expected a path below {CELLS}, {name} or {name}.tuned")
+            if parts[0] == CELLS and len(parts) < 3:
+                raise InputError(f"{path}: {file}: expected a path below the folder of a cell")
+            if file in seen:
+                raise InputError(f"{path}: is damaged: {file} is there twice")
+            if not 0 <= size <= LARGEST_FILE:
+                raise InputError(f"{path}: {file}: {size:,} bytes, expected {LARGEST_FILE:,} at most")
+            seen.add(file)
+            folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+            total += size
+    if total > LARGEST:
+        raise InputError(f"{path}: {total:,} bytes unpacked, expected {LARGEST:,} at most")
+    if both := seen & folders:
+        raise InputError(f"{path}: is damaged: {min(both)} is a file and a folder")
+    if name == CELLS or not {f"{name}/experiment.json", f"{name}/study.json"} & seen:
+        raise InputError(f"{path}: holds no experiment and no search called {name}")
+    cells = {"/".join(file.split("/")[:2]) for file in seen if file.startswith(f"{CELLS}/")}
+    if lost := sorted(cell for cell in cells if f"{cell}/record.json" not in seen):
+        raise InputError(f"{path}: is damaged: {lost[0]} has no record")

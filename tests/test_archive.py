@@ -1,0 +1,212 @@
+"""A pack is the same bytes for the same files, gives them back bit for bit, and cannot do harm whoever made it."""
+
+import json
+import lzma
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.config.tree import InputError
+from lm.store import archive
+from lm.store.archive import INDEX, LARGEST, LARGEST_FILE, read_archive, write_archive
+from lm.store.formats import PACK
+
+FILES = {
+    "demo/experiment.json": ("manifests", b'{"format": 2}\n'),
+    "cells/a/record.json": ("records", b'{"nll": 2.5}'),
+    "cells/b/record.json": ("records", b'{"nll": 2.25}'),
+    "cells/a/config.yaml": ("configurations", b""),
+    "cells/a/history.csv": ("curves", b"step,loss\r\n1,0.1\xff\xfe"),
+    "cells/b/code/module.own.py": ("others", b"x = 1\n" * 400_000),
+}
+
+
+def written(folder: Path, files: dict[str, tuple[str, bytes]] = FILES, name: str = "demo.lmpack") -> Path:
+    places = {}
+    for inside, (kind, content) in files.items():
+        place = folder / "from" / inside
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+        places[inside] = kind, place
+    write_archive(folder / name, "demo", places)
+    return folder / name
+
+
+def made(path: Path, members: Any, contents: dict[str, bytes], name: str = "demo", **more: Any) -> Path:
+    """A pack written by somebody else: whatever index, whatever members."""
+    with zipfile.ZipFile(path, "w") as parts:
+        for member, content in contents.items():
+            parts.writestr(member, content)
+        index = {"format": PACK.version, "name": name, "members": members, **more}
+        parts.writestr(INDEX, json.dumps(index))
+    return path
+
+
+def whole(path: Path) -> dict[str, bytes]:
+    return dict(read_archive(path).contents())
+
+
+def test_contents_come_back_bit_for_bit(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert whole(path) == {name: content for name, (_, content) in FILES.items()}
+    assert read_archive(path).cells == ["a", "b"]
+    read_archive(path).extract(tmp_path / "into")
+    for name, (_, content) in FILES.items():
+        assert (tmp_path / "into" / name).read_bytes() == content
+    assert dict(read_archive(path).contents("curves")).keys() == {"cells/a/history.csv"}
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    first = written(tmp_path).read_bytes()
+    again = written(tmp_path, dict(reversed(FILES.items())), "again.lmpack")
+    assert again.read_bytes() == first
+    other = written(tmp_path, {**FILES, "cells/a/config.yaml": ("configurations", b"seed: 1\n")}, "other.lmpack")
+    assert other.read_bytes() != first
+
+
+MANIFEST = ["demo/experiment.json", 0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "/etc/passwd",
+        "cells/../../evil",
+        "cells/a/../b",
+        "cells/a/.hidden",
+        "cells/a\\b/record.json",
+        "other/experiment.json",
+        "demo",
+        "cells/a",
+        "demo/tune/a/b/c",
+        "cells//record.json",
+        "demo/a\0b",
+        "demo/" + "a" * 300,
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    members = {"manifests": [MANIFEST, [name, 0]]}
+    path = made(tmp_path / "x.lmpack", members, {"manifests.xz": lzma.compress(b"")})
+    with pytest.raises(InputError, match=r"x\.lmpack: .*(expected a path|cannot name a file|a name of 300)"):
+        read_archive(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"manifests": [MANIFEST, MANIFEST]}, "demo/experiment.json is there twice"),
+        ({"manifests": [MANIFEST], "records": [MANIFEST]}, "demo/experiment.json is there twice"),
+        ({"manifests": [MANIFEST, ["demo/tune", 0], ["demo/tune/tuned.json", 0]]}, "demo/tune is a file and a folder"),
+        ({"manifests": [["demo/seconds.json", 0]]}, "holds no experiment and no search called demo"),
+        ({"manifests": [MANIFEST], "curves": [["cells/a/history.csv", 0]]}, "cells/a has no record"),
+        ({"manifests": [["demo/experiment.json", -1]]}, "-1 bytes, expected"),
+        ({"manifests": [["demo/experiment.json", LARGEST_FILE + 1]]}, "bytes, expected"),
+        (
+            {"manifests": [MANIFEST, *([f"demo/f{n}", LARGEST_FILE] for n in range(LARGEST // LARGEST_FILE + 1))]},
+            "bytes unpacked, expected 2,147,483,648 at most",
+        ),
+        ({"manifests": [["demo/experiment.json", True]]}, r"members.manifests\[0\]\[1\]: is damaged"),
+        ({"manifests": 3}, "members.manifests: is damaged"),
+        ({"weights": [MANIFEST]}, "holds 'weights', expected manifests"),
+    ],
+)
+def test_an_index_that_no_pack_has_is_refused(tmp_path: Path, members: Any, words: str) -> None:
+    kinds = {f"{kind}.xz": lzma.compress(b"") for kind in members}
+    with pytest.raises(InputError, match=rf"x.lmpack: .*{words}"):
+        read_archive(made(tmp_path / "x.lmpack", members, kinds))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lzma.compress(b"abc"), "ends within demo/experiment.json"),
+        (lzma.compress(b"abcdefg"), "holds more than its files"),
+        (lzma.compress(bytes(1 << 30)), "holds more than its files"),  # 150 kB that unfold to a GiB
+        (lzma.compress(b"abcde")[:-9], "manifests.xz is cut short"),
+        (lzma.compress(b"abcde") + b"more", "goes on after its end"),
+        (b"no xz at all", "is damaged, or no pack"),
+    ],
+)
+def test_a_member_that_is_not_what_its_index_says_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = made(tmp_path / "x.lmpack", {"manifests": [["demo/experiment.json", 5]]}, {"manifests.xz": content})
+    with pytest.raises(InputError, match=rf"x.lmpack: .*{words}"):
+        whole(path)
+
+
+def test_members_and_index_must_agree(tmp_path: Path) -> None:
+    members = {"manifests": [MANIFEST]}
+    with pytest.raises(InputError, match=r"evil\.py is in the file or in its index, and not in both"):
+        read_archive(made(tmp_path / "a", members, {"manifests.xz": b"", "evil.py": b""}))
+    with pytest.raises(InputError, match=r"manifests\.xz is in the file or in its index"):
+        read_archive(made(tmp_path / "b", members, {}))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_what_a_zip_file_may_do_and_a_pack_may_not(tmp_path: Path) -> None:
+    path = tmp_path / "x.lmpack"
+    for way in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(path, "w", way) as parts:
+            parts.writestr("manifests.xz", bytes(10_000))
+            parts.writestr(INDEX, "{}")
+        with pytest.raises(InputError, match="is stored as no pack stores it"):
+            read_archive(path)
+    with zipfile.ZipFile(path, "w") as parts:
+        parts.writestr(INDEX, "{}")
+        parts.writestr(INDEX, "{}")
+    with pytest.raises(InputError, match="a member is there twice"):
+        read_archive(path)
+    for index, words in (("[" * 10**5, "too deeply"), ("{", "no pack"), ("3", "pack format None"), ("\xff", "pack")):
+        with zipfile.ZipFile(path, "w") as parts:
+            parts.writestr(INDEX, index.encode("latin-1"))
+        with pytest.raises(InputError, match=words):
+            read_archive(path)
+    with pytest.raises(InputError, match="pack format 2, expected 1 to 1; a newer version wrote it"):
+        read_archive(made(path, {}, {}, format=2))
+    with zipfile.ZipFile(path, "w") as parts:
+        parts.writestr("a.txt", "")
+    with pytest.raises(InputError, match=r"holds no pack\.json"):
+        read_archive(path)
+
+
+def test_an_index_that_unfolds_to_more_than_any_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "LARGEST_INDEX", 1000)
+    path = tmp_path / "x.lmpack"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
+        parts.writestr(INDEX, " " * 10_000)
+    with pytest.raises(InputError, match=r"pack\.json is larger than 1,000 bytes"):
+        read_archive(path)
+
+
+def test_a_pack_that_is_cut_short_or_changed_anywhere_is_told_in_one_line(tmp_path: Path) -> None:
+    small = {name: (kind, content[:50]) for name, (kind, content) in FILES.items()}
+    path = written(tmp_path, small)
+    content = path.read_bytes()
+    broken = [content[:length] for length in range(0, len(content), 7)]
+    draw = random.Random(0)
+    for place in range(len(content)):
+        broken.append(content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :])
+    kept, refused = {name: kept for name, (_, kept) in small.items()}, []
+    for one in broken:
+        path.write_bytes(one)
+        try:
+            found = whole(path)
+        except InputError as error:
+            refused.append(str(error))
+        else:  # dates and the like, on which nothing rests
+            assert found == kept
+    assert all(line.startswith(f"{path}: ") and "\n" not in line for line in refused)
+    assert len(broken) / 2 < len(refused) < len(broken)
+
+
+def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
+    for files in ({"demo/experiment.json": ("manifests", tmp_path)}, {"../a": ("manifests", tmp_path / "x")}):
+        (tmp_path / "x").write_text("")
+        with pytest.raises(InputError, match=r"cannot be read|cannot name a file"):
+            write_archive(tmp_path / "new.lmpack", "demo", files)
+        assert not (tmp_path / "new.lmpack").exists()

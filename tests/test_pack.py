@@ -1,0 +1,311 @@
+"""An experiment as one file: nothing but weights is lost, every command reads it as a folder, and it goes back."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fuzz
+import pytest
+import references
+from conftest import ROOT
+
+from lm.analysis.results import load
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.report.less import LessError
+from lm.report.pack import cells_of, describes, opened, pack, unpack
+from lm.store.archive import ENDING, read_archive
+from lm.store.damage import sealed
+from lm.store.store import Store
+
+MakeExperiment = Callable[..., Path]
+CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9, "failed"], "arm": [1.7, 1.85, 1.68, None]}
+
+
+@pytest.fixture
+def folder(experiment: MakeExperiment) -> Path:
+    """An experiment whose cells have all that a cell may have."""
+
+    def seal(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if record["status"] == "ok":
+            lines = [f"{step},{record['metrics']['nll'] + 10 / step},{step / 10}\n" for step in (10, 20, 30)]
+            record["curve"] = sealed("step,validation_nll,gradient_norm\n" + "".join(lines))
+
+    folder = experiment(CELLS, seal)
+    for place in Store(folder.parent).cells.glob("[a-z]*"):
+        (place / "code").mkdir()
+        (place / "config.yaml").write_text("seed: 0\n")
+        (place / "last.ckpt").write_bytes(b"weights")
+        (place / "log.txt").write_text("what was printed\n")
+        (place / "code" / "module.own.parts.py").write_text("SCALE = 1.0\n")
+        (place / "code" / "changes.diff").write_text("")
+        (place / "bleu_test.json").write_text("{}")
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def moved(file: Path, folder: Path) -> Path:
+    """The pack alone, as a colleague has it."""
+    folder.mkdir(exist_ok=True)
+    return Path(shutil.move(file, folder / file.name))
+
+
+def test_a_pack_holds_everything_but_weights_and_the_logs_of_what_went_well(folder: Path) -> None:
+    archive, expected = pack(folder)
+    assert archive.path == folder.parent / f"demo{ENDING}"
+    assert (expected, len(archive.cells)) == (8, 7)
+    wanted = {
+        name: content
+        for name, content in tree(folder.parent).items()
+        if not name.startswith("cells/.") and not name.endswith((".ckpt", ENDING, "log.txt"))
+    }
+    wanted["cells/base-3/log.txt"] = b"what was printed\n"
+    assert dict(read_archive(archive.path).contents()) == wanted
+    assert len(archive.members["curves"]) == 6
+
+
+def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path, tmp_path: Path) -> None:
+    first = pack(folder)[0].path.read_bytes()
+    shutil.copytree(folder.parent, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("*.lmpack", ".locks"))
+    (tmp_path / "elsewhere" / "demo" / "table.md").write_text("a report")
+    assert pack(tmp_path / "elsewhere" / "demo", tmp_path / "x.lmpack")[0].path.read_bytes() == first
+
+
+def test_a_report_from_a_pack_is_the_report_of_its_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(folder)]) == 0
+    assert main(["pack", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert "demo.lmpack: 7 of 8 cells, 6 curves, " in said.err
+    before = sorted(Path(tempfile.gettempdir()).glob("lm-*"))
+    file = moved(folder.parent / "demo.lmpack", tmp_path / "colleague")
+    for arguments, place in (([], file.with_name("demo")), (["--out", str(tmp_path / "there")], tmp_path / "there")):
+        assert main(["report", str(file), *arguments]) == 0
+        wanted = {name: content for name, content in tree(folder).items() if name != "experiment.json"}
+        assert tree(place) == wanted
+        again = capsys.readouterr()
+        assert again.out == said.out
+        assert again.err == f"report: {place}/table.md\n"
+    assert sorted(Path(tempfile.gettempdir()).glob("lm-*")) == before, "what was unpacked for it is gone"
+    assert sorted(path.name for path in file.parent.iterdir()) == ["demo", "demo.lmpack"]
+
+
+def test_numbers_are_traced_to_a_pack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(folder), "arm", "nll"]) == 0
+    of_folder = capsys.readouterr().out
+    file = moved(pack(folder)[0].path, tmp_path / "colleague")
+    assert main(["trace", str(file), "arm", "nll"]) == 0
+    text = capsys.readouterr().out
+    assert text.split("each made again")[0] == of_folder.split("each made again")[0]
+    lines = text.splitlines()
+    assert f"  lm unpack {file} --out unpacked" in lines
+    assert "  lm fit unpacked/cells/arm-0/config.yaml --out again" in lines
+    assert main(["trace", str(file), "amr", "nll"]) == 2
+    assert capsys.readouterr().err == f"lm: {file}/demo: no arm 'amr'. Did you mean arm? It has base, arm\n"
+
+
+def test_a_folder_that_holds_a_report_alone_stands_for_the_pack_beside_it(folder: Path, tmp_path: Path) -> None:
+    file = moved(pack(folder)[0].path, tmp_path / "reference")
+    report = tmp_path / "reference" / "demo"
+    for given in (report, file):
+        with opened(given) as place:
+            assert (place.report, place.pack) == (report, file)
+            assert load(place.folder).records["arm", 0] is not None
+        report.mkdir(exist_ok=True)
+    with opened(folder) as place:
+        assert (place.folder, place.report, place.pack) == (folder, folder, None)
+
+
+def test_damage_goes_along_and_is_named_by_its_place_in_the_pack(folder: Path, tmp_path: Path) -> None:
+    store = Store(folder.parent)
+    (store.directory("arm-1") / "record.json").write_text("{")
+    store.history("base-0").write_text("step\n1\n")
+    file = moved(pack(folder)[0].path, tmp_path / "colleague")
+    assert "cells/arm-1/log.txt" in read_archive(file).files
+    assert main(["report", str(file)]) == 1
+    page = (tmp_path / "colleague" / "demo" / "table.md").read_text()
+    assert "arm seed 1 is damaged and enters no mean: cells/arm-1/record.json: not valid JSON" in page
+    assert "cells/base-0/history.csv: has 1 rows, expected 3" in page
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no pack"),
+        (b"PK\3\4 and so on", "no pack"),
+        (None, "no such folder"),
+        (b"PK\5\6" + bytes(18), "pack.json"),
+    ],
+)
+def test_what_is_no_pack_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, words: str
+) -> None:
+    file = tmp_path / "x.lmpack"
+    if content is not None:
+        file.write_bytes(content)
+    for arguments in (["report"], ["trace", "a", "nll"], ["unpack", "--out", str(tmp_path / "out")]):
+        assert main([arguments[0], str(file), *arguments[1:]]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"lm: {file}: ")
+        assert words in line
+    assert {path.name for path in tmp_path.iterdir()} <= {"x.lmpack"}
+
+
+def test_a_file_that_is_no_pack_by_name_says_what_is_expected(folder: Path) -> None:
+    words = r"experiment\.json: is a file, and no pack; expected a folder such as"
+    with pytest.raises(InputError, match=words), opened(folder / "experiment.json"):
+        pass
+    file = pack(folder)[0].path.rename(folder.parent / "demo2")
+    with pytest.raises(InputError, match=r"demo2: its name does not end in \.lmpack"), opened(file):
+        pass
+    with opened(file, folder.parent / "report") as place:
+        assert describes(place.folder)
+
+
+def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = pack(folder)[0].path
+    before = file.read_bytes()
+    Store(folder.parent).history("arm-0").unlink()
+    Store(folder.parent).history("arm-1").unlink()
+    with pytest.raises(LessError):
+        pack(folder)
+    assert main(["pack", str(folder)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file}: holds cells/arm-0/history.csv and 1 more, which {folder} does not" in line
+    assert file.read_bytes() == before
+    assert main(["pack", str(folder), "--replace"]) == 0
+    assert "cells/arm-0/history.csv" not in read_archive(file).files
+    letter = folder.parent / "letter.txt"
+    letter.write_text("dear colleague")
+    assert main(["pack", str(folder), "--out", str(letter)]) == 2
+    assert letter.read_text() == "dear colleague"
+
+
+def test_a_folder_of_something_else_is_not_packed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no experiment\.json and no study\.json; expected a folder"):
+        pack(tmp_path)
+
+
+# unpacking -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> None:
+    file = pack(folder)[0].path
+    found = unpack(file, tmp_path / "new")
+    assert found.folder == tmp_path / "new" / "demo"
+    assert len(found.put) == 7
+    contents = dict(read_archive(file).contents())
+    left = {name: content for name, content in tree(tmp_path / "new").items() if "/.locks/" not in name}
+    assert left == contents
+    assert not list((tmp_path / "new").glob(".unpack*"))
+    assert load(found.folder).records["arm", 0] == load(folder).records["arm", 0]
+    assert not load(found.folder).broken
+    again = unpack(file, tmp_path / "new")
+    assert (again.put, len(again.there), again.kept) == ([], 7, [])
+
+
+def test_a_cell_that_is_there_with_another_record_is_kept(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = pack(folder)[0].path, tmp_path / "new"
+    mine = out / "cells" / "arm-0"
+    mine.mkdir(parents=True)
+    (mine / "record.json").write_text("{}")
+    (mine / "last.ckpt").write_bytes(b"my weights")
+    assert main(["unpack", str(file), "--out", str(out)]) == 1
+    assert tree(mine) == {"record.json": b"{}", "last.ckpt": b"my weights"}
+    said = capsys.readouterr().err
+    assert "6 cells put, 0 there already" in said
+    assert "lm: left out, as they are there with another record, and kept: arm-0\n" in said
+    assert (out / "cells" / "arm-1" / "record.json").is_file()
+
+
+def test_a_cell_that_another_process_trains_is_left_to_it(folder: Path, tmp_path: Path) -> None:
+    file, store = pack(folder)[0].path, Store(tmp_path / "new")
+    with store.lock("arm-0"):
+        found = unpack(file, store.out)
+    assert found.busy == ["arm-0"]
+    assert not store.finished("arm-0")
+
+
+def test_another_experiment_of_the_same_name_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
+    file, out = pack(folder)[0].path, tmp_path / "new"
+    (out / "demo").mkdir(parents=True)
+    (out / "demo" / "experiment.json").write_text("{}")
+    with pytest.raises(InputError, match=r"demo/experiment\.json: is there and is another than in .*demo\.lmpack"):
+        unpack(file, out)
+    assert tree(out) == {"demo/experiment.json": b"{}"}
+
+
+# searches and tuning -------------------------------------------------------------------------------------------------
+
+
+def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out" / "search"
+    folder.mkdir(parents=True)
+    study = {**fuzz.STUDY, "study": [{**one, "cells": {"0": f"c{n}"}} for n, one in enumerate(fuzz.STUDY["study"])]}
+    (folder / "study.json").write_text(json.dumps(study))
+    (folder / "study.journal").write_text("{}\n")
+    place = tmp_path / "out" / "cells" / "c0"
+    place.mkdir(parents=True)
+    (place / "record.json").write_text('{"status": "ok"}')
+    archive, expected = pack(folder)
+    assert expected == len(cells_of(folder)) == len(study["study"])
+    assert sorted(archive.files) == ["cells/c0/record.json", "search/study.journal", "search/study.json"]
+    assert main(["report", str(folder)]) == 0
+    said = capsys.readouterr().out
+    file = moved(archive.path, tmp_path / "colleague")
+    assert main(["report", str(file)]) == 0
+    assert capsys.readouterr().out == said
+    assert tree(file.with_name("search")).keys() == tree(folder).keys() - {"study.json", "study.journal"}
+
+
+def test_a_tuned_experiment_goes_into_a_pack_with_its_searches_and_its_twin(folder: Path) -> None:
+    for place, name in ((folder / "tune" / "arm", "study.json"), (folder / "tune" / "base", "study.json")):
+        place.mkdir(parents=True)
+        (place / name).write_text(json.dumps(fuzz.STUDY))
+    (folder / "tune" / "tuned.json").write_text("{}")
+    twin = folder.with_name("demo.tuned")
+    manifest = json.loads((folder / "experiment.json").read_text())
+    manifest["arms"] = {"base": manifest["arms"]["base"], "arm": manifest["arms"]["base"]}
+    twin.mkdir()
+    (twin / "experiment.json").write_text(json.dumps(manifest))
+    files = read_archive(pack(folder)[0].path).files
+    assert {name for name in files if not name.startswith("cells/")} == {
+        "demo/experiment.json",
+        "demo/tune/tuned.json",
+        "demo/tune/arm/study.json",
+        "demo/tune/base/study.json",
+        "demo.tuned/experiment.json",
+    }
+
+
+# the references ------------------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_that_the_pages_trace_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {
+        line.strip()
+        for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("    lm trace results/reference/")
+    }
+    assert lines
+    for line in lines:
+        _, _, place, arm, metric = line.split()
+        assert main(["trace", str(ROOT / place), arm, metric]) == 0
+        assert "not there" not in capsys.readouterr().out
+
+
+def test_every_cell_of_every_reference_is_there() -> None:
+    records = references.records()
+    for name, text in references.named("experiment.json").items():
+        for arm in json.loads(text)["arms"].values():
+            assert set(arm["cells"].values()) <= records.keys(), name
