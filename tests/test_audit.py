@@ -15,6 +15,7 @@ from lm.analysis import audit as module
 from lm.analysis.audit import (
     NOISES,
     Finding,
+    Size,
     audit,
     audit_cells,
     audit_equivalence,
@@ -30,8 +31,6 @@ from lm.report.audit import all_right, expected, show_audit, to_json
 from lm.stats.sequential import sequential
 from lm.stats.tests import attainable, sign_flip_p, t_interval
 from lm.stats.verdicts import Comparison
-
-pytestmark = pytest.mark.slow
 
 GOOD = Finding("good", 0.04, 0.03, 0.06, 0.0, 0.05)
 BAD = Finding("bad", 0.08, 0.06, 0.10, 0.0, 0.05)
@@ -79,6 +78,7 @@ def findings() -> list[Finding]:
     return audit()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("audit")
 def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
     assert [finding.name for finding in findings if finding.verdict == "NOT OK"] == []
@@ -86,6 +86,7 @@ def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
     assert all(finding.low <= finding.found <= finding.high for finding in findings)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("audit")
 def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
     for start in (
@@ -93,6 +94,15 @@ def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
         "false claims, skewed against normal noise, 3 arms, 10",
     ):
         assert audits_row(start, findings).verdict == "falls short"
+
+
+def test_each_promise_is_simulated_once_and_its_share_lies_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so few experiments that no share says anything."""
+    monkeypatch.setattr(module, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2))
+    found = audit()
+    assert len({finding.name for finding in found}) == len(found)
+    assert all(0 <= finding.low <= finding.found <= finding.high <= 1 for finding in found)
+    assert all(finding.at_least < finding.at_most for finding in found)
 
 
 def test_the_rate_of_false_claims_is_the_one_that_the_design_attains() -> None:
@@ -110,6 +120,7 @@ def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     assert audits_row("false claims, normal noise, 3 arms,", found).verdict == "NOT OK"
 
 
+@pytest.mark.slow
 def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module, "sequential", lambda sample, planned, maximum, alpha: sequential(sample, planned, maximum, 0.1)
@@ -132,6 +143,7 @@ def test_power_of_another_test_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     assert audits_row("finds an effect of 1.6", found).verdict == "NOT OK"
 
 
+@pytest.mark.slow
 def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def students(sample: list[float], margin: float) -> float:
         return max(
@@ -144,6 +156,7 @@ def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert audits_row("false equivalence, skewed downwards noise, 10", found).verdict == "NOT OK"
 
 
+@pytest.mark.slow
 def test_intervals_that_are_not_widened_for_the_other_arms_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(family: list[Comparison]) -> None:
         for one in family:

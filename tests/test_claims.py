@@ -11,7 +11,7 @@ from records import blank, inside
 from scipy import stats
 
 from lm.analysis.answers import Answer, answer, corrected, decide
-from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim
+from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim, read_claims
 from lm.analysis.results import Results, load, value
 from lm.config.tree import InputError
 from lm.report.claims import answers, markdown_claims, row, tally
@@ -270,6 +270,8 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
         ({"exact": "no"}, "exact: expected true or false"),
         ({"margin": "x"}, "margin: expected a number, found 'x'"),
         ({"contrast": {"better": True}}, "contrast.better: expected a number"),
+        ({"contrast": "better"}, "contrast: expected a number for each of some arms, found 'better'"),
+        ({"contrast": {}}, "contrast: expected a number for each of some arms"),
         ({"tier": "Z"}, "tier: no 'Z'. Choose from C, G"),
         ({"metric": "nl"}, "metric: no quantity 'nl'. Did you mean nll?"),
         ({"metric": 5}, "metric: expected a quantity or a path"),
@@ -282,6 +284,24 @@ def test_a_wrong_claim_is_one_line(changes: dict[str, Any], words: str) -> None:
         read_claim({**GOOD, **changes}, ["base", "better"], "base", "here")
     assert words in str(caught.value)
     assert str(caught.value).startswith("here")
+
+
+def test_a_claim_without_arms_is_one_line() -> None:
+    without = {key: given for key, given in GOOD.items() if key != "arm"}
+    with pytest.raises(InputError, match=r"here: arm is missing; a claim needs arm \(and against\), or a contrast"):
+        read_claim(without, ["base", "better"], "base", "here")
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"claim": "a"}, "claims: expected a list of claims"),
+        (["a"], r"claims\[0\]: expected a mapping with claim, metric"),
+    ],
+)
+def test_claims_that_are_no_list_of_mappings_are_one_line(tree: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_claims(tree, ["base", "better"], "base", "claims")
 
 
 def test_a_claim_without_a_kind_is_one_line() -> None:

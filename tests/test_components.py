@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,7 @@ def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> No
         (WarmupCosine | int, None),
         (Callable[[int, int], Position], Slot(Position, 2)),
         (Callable[..., Position], None),
+        (typing.Callable, None),
         (Callable[[int], int], None),
     ],
 )

@@ -32,6 +32,9 @@ RUNS: list[tuple[dict[str, Any], list[str]]] = [
     ({"trainer.log_every_n_steps": 0}, ["trainer.log_every_n_steps", "1 or more"]),
     ({"trainer.devices": 99999999999}, ["trainer.devices", "1,024 at most"]),
     ({"trainer.limit_val_batches": -1}, ["trainer.limit_val_batches", "0 or more"]),
+    ({"evaluate": {"lengths": [0], "tokens": 64}}, ["evaluate", "lengths=[0]", "at least 1 token"]),
+    ({"evaluate": {"lengths": [8], "tokens": 7}}, ["evaluate", "tokens=7", "the longest of lengths=[8]"]),
+    ({"evaluate": {"lengths": [10**5], "tokens": 10**6}}, ["evaluate.lengths", "the validation split has"]),
     ({"optim.schedule.warmup": 13}, ["warmup=13", "12 steps", "trainer.max_steps"]),
     ({"optim.schedule": {"class_path": "InverseSquareRoot"}}, ["warmup=4000", "12 steps"]),
     ({"optim.schedule": {"class_path": "Constant", "init_args": {"warmup": 99}}}, ["warmup=99"]),
@@ -105,6 +108,29 @@ def test_a_part_of_a_model_refuses_a_number_outside_its_domain(kind: str, name: 
     make = build(resolve(tree, ModelRoot), ModelRoot).model
     with pytest.raises(ValueError, match=rf"{option}="):
         make(11, 12)
+
+
+INITIALIZERS: dict[str, tuple[str, ...]] = {
+    "Normal": ("std", "query_key"),
+    "Xavier": ("embedding", "query_key"),
+    "FanIn": ("gain", "position", "query_key"),
+}
+
+
+@pytest.mark.parametrize(("name", "option"), [(name, option) for name in INITIALIZERS for option in INITIALIZERS[name]])
+@pytest.mark.parametrize("value", [0.0, -0.1])
+def test_an_initialisation_that_draws_nothing_is_refused(name: str, option: str, value: float) -> None:
+    node = {"class_path": name, "init_args": {option: value}}
+    with pytest.raises(InputError, match=rf"initializer: {option}={value} must be .*above 0"):
+        check(override(RUN, {"model.initializer": node}))
+
+
+def test_every_number_of_every_initialisation_has_a_case() -> None:
+    found = {
+        name: {key for key, value in plain_options(cls, 0).items() if type(value) in (int, float)}
+        for name, cls in choices(slots(Decoder, 2)["initializer"].base).items()
+    }
+    assert found == {name: set(options) for name, options in INITIALIZERS.items()}
 
 
 def test_every_number_of_every_part_of_a_model_has_a_case() -> None:

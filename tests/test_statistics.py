@@ -31,8 +31,8 @@ from lm.stats.tests import (
     smallest_p,
     t_interval,
     values_needed,
-    verdict,
 )
+from lm.stats.verdicts import verdict
 
 
 def normal(n: int, shift: float = 0.0, seed: int = 0) -> list[float]:

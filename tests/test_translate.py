@@ -9,11 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from helpers import RUN
 
 from lm.cli import main
-from lm.config.tree import InputError
+from lm.config.components import build
+from lm.config.tree import InputError, override
 from lm.data.aligned import read_lines
-from lm.runs.translate import bleu, translate
+from lm.model.transformer import initialized
+from lm.runs.translate import bleu, load, translate, translated
+from lm.store.store import Store
+from lm.training.cell import check
+from lm.training.run import Run
+from lm.training.train import finish, write_work
 
 ROOT = Path(__file__).resolve().parents[1]
 STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
@@ -143,6 +151,90 @@ def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) ->
     (tmp_path / "none").write_text("")
     with pytest.raises(InputError, match="no lines to translate"):
         translate(run, source=tmp_path / "none")
+
+
+# a run that learnt nothing --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def untrained(tmp_path: Path) -> Path:
+    """The folder of a finished run whose model is as it was initialised, with words of one letter as its text."""
+    corpus = {}
+    for seed, (split, count) in enumerate({"train": 80, "validation": 8, "test": 9}.items()):
+        draw = np.random.default_rng(seed)
+        for side, letters in {"source": "abc", "target": "xyz"}.items():
+            lines = [" ".join(draw.choice(list(letters), draw.integers(1, 7))) for _ in range(count)]
+            path = tmp_path / f"{split}.{side}"
+            path.write_text("".join(f"{line}\n" for line in lines))
+            corpus[f"{split}_{side}"] = str(path)
+    data = {"corpus": corpus, "tokenizer": "Bytes", "context": 16, "batch_tokens": 64}
+    model = {"class_path": "EncoderDecoder", "init_args": RUN["model"]["init_args"] | {"position": "Sinusoidal"}}
+    tree = {**RUN, "data": {"class_path": "PairData", "init_args": data}, "model": model}
+    cell, store = check(override(tree, {"model.initializer.std": 0.5})), Store(tmp_path / "out")
+    run: Run = build(cell.config, Run)
+    made = initialized(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).double()
+    state = {f"model.{name}": value for name, value in made.state_dict().items()}
+    torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
+    outcome = {"status": "ok", "metrics": {"nll": 9.0}, "cost": {}}
+    finish(cell, store, outcome, {"started": 0.0, "finished": 1.0, "resumed": False})
+    return store.directory(cell.id)
+
+
+def test_a_split_is_translated_in_its_order_and_scored(untrained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    found = translate(untrained, beam=2)
+    lines = found.path.read_text(encoding="utf-8").split("\n")
+    source, target = (read_lines(str(tmp_path / f"test.{side}"), "") for side in ("source", "target"))
+    assert (found.path, len(lines)) == (untrained / "translation_test.txt", len(source) + 1)
+    model, data = load(untrained)
+    assert lines[:-1] == [translated(model, data, [line], beam=2)[0] for line in source], "as each line by itself"
+    assert len(set(lines)) > 2
+    kept = json.loads((untrained / "bleu_test.json").read_text())
+    assert kept == found.bleu == {"split": "test", **bleu(lines[:-1], target), "beam": 2, "alpha": 0.6}
+    assert found.text == f"BLEU {kept['bleu']:z.2f} on test (beam 2, alpha 0.6; {kept['signature']}); {found.path}"
+
+
+def test_a_file_is_translated_without_a_score(
+    untrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.en.txt").write_text("a b\n\nc\n")
+    monkeypatch.setattr("lm.runs.translate.REPORT_SECONDS", -1.0)
+    assert main(["translate", str(untrained), "--beam", "1", "--input", str(tmp_path / "mine.en.txt")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{untrained / 'translation_mine.txt'}\n"
+    assert "3 of 3 sentences" in said.err
+    assert (untrained / "translation_mine.txt").read_text().count("\n") == 3
+    assert not list(untrained.glob("bleu_*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--beam", "0"], "--beam: expected 1 or more, found 0"), (["--alpha", "nan"], "--alpha: expected a number")],
+)
+def test_a_search_that_cannot_be_is_one_line(
+    untrained: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["translate", str(untrained), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_empty_file_has_no_lines_to_translate(untrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").write_text("")
+    with pytest.raises(InputError, match="none: no lines to translate; give --input"):
+        translate(untrained, source=tmp_path / "none")
+
+
+def test_where_the_cache_was_emptied_the_text_is_prepared_again_and_must_be_the_same(
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
+    _, data = load(untrained)
+    assert data.facts is not None
+    assert data.facts.folder.startswith(str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))
+    (tmp_path / "train.source").write_text("b a\n" * 80)
+    with pytest.raises(InputError, match="data: text or tokenizer are no longer those of the run"):
+        load(untrained)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -25,9 +25,8 @@ from lm.stats.tests import (
     sign_flip_p,
     smallest_p,
     t_interval,
-    verdict,
 )
-from lm.stats.verdicts import Comparison, confirm
+from lm.stats.verdicts import Comparison, confirm, verdict
 
 SEEDS = (6, 10)
 DESIGNS = ((1, 6), (3, 10))

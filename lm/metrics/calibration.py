@@ -17,7 +17,11 @@ FINE_BINS, FINE_LIMIT = 4096, 16.0
 
 
 def bin_of(confidence_n: Tensor, bins: int) -> Tensor:
-    """The equal-width bin [lo, hi) of each probability; 1.0 falls into the last."""
+    """The equal-width bin [lo, hi) of each probability; 1.0 falls into the last.
+
+    >>> bin_of(torch.tensor([0.0, 0.49, 0.5, 1.0]), bins=2).tolist()
+    [0, 0, 1, 1]
+    """
     return (confidence_n * bins).long().clamp(0, bins - 1)
 
 
@@ -28,7 +32,12 @@ def fine_bin_of(odds_against_n: Tensor) -> Tensor:
 
 
 def expected_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
-    """sum over bins of |correct - confidence| / n, from per-bin sums (Guo et al. 2017, equation 3)."""
+    """sum over bins of |correct - confidence| / n, from per-bin sums (Guo et al. 2017, equation 3).
+
+    >>> count_m, confidence_m, correct_m = torch.tensor([[2.0, 2.0], [0.5, 1.5], [0.0, 2.0]])
+    >>> expected_calibration_error(count_m, confidence_m, correct_m)
+    0.25
+    """
     return float((correct_m - confidence_m).abs().sum() / count_m.sum())
 
 
@@ -48,6 +57,9 @@ def corrected_calibration_error(error: float, floor: float) -> float:
     too small. No estimate is free of bias at both ends; with the same samples, that of Kumar et al. 2019
     (https://arxiv.org/abs/1909.10155, section 5) keeps .57 of the floor, and the monotonic sweep of Roelofs et al. 2022
     (https://arxiv.org/abs/2012.08668) .7 to 1.0.
+
+    >>> round(corrected_calibration_error(0.05, floor=0.03), 6)
+    0.04
     """
     return math.sqrt(max(0.0, error**2 - floor**2)) if not math.isnan(error) else error
 

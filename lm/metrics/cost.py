@@ -17,6 +17,12 @@ class Durations:
 
     Args:
         counts: of an earlier instance, by bin.
+
+    >>> durations = Durations()
+    >>> for seconds in (0.1, 0.2, 0.2, 0.3):
+    ...     durations.add(seconds)
+    >>> round(durations.quantile(0.5), 2)
+    0.2
     """
 
     def __init__(self, counts: dict[int, int] | None = None) -> None:
@@ -109,7 +115,11 @@ def _nvml_handle(device: torch.device) -> Any:
 
 
 def utilisation(tokens_per_second: float | None, flops_per_token: float | None, peaks: Sequence[float]) -> float | None:
-    """Model-FLOPs utilisation: the model's FLOP/s over the peaks of all devices (Chowdhery et al. 2022, appendix B)."""
+    """Model-FLOPs utilisation: the model's FLOP/s over the peaks of all devices (Chowdhery et al. 2022, appendix B).
+
+    >>> round(utilisation(tokens_per_second=1000.0, flops_per_token=6e6, peaks=[2e10]), 6)
+    0.3
+    """
     if tokens_per_second is None or flops_per_token is None or not sum(peaks):
         return None
     return tokens_per_second * flops_per_token / sum(peaks)

@@ -24,7 +24,11 @@ class Noise:
 
 
 def noise(small: float, big: float, small_tokens: float, big_tokens: float) -> Noise:
-    """From the mean squared gradient norm of pieces of `small_tokens` tokens and that of all `big_tokens` together."""
+    """From the mean squared gradient norm of pieces of `small_tokens` tokens and that of all `big_tokens` together.
+
+    >>> noise(small=5.0, big=2.0, small_tokens=8, big_tokens=32)
+    Noise(trace=32.0, signal=1.0)
+    """
     signal = (big_tokens * big - small_tokens * small) / (big_tokens - small_tokens)
     trace = (small - big) / (1 / small_tokens - 1 / big_tokens)
     return Noise(trace, signal)

@@ -37,7 +37,11 @@ def perplexity(nll: float) -> float:
 
 
 def bits_per_byte(nll_sum: float, byte_count: int) -> float:
-    """Bits a byte of raw text costs, from the summed negative log-likelihood in nats."""
+    """Bits a byte of raw text costs, from the summed negative log-likelihood in nats.
+
+    >>> round(bits_per_byte(nll_sum=8 * math.log(2), byte_count=4), 6)
+    2.0
+    """
     return nll_sum / (math.log(2) * byte_count) if byte_count else math.nan
 
 

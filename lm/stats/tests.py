@@ -72,7 +72,11 @@ def attainable(n: int, alpha: float = ALPHA) -> float:
 
 
 def seeds_needed(comparisons: int, alpha: float = ALPHA) -> int:
-    """Pairs with which an exact sign-flip test can reach `alpha` after Holm's correction over `comparisons`."""
+    """Pairs with which an exact sign-flip test can reach `alpha` after Holm's correction over `comparisons`.
+
+    >>> seeds_needed(1), seeds_needed(3)
+    (6, 7)
+    """
     return next(n for n in range(2, 64) if smallest_p(n) <= alpha / max(1, comparisons))
 
 
@@ -81,6 +85,9 @@ def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float
 
     `less` asks whether the mean is below zero. Up to 40 pairs every pattern is counted: each sum is one of the first
     half's plus one of the second half's, so sorting one half counts all pairs of them. Beyond, 99,999 random flips.
+
+    >>> sign_flip_p([-0.02, -0.05, -0.01, -0.03, -0.04, -0.02])  # all of one sign: 2 of 64 patterns
+    0.03125
     """
     if not differences:
         return math.nan
@@ -167,6 +174,9 @@ def median_interval(sample: Sequence[float], level: float = ALPHA) -> tuple[floa
     """The medians that no one-sided sign test at `level` rejects: two of the sorted values; NaN for no values.
 
     Each end holds at 1 - `level`, both together at 1 - 2 `level`. Infinite where so few values reject nothing.
+
+    >>> median_interval([1, 2, 3, 4, 5, 6, 7, 8])
+    (2.0, 7.0)
     """
     if not len(sample):
         return math.nan, math.nan
@@ -187,7 +197,11 @@ def bonferroni(p_values: Sequence[float]) -> list[float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the given order; NaN stays NaN and counts for nothing (Holm 1979)."""
+    """Holm's adjusted p-values, in the given order; NaN stays NaN and counts for nothing (Holm 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
     order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     adjusted, largest = [math.nan] * len(p_values), 0.0
     for place, (p, index) in enumerate(order):
@@ -211,6 +225,9 @@ def equivalence_p(differences: Sequence[float], margin: float) -> float:
 
     Student's (Schuirmann 1987) asks for normal noise: under lognormal noise it errs in 16 to 20 of 100 experiments that
     it may err in 5 of. Raises ValueError for a margin that is not above zero.
+
+    >>> equivalence_p([0.001, -0.002, 0.0, 0.003, -0.001], margin=0.01)
+    0.03125
     """
     if not margin > 0:
         raise ValueError(f"margin={margin} must be above zero")
@@ -256,42 +273,3 @@ def _below(t: float, freedom: int, centre: float) -> float:
     """The noncentral t's share below `t`; scipy gives NaN for shares too small to matter."""
     found = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
     return found if math.isfinite(found) else float(t > centre)
-
-
-def verdict(
-    difference: float,
-    p_adjusted: float,
-    pairs: int,
-    comparisons: int,
-    better: str | None,
-    margin: float | None = None,
-    p_equivalent: float = math.nan,
-) -> str:
-    """What may be said of a difference, in a few words.
-
-    `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
-    comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
-    of fewer pairs than such a p takes.
-    """
-    if pairs == 0 or math.isnan(difference):
-        return "no pair to compare"
-    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= values_needed()
-    within = f"within {margin:zg}" if equivalent else ""
-    if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
-        return _direction(difference, better) + (f", but {within}" if within else "")
-    if within:
-        return f"equivalent {within}"
-    if smallest_p(pairs) > ALPHA / max(1, comparisons):
-        return too_few(pairs, comparisons)
-    return "inconclusive"
-
-
-def too_few(pairs: int, comparisons: int = 1) -> str:
-    """That no difference could be found in so few pairs, and how many could do."""
-    return f"{pairs} seed{'s' * (pairs != 1)} cannot reach significance ({seeds_needed(comparisons)} could)"
-
-
-def _direction(difference: float, better: str | None) -> str:
-    if better is None:
-        return "higher" if difference > 0 else "lower"
-    return "better" if (difference < 0) == (better == "lower") else "worse"

@@ -31,8 +31,7 @@ from lm.stats.tests import (
     sign_flip_p,
     smallest_p,
     t_interval,
-    too_few,
-    verdict,
+    values_needed,
 )
 
 Better = Literal["lower", "higher"] | None
@@ -197,3 +196,50 @@ def _explored(one: Comparison) -> str:
     if smallest_p(pairs) > ALPHA:
         return f"{pairs} seed{'s' * (pairs != 1)} cannot tell ({seeds_needed(1)} could)"
     return f"inconclusive, q = {one.q:z.2g}"
+
+
+# in words -------------------------------------------------------------------------------------------------------------
+
+
+def verdict(
+    difference: float,
+    p_adjusted: float,
+    pairs: int,
+    comparisons: int,
+    better: str | None,
+    margin: float | None = None,
+    p_equivalent: float = math.nan,
+) -> str:
+    """What may be said of a difference, in a few words.
+
+    `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
+    comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
+    of fewer pairs than such a p takes.
+
+    >>> verdict(-0.02, p_adjusted=0.03125, pairs=6, comparisons=1, better="lower")
+    'better'
+    >>> verdict(-0.02, p_adjusted=0.125, pairs=4, comparisons=1, better="lower")
+    '4 seeds cannot reach significance (6 could)'
+    """
+    if pairs == 0 or math.isnan(difference):
+        return "no pair to compare"
+    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= values_needed()
+    within = f"within {margin:zg}" if equivalent else ""
+    if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
+        return _direction(difference, better) + (f", but {within}" if within else "")
+    if within:
+        return f"equivalent {within}"
+    if smallest_p(pairs) > ALPHA / max(1, comparisons):
+        return too_few(pairs, comparisons)
+    return "inconclusive"
+
+
+def too_few(pairs: int, comparisons: int = 1) -> str:
+    """That no difference could be found in so few pairs, and how many could do."""
+    return f"{pairs} seed{'s' * (pairs != 1)} cannot reach significance ({seeds_needed(comparisons)} could)"
+
+
+def _direction(difference: float, better: str | None) -> str:
+    if better is None:
+        return "higher" if difference > 0 else "lower"
+    return "better" if (difference < 0) == (better == "lower") else "worse"

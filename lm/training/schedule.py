@@ -10,6 +10,9 @@ def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
     """The share of the peak rate at update `t`, counted from 1: t / warmup, then half a cosine down.
 
     It is 1 at t = warmup and `final` at t = total (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983).
+
+    >>> [round(warmup_cosine(t, warmup=2, total=6), 3) for t in range(1, 7)]
+    [0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
     """
     if t < warmup:
         return t / warmup
@@ -18,7 +21,11 @@ def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
 
 
 def warmup_linear(t: int, warmup: int, total: int, final: float = 0.0) -> float:
-    """The share of the peak rate at update `t`: t / warmup, then a straight line from 1 at t = warmup to `final`."""
+    """The share of the peak rate at update `t`: t / warmup, then a straight line from 1 at t = warmup to `final`.
+
+    >>> [warmup_linear(t, warmup=2, total=6) for t in range(1, 7)]
+    [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
     if t < warmup:
         return t / warmup
     progress = min(1.0, (t - warmup) / max(1, total - warmup))
@@ -29,6 +36,9 @@ def noam(t: int, width: int, warmup: int) -> float:
     """The learning rate width^-.5 min(t^-.5, t warmup^-1.5) at update `t`; it peaks at t = warmup.
 
     Vaswani et al. 2017, section 5.3, https://arxiv.org/abs/1706.03762.
+
+    >>> [round(noam(t, width=4, warmup=4), 4) for t in (1, 4, 16)]
+    [0.0625, 0.25, 0.125]
     """
     return float(width**-0.5 * min(t**-0.5, t * warmup**-1.5))
 
@@ -38,6 +48,9 @@ def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: floa
 
     It is 1 from t = warmup to t = total - decay and `final` at t = total (Hu et al. 2024, section 4.2,
     https://arxiv.org/abs/2404.06395, with the linear decay of Hagele et al. 2024, https://arxiv.org/abs/2405.18392).
+
+    >>> [warmup_stable_decay(t, warmup=2, total=8, decay=2) for t in range(1, 9)]
+    [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.0]
     """
     if t < warmup:
         return t / warmup

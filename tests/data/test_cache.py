@@ -7,6 +7,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.tree import InputError
 from lm.data.aligned import LocalPairs
-from lm.data.cache import SUMS, cache_folder, write_array
+from lm.data.cache import SUMS, DamageError, cache_folder, write_array
 from lm.data.corpus import Corpus
-from lm.data.pairs import PairTokens, prepare_pairs
+from lm.data.pairs import PairTokens, check_pairs, prepare_pairs
 from lm.data.tokenizer import BPE, Bytes, Characters
 from lm.data.tokens import Facts, Tokens, check_entry, prepare, sound
 
@@ -166,6 +167,41 @@ def test_damaged_pairs_are_made_again(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert prepare_pairs(pairs(tmp_path), Characters()) == facts
     assert capsys.readouterr().err == ""
+
+
+def ids_cut(folder: Path) -> None:
+    np.save(folder / "train.target.npy", np.load(folder / "train.target.npy")[:-1])
+
+
+def one_byte_more(folder: Path) -> None:
+    counts = np.load(folder / "bytes.npy")
+    np.save(folder / "bytes.npy", counts + (np.arange(len(counts)) == 5))
+
+
+@pytest.mark.parametrize(
+    ("alter", "words"),
+    [
+        (partial(facts_with, vocabulary=3), "facts.json has vocabulary: 3, expected"),
+        (partial(facts_with, tokens={"train": 1}), "facts.json has tokens: {'train': 1}, found"),
+        (partial(facts_with, unknown=None), "facts.json has tokens"),
+        (one_byte_more, "bytes.npy is not that of the tokenizer"),
+        (ids_cut, "the ends of the train texts are not those of"),
+    ],
+    ids=["vocabulary", "tokens", "unknown", "bytes", "ends"],
+)
+def test_pairs_whose_files_can_be_read_and_disagree_are_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], alter: Callable[[Path], None], words: str
+) -> None:
+    facts = prepare_pairs(pairs(tmp_path), Characters())
+    folder = Path(facts.folder)
+    (folder / SUMS).unlink()
+    alter(folder)
+    with pytest.raises(DamageError) as caught:
+        check_pairs(folder, facts)
+    assert words in str(caught.value)
+    assert prepare_pairs(pairs(tmp_path), Characters()) == facts
+    assert words in capsys.readouterr().err
+    check_pairs(folder, facts)
 
 
 def test_an_entry_damaged_once_a_run_has_begun_is_a_failure_of_the_disk(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Quantiles of durations, the matrix product's speed, energy counters."""
 
 import itertools
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,3 +65,68 @@ def test_energy_is_the_difference_of_the_counters(tmp_path: Path) -> None:
     assert energy.joules() is None
     assert energy.joules() == 0.0
     assert Energy(torch.device("cpu"), tmp_path / "none").joules() is None
+
+
+class FakeNVML(ModuleType):
+    """NVIDIA's library with one device, whose counter stands at `millijoules`."""
+
+    class NVMLError(Exception):
+        """What the library raises."""
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.NVMLError.__module__ = "pynvml"
+        self.millijoules: int | None = 5000
+        self.known = True
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the names are the library's
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if not self.known:
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+        assert handle == "GPU-one"
+        if self.millijoules is None:
+            raise self.NVMLError
+        return self.millijoules
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNVML:
+    found = FakeNVML()
+    monkeypatch.setitem(sys.modules, "pynvml", found)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="one"))
+    return found
+
+
+def test_the_energy_of_a_gpu_is_its_counters(nvml: FakeNVML) -> None:
+    energy = Energy(torch.device("cuda"))
+    nvml.millijoules = 7500
+    assert energy.joules() == pytest.approx(2.5)
+    nvml.millijoules = None  # a device that stopped counting
+    assert energy.joules() is None
+
+
+def test_without_nvidias_library_or_a_device_that_it_knows_there_is_no_energy(
+    nvml: FakeNVML, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.known = False
+    assert Energy(torch.device("cuda")).joules() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed
+    assert Energy(torch.device("cuda")).joules() is None
+
+
+def test_what_else_goes_wrong_with_a_gpu_is_not_hidden(nvml: FakeNVML, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_: object) -> None:
+        raise RuntimeError("no such device")
+
+    energy = Energy(torch.device("cuda"))
+    monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", lost)
+    with pytest.raises(RuntimeError, match="no such device"):
+        energy.joules()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lost)
+    with pytest.raises(RuntimeError, match="no such device"):
+        Energy(torch.device("cuda"))

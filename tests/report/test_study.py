@@ -17,7 +17,7 @@ from lm.report import importance
 from lm.report.importance import importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of
-from lm.report.study_figures import ABSENT, FIGURES, draw_study, parallel_coordinates, pareto, position, slices
+from lm.report.study_figures import ABSENT, FIGURES, draw_study, history, parallel_coordinates, pareto, position, slices
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
 
@@ -225,6 +225,37 @@ def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
     front = figure.axes[0].get_lines()[1].get_xydata()
     np.testing.assert_array_equal(front, study.best.sort_values("parameters")[["parameters", "nll"]])
     assert figure.axes[0].get_xlabel() == "parameters"
+    plt.close("all")
+
+
+def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
+    two = {"nll": "lower", "parameters": "lower"}
+    none = load_study(write(tmp_path / "none", [trial(0, None, "pruned", lr=0.01, width=16, kind="Alibi")]))
+    assert [make(none) for make in (history, slices, parallel_coordinates, pareto)] == [None] * 4
+    one = load_study(write(tmp_path / "one", drawn(1)))
+    assert parallel_coordinates(one) is None, "one line says nothing of how parameters go together"
+    assert pareto(one) is None
+    both = load_study(write(tmp_path / "both", drawn(3, objectives=2), objectives=two))
+    assert history(both) is None, "no trial of a front is the best so far"
+    plt.close("all")
+
+
+def test_the_best_so_far_is_drawn_the_way_that_is_better(tmp_path: Path) -> None:
+    trials = [trial(n, [value], lr=0.01, width=16, kind="Alibi") for n, value in enumerate([0.3, 0.5, 0.2, 0.6])]
+    for way, expected in (("lower", [0.3, 0.3, 0.2, 0.2]), ("higher", [0.3, 0.5, 0.5, 0.6])):
+        figure = history(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})))
+        assert figure is not None
+        assert np.asarray(figure.axes[0].get_lines()[1].get_ydata()).tolist() == expected
+    plt.close("all")
+
+
+def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> None:
+    for name, sizes, scale in (("wide", (10, 200), "log"), ("narrow", (10, 90), "linear")):
+        trials = [trial(n, [-n, size], lr=0.01, width=16, kind="Alibi") for n, size in enumerate(sizes)]
+        study = load_study(write(tmp_path / name, trials, objectives={"nll": "lower", "parameters": "lower"}))
+        figure = pareto(study)
+        assert figure is not None
+        assert figure.axes[0].get_xscale() == scale
     plt.close("all")
 
 

@@ -1,0 +1,97 @@
+"""Documents as padded rows: what is cut, what is padded, and what of it counts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import known
+
+from lm.config.tree import InputError
+from lm.data import IGNORED
+from lm.data.corpus import Corpus
+from lm.data.padded_rows import PaddedRows
+from lm.data.tokenizer import BPE, Bytes
+
+TEXTS = ["abc", "abcdefgh", "xy", "z", "abcdefghij", "pq", "rst", "uvwxyz", "kk", "mno"]
+CONTEXT = 5
+
+
+class Listed(Corpus):
+    """Documents from a list."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def documents(self) -> Iterator[str]:
+        yield from self.texts
+
+
+def data(rows: int = 3, texts: list[str] = TEXTS, **changes: Any) -> PaddedRows:
+    settings: dict[str, Any] = {"context": CONTEXT, "batch_size": 2, "split": (0.6, 0.4, 0.0), **changes}
+    return PaddedRows(0, Listed(texts), settings.pop("tokenizer", BPE(257)), rows=rows, **settings)
+
+
+def begun(**changes: Any) -> PaddedRows:
+    found = data(**changes)
+    found.setup()
+    return found
+
+
+def test_a_row_is_a_document_cut_or_padded_with_its_end() -> None:
+    found = begun()
+    end = known(known(found.facts).end_of_text)
+    letters = lambda text: [int(found.tokens.split["train"][place]) for place in range(len(text))]  # noqa: E731
+    assert found.table["train"].shape == (3, CONTEXT + 1)
+    assert found.table["train"][0].tolist() == [*letters("abc"), end, end, end]
+    assert end not in found.table["train"][1], "abcdefgh is cut"
+    assert (found.table["train"][2] == end).sum() == CONTEXT + 1 - len("xy")
+
+
+def test_the_first_end_is_a_target_and_the_padding_behind_it_is_none() -> None:
+    found, padded = begun(), begun(ignore_padding=False)
+    rows_b = np.array([0, 1])
+    targets_bt, whole_bt = found.gather("train", rows_b).targets_bt, padded.gather("train", rows_b).targets_bt
+    end = known(known(found.facts).end_of_text)
+    assert targets_bt[0].tolist() == [*whole_bt[0, :2].tolist(), end, IGNORED, IGNORED]
+    assert whole_bt[0].tolist() == [*whole_bt[0, :2].tolist(), end, end, end]
+    assert targets_bt[1].tolist() == whole_bt[1].tolist()
+
+
+def test_what_was_learnt_by_heart_is_evaluated_on_the_training_rows() -> None:
+    seen = {
+        split: [row for batch in begun(evaluate_on=split).evaluation_batches("validation") for row in batch.inputs[0]]
+        for split in ("train", "validation")
+    }
+    table = begun().table
+    for split, rows in seen.items():
+        assert [row.tolist() for row in rows] == table[split][:, :-1].tolist()
+
+
+def test_batches_are_shared_among_devices() -> None:
+    found = begun()
+    whole, *parts = (list(found.training_batches(0, 4, *which)) for which in ((0, 1), (0, 2), (1, 2)))
+    for batch, *shares in zip(whole, *parts, strict=True):
+        assert sorted(batch.rows_b.tolist()) == sorted(row for part in shares for row in part.rows_b.tolist())
+    with pytest.raises(InputError, match=r"data.batch_size: 2 rows cannot be shared evenly among 3 devices"):
+        found.check_devices(3)
+    found.check_devices(2)
+
+
+@pytest.mark.parametrize("name", ["context", "rows", "batch_size"])
+def test_sizes_below_one_are_refused(name: str) -> None:
+    size: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+        data(**size)
+
+
+def test_a_table_past_all_memory_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ValueError, match="rows=1000000000 of context=5 make a table of over"):
+        data(rows=10**9)
+
+
+def test_too_few_documents_and_a_tokenizer_without_an_end_are_one_line() -> None:
+    with pytest.raises(InputError, match=r"data\.rows: expected 30 training rows and one or more for validation"):
+        begun(rows=30)
+    with pytest.raises(InputError, match=r"data\.tokenizer: rows are padded with .*, which this tokenizer"):
+        begun(tokenizer=Bytes())

@@ -1,0 +1,133 @@
+"""What a person is shown while cells train: a line a cell in a log, bars in a terminal, and how long it may take."""
+
+import io
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import blank, record
+from rich.console import Console
+
+from lm.execution import progress
+from lm.execution.progress import Display, outcome_line, step_lines
+from lm.execution.source import Planned
+from lm.execution.watcher import Running
+from lm.store.store import Store
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Seconds since some moment, which only a test lets go by."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    yield now
+    monkeypatch.undo()  # before the test is timed
+
+
+def planned(arm: str, seed: int = 0) -> Planned:
+    cell: Any = None  # nothing here looks at it
+    return Planned(arm, seed, cell)
+
+
+def running(arm: str, place: int, step: int, pace: float, clock: list[float], steps: int = 100) -> Running:
+    """A cell that was first heard of at step 1 and is at `step` now, `pace` seconds a step."""
+    found = Running(planned(arm), place, started=clock[0])
+    found.heard(step, steps, 1.5)
+    found.first = (1, clock[0] - pace * (step - 1))
+    return found
+
+
+def test_the_end_of_a_cell_in_a_few_words(tmp_path: Path) -> None:
+    assert outcome_line(record("c", 2.0, 0)) == "validation NLL 2.0000"
+    assert outcome_line(record("c", "diverged", 0)) == "diverged: loss not finite at step 3"
+    assert outcome_line(None) == "interrupted; the same command takes it up again"
+    assert outcome_line({"status": "pruned", "error": "stopped after step 5"}) == "pruned: stopped after step 5"
+    store = Store(tmp_path)
+    store.work("c").mkdir(parents=True)
+    failed = store.finish("c", {**blank("c", "failed"), "error": "RuntimeError: no", "traceback": "Traceback"})
+    assert outcome_line(failed, store).startswith("failed: RuntimeError: no")
+    assert str(store.directory("c")) in outcome_line(failed, store)
+
+
+def test_without_anything_known_there_is_no_estimate(clock: list[float]) -> None:
+    display = Display(total=4, workers=2)
+    assert display.left([], 4) is None
+    assert display.left([running("a", 0, 1, 0.0, clock)], 3) is None, "one report has no pace"
+
+
+def test_what_is_left_is_shared_by_the_workers_and_is_no_less_than_the_longest_cell(clock: list[float]) -> None:
+    two = [running("a", 0, 51, 2.0, clock), running("b", 1, 81, 1.0, clock)]
+    display = Display(total=6, workers=2)
+    left = 49 * 2.0 + 19 * 1.0
+    assert display.left(two, 0) == pytest.approx(98.0), "the first cell alone needs that long"
+    typical = (100 * 2.0 + 100 * 1.0) / 2
+    assert display.left(two, 4) == pytest.approx((left + 4 * typical) / 2)
+
+
+def test_a_cell_without_a_pace_takes_as_long_as_others_do(clock: list[float]) -> None:
+    display = Display(total=3, workers=1, expected={"a": 30.0, "b": 10.0})
+    assert display.left([running("c", 0, 1, 0.0, clock)], 2) == pytest.approx(20.0 + 2 * 20.0)
+
+
+def test_in_a_log_each_cell_is_a_line_and_now_and_then_one_says_how_far_all_are(
+    clock: list[float], capsys: Said
+) -> None:
+    with Display(total=3, workers=1) as display:
+        display.progress([running("[a]", 0, 11, 1.0, clock)], 2)
+        assert capsys.readouterr().err == ""
+        clock[0] += progress.LINE_SECONDS + 1
+        display.progress([], 2)
+        display.progress([Running(planned("b", 1), 0)], 2)
+        display.finished(planned("[a]"), record("c", 2.0, 0), 65.0)
+        display.finished(planned("b", 1), None, 5.0)
+        display.settled("c seed 0", "trained already", 1)
+        display.waiting("waiting for [another]")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+    assert lines[1:] == [
+        "[1/3] [a] seed 0: validation NLL 2.0000 (1 min 5 s)",
+        "[1/3] b seed 1: interrupted; the same command takes it up again (5 s)",
+        "[2/3] c seed 0: trained already",
+        "waiting for [another]",
+    ]
+
+
+def test_before_anything_is_known_the_line_says_that(clock: list[float], capsys: Said) -> None:
+    display = Display(total=2, workers=1)
+    clock[0] += progress.LINE_SECONDS + 1
+    display.progress([Running(planned("a"), 0)], 1)
+    assert capsys.readouterr().err.strip() == "a seed 0 at 0/0; no estimate yet"
+
+
+def test_in_a_terminal_each_cell_in_training_has_a_bar_while_it_trains(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    display = Display(total=2, workers=2)
+    first, second = running("a", 0, 11, 1.0, clock), Running(planned("b"), 1)
+    display.progress([first, second], 0)
+    bars = {task.description: task for task in display.bars.tasks}
+    assert set(bars) == {"cells", "a seed 0", "b seed 0"}
+    assert (bars["a seed 0"].completed, bars["a seed 0"].total) == (11, 100)
+    assert [bars[name].fields["note"] for name in ("a seed 0", "b seed 0")] == ["loss 1.500", "starting"]
+    assert bars["cells"].fields["note"].startswith("about ")
+    display.finished(first.planned, record("c", 2.0, 0), 90.0)
+    display.progress([second], 0)
+    assert [task.description for task in display.bars.tasks] == ["cells", "b seed 0"]
+    assert display.bars.tasks[0].completed == 1
+
+
+def test_steps_of_one_run_are_a_line_a_second_and_the_last_is_always_told(clock: list[float], capsys: Said) -> None:
+    report = step_lines()
+    for step, at in ((4, 0.0), (5, 0.5), (6, 2.0), (7, 2.5), (8, 2.6)):
+        clock[0] = 1000.0 + at
+        report(step, 8, 2.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "step 4/8: training loss 2.0000",
+        "step 6/8: training loss 2.0000, about 2 s left",
+        "step 8/8: training loss 2.0000, about 0 s left",
+    ]

@@ -1,0 +1,134 @@
+"""The section on tuning: what each arm came to with shared and with tuned settings, and what its search found."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib import pyplot as plt
+from rich.console import Console
+
+from lm.analysis.results import load
+from lm.report.tuning import FOLDER, draw_tuning, notes, rows, tuning_of
+from lm.report.write import write_report
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import SEARCH, TUNED
+
+MakeExperiment = Callable[..., Path]
+CELLS = {"base": [2.0, 2.1, 1.9, 2.05, 2.2, 1.95], "arm": [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]}
+LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
+CHOICE = {"choices": ["Alibi", "Rope"]}
+WINNERS = {
+    "base": {"changes": None, "value": None, "trial": None},
+    "arm": {"changes": {"optim.lr": 0.012345, "model.position": "Rope"}, "value": 1.5, "trial": 2},
+}
+SEARCHED: dict[str, list[tuple[float, float]]] = {"base": [], "arm": [(0.1, 1.9), (0.001, 1.8), (0.012345, 1.5)]}
+"""Rates that were tried for an arm, each with the loss it came to."""
+
+
+def search(folder: Path, trials: list[tuple[float, float]], space: dict[str, Any]) -> None:
+    """A study of these trials, with a pruned one before them and a failed one behind."""
+    states = ["pruned", *["complete"] * len(trials), "failed"]
+    found = [
+        {"number": n, "state": state, "params": {"optim.lr": lr, "model.position": "Rope"}, "cells": {}}
+        | {"values": [nll] if state == "complete" else None, "reason": None, "seconds": 1.0, "reported": {}}
+        for n, (state, (lr, nll)) in enumerate(zip(states, [(0.05, 0.0), *trials, (0.07, 0.0)], strict=True))
+    ]
+    method = {"sampler": {"name": "tpe", "seed": 0}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
+    described: dict[str, Any] = {"name": "s", "title": "S", "notes": "", "objectives": {"nll": "lower"}, "space": space}
+    described |= {"trials": len(found), "seeds": [70], "methods": [method], "study": found}
+    write_atomic(folder / "study.json", to_json(SEARCH.stamped(described)))
+
+
+@pytest.fixture
+def tuned(experiment: MakeExperiment) -> Callable[..., Path]:
+    """Makes the folder of an experiment whose arms were tuned; its twin has the cells of the experiment itself."""
+
+    def make(space: dict[str, Any] | None = None, searched: dict[str, list[tuple[float, float]]] = SEARCHED) -> Path:
+        folder = experiment(CELLS)
+        manifest = json.loads((folder / "experiment.json").read_text())
+        twin = folder.with_name(f"{folder.name}.tuned")
+        write_atomic(twin / "experiment.json", to_json({**manifest, "name": twin.name}))
+        for arm, trials in searched.items():
+            search(folder / FOLDER / arm, trials, space or {"optim.lr": LR, "model.position": CHOICE})
+        described = {"metric": "nll", "trials": 5, "seeds": [70], "sampler": {"name": "tpe"}, "arms": WINNERS}
+        described |= {"pruner": {"name": "none"}}
+        write_atomic(folder / FOLDER / "tuned.json", to_json(TUNED.stamped(described)))
+        return folder
+
+    return make
+
+
+def test_each_arm_is_compared_with_shared_and_with_tuned_settings(tuned: Callable[..., Path]) -> None:
+    results = load(folder := tuned())
+    found = tuning_of(results, folder)
+    assert found is not None
+    base, arm = rows(results, *found)
+    assert (base[0], base[1], base[3]) == ("base", base[4], "baseline")
+    assert base[-2:] == ["1 pruned, 1 failed", "none: the shared ones"]
+    assert arm[1:4] == arm[4:7], "the twin's cells are the experiment's own"
+    assert arm[3] == "better"
+    assert arm[-2:] == ["3 complete, 1 pruned, 1 failed", "optim.lr = 0.0123, model.position = Rope"]
+
+
+def test_the_budget_is_said_and_what_a_search_warns_of_with_its_arm(tuned: Callable[..., Path]) -> None:
+    found = tuning_of(load(folder := tuned(searched={**SEARCHED, "arm": [(1e-4, 1.0), (0.01, 2.0)]})), folder)
+    assert found is not None
+    budget, *warnings = notes(found[0], found[2])
+    assert budget.startswith("Every arm had the same budget: 5 trials on seed 70 by tpe, pruner none.")
+    assert any(line.startswith("arm: ") and "optim.lr" in line for line in warnings), "its best lies at an edge"
+
+
+def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Path]) -> None:
+    folder = tuned()
+    (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")
+    assert tuning_of(load(folder), folder) is None
+
+
+def test_trials_are_drawn_in_a_panel_for_each_number_searched(
+    tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("lm.report.tuning.save", lambda figure, path: drawn.append((figure, path)))
+    monkeypatch.setattr(plt, "close", lambda *_: None)
+    found = tuning_of(results := load(folder := tuned()), folder)
+    assert found is not None
+    assert draw_tuning(results, found[2], folder) == "tuning"
+    ((figure, path),) = drawn
+    assert path == folder / "tuning"
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_xscale()) == ("optim.lr", "log")
+    dots, line = axes.get_lines()
+    assert dots.get_xydata().tolist() == [[0.001, 1.8], [0.012345, 1.5], [0.1, 1.9]]
+    assert line.get_label() == "arm", "an arm without a complete trial has no line"
+    monkeypatch.undo()
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("space", "searched"),
+    [({"model.position": CHOICE}, SEARCHED), (None, {"base": [], "arm": []})],
+    ids=["no number was searched", "no trial was complete"],
+)
+def test_where_there_is_nothing_to_draw_nothing_is(tuned: Callable[..., Path], space: Any, searched: Any) -> None:
+    found = tuning_of(results := load(folder := tuned(space, searched)), folder)
+    assert found is not None
+    assert draw_tuning(results, found[2], folder) is None
+    assert not list(folder.glob("tuning.*"))
+
+
+def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
+    tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm.report.write.draw", lambda *_: [])
+    monkeypatch.setattr("lm.report.tuning.save", lambda *_: None)  # the bytes of a figure take longest
+    said, folder = io.StringIO(), tuned()
+    write_report(folder, Console(file=said, width=300))
+    page = (folder / "table.md").read_text()
+    assert "## Tuning" in page
+    assert "![loss against tuned parameters](tuning.png)" in page
+    assert "Every arm had the same budget" in page
+    assert "Every arm had the same budget" in said.getvalue()
+    assert "optim.lr = 0.0123, model.position = Rope" in " ".join(said.getvalue().split())

@@ -1,0 +1,29 @@
+"""The examples in docstrings are what the functions give."""
+
+import doctest
+import importlib
+
+import pytest
+from conftest import ROOT
+
+MODULES = (
+    "lm.stats.tests",
+    "lm.stats.verdicts",
+    "lm.training.schedule",
+    "lm.metrics.calibration",
+    "lm.metrics.cost",
+    "lm.metrics.noise",
+    "lm.metrics.tokens",
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_give_what_they_say(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_every_module_with_an_example_is_run() -> None:
+    with_examples = [path for path in (ROOT / "lm").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+    assert {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in with_examples} == set(MODULES)

@@ -1,0 +1,86 @@
+"""Under what circumstances a cell was made, where there is no checkout, no git, or no accelerator."""
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lm.training.provenance import OWN, device_name, git, git_state, peak_memory, provenance
+from lm.training.signals import by_signal
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with one commit."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    named = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], [*named, "commit", "-qm", "first"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+def test_a_checkout_is_its_commit_and_whether_it_holds_changes(checkout: Path) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert commit is not None
+    assert len(commit) == 40
+    assert git_state(checkout) == {"commit": commit, "dirty": False}
+    (checkout / "new.txt").write_text("nobody's yet\n")
+    assert git_state(checkout)["dirty"] is False
+    (checkout / "a.txt").write_text("two\n")
+    assert git_state(checkout) == {"commit": commit, "dirty": True}
+
+
+def test_outside_a_checkout_and_without_git_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state(tmp_path) == {"commit": None, "dirty": None}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git(OWN, "status") is None
+
+
+def test_git_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: Any, timeout: float, **__: Any) -> None:
+        raise subprocess.TimeoutExpired("git", timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert git_state(tmp_path) == {"commit": None, "dirty": None}
+
+
+def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 * 2**20)
+    assert (device_name(), peak_memory()) == ("a card", 3.0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert peak_memory() > 10, "of this process, which has not used it"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_name() == (platform.processor() or platform.machine())
+
+
+def test_what_a_record_says_of_its_making_names_no_seconds_yet() -> None:
+    found = provenance()
+    assert found["packages"]["torch"] == torch.__version__
+    assert found["threads"] == torch.get_num_threads()
+    assert not {"started", "finished", "resumed", "precision"} & set(found)
+
+
+def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() -> None:
+    class SIGTERMException(SystemExit):
+        pass
+
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise SystemExit(1)  # noqa: B904 - as Lightning does
+
+    with pytest.raises(SystemExit) as caught:
+        interrupted()
+    assert by_signal(caught.value)
+    assert by_signal(SIGTERMException())
+    assert not by_signal(SystemExit(0))
