@@ -90,14 +90,13 @@ def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Pa
 def test_trials_are_drawn_in_a_panel_for_each_number_searched(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr("lm.report.tuning.save", lambda figure, path: drawn.append((figure, path)))
-    monkeypatch.setattr(plt, "close", lambda *_: None)
+    figures: list[Any] = []
+    monkeypatch.setattr("lm.report.tuning.drawn", lambda made: figures.extend(made) or {})
     found = tuning_of(results := load(folder := tuned()), folder)
     assert found is not None
-    assert draw_tuning(results, found[2], folder) == "tuning"
-    ((figure, path),) = drawn
-    assert path == folder / "tuning"
+    draw_tuning(results, found[2])
+    ((name, figure),) = figures
+    assert name == "tuning"
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_xscale()) == ("optim.lr", "log")
     dots, line = axes.get_lines()
@@ -115,15 +114,13 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(
 def test_where_there_is_nothing_to_draw_nothing_is(tuned: Callable[..., Path], space: Any, searched: Any) -> None:
     found = tuning_of(results := load(folder := tuned(space, searched)), folder)
     assert found is not None
-    assert draw_tuning(results, found[2], folder) is None
-    assert not list(folder.glob("tuning.*"))
+    assert draw_tuning(results, found[2]) == {}
 
 
 def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.report.write.draw", lambda *_: [])
-    monkeypatch.setattr("lm.report.tuning.save", lambda *_: None)  # the bytes of a figure take longest
+    monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300))
     page = (folder / "table.md").read_text()
