@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from lm.arguments import parser
 from lm.commands import COMMANDS, INTERRUPTED, SETTABLE
-from lm.config import InputError, nearest, parse_value
+from lm.config import InputError, LessError, nearest, parse_value
 from lm.signals import by_signal
 from lm.storage import BROKEN, REFUSED, explain
 
@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
+    except LessError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return UNDONE
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # of rich
             return _nobody_reads(error, next(iter(given), ""))

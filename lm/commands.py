@@ -143,29 +143,20 @@ def _sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    if options.out is not None:
-        require_place(options.out, "--out", folder=True)
     from rich.console import Console
 
     from lm.pack import opened
-    from lm.report.less import LessError
+    from lm.report.search import write_study
+    from lm.report.write import write_report
 
-    try:
-        with opened(options.folder, options.out) as place:
-            require_place(place.report, "the report's folder", folder=True)
-            if os.path.isfile(place.folder / "study.json"):
-                from lm.report.search import write_study
-
-                write_study(place.folder, Console(), place.report, options.replace)
-                damaged = False
-            else:
-                from lm.report.write import write_report
-
-                results = write_report(place.folder, Console(), place.report, options.replace)
-                damaged = bool(results.damaged or results.broken)
-    except LessError as error:
-        print(f"lm: {error}", file=sys.stderr)
-        return 1
+    damaged = False
+    with opened(options.folder, options.out) as place:
+        require_place(place.report, "the report's folder", folder=True)
+        if os.path.isfile(place.folder / "study.json"):
+            write_study(place.folder, Console(), place.report, options.replace)
+        else:
+            results = write_report(place.folder, Console(), place.report, options.replace)
+            damaged = bool(results.damaged or results.broken)
     if place.report != options.folder:
         print(f"report: {place.report / 'table.md'}", file=sys.stderr)
     return 1 if damaged else 0
@@ -175,16 +166,10 @@ def _pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.out is not None:
         require_place(options.out, "--out")
     from lm.pack import pack
-    from lm.report.less import LessError
 
-    try:
-        archive, expected = pack(options.folder, options.out, options.replace)
-    except LessError as error:
-        print(f"lm: {error}", file=sys.stderr)
-        return 1
-    curves, size = len(archive.members.get("curves", ())), os.path.getsize(archive.path)
-    held = f"{len(archive.cells)} of {expected} cells, {curves} curves"
-    print(f"packed: {archive.path}: {held}, {size:,} bytes", file=sys.stderr)
+    archive, expected = pack(options.folder, options.out, options.replace)
+    held = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
+    print(f"packed: {archive.path}: {held}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
     return 0
 
 
@@ -194,10 +179,8 @@ def _unpack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     found = unpack(options.file, options.out)
     print(f"unpacked: {found.folder}: {len(found.put)} cells put, {len(found.there)} there already", file=sys.stderr)
-    for cells, why in ((found.kept, "there with another record, and kept"), (found.busy, "trained by another process")):
-        if cells:
-            more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
-            print(f"lm: left out, as they are {why}: {', '.join(cells[:3])}{more}", file=sys.stderr)
+    for line in found.left_out:
+        print(f"lm: {line}", file=sys.stderr)
     return 1 if found.kept or found.busy else 0
 
 

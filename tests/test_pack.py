@@ -15,10 +15,9 @@ from conftest import ROOT
 from lm.analysis import load
 from lm.archive import ENDING, read_archive
 from lm.cli import main
-from lm.config import InputError
+from lm.config import InputError, LessError
 from lm.damage import sealed
 from lm.pack import cells_of, describes, opened, pack, unpack
-from lm.report.less import LessError
 from lm.results import Store
 
 MakeExperiment = Callable[..., Path]

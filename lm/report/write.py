@@ -47,7 +47,7 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
     comparisons = as_csv(table)
     less = lost(present(into / "table.md"), page)
     less = less or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
-    files = {"table.csv": comparisons, **as_files(figures), "table.md": page}
+    files: dict[str, str | bytes] = {"table.csv": comparisons, **as_files(figures), "table.md": page}
     if line := put(into, files, less, wanting(results), replace):
         print(f"lm: {line}", file=sys.stderr)
     return results
