@@ -14,8 +14,7 @@ from conftest import ROOT
 
 from lm.analysis.results import load
 from lm.cli import main
-from lm.config.tree import InputError
-from lm.report.less import LessError
+from lm.config.tree import InputError, LessError
 from lm.report.pack import cells_of, describes, opened, pack, unpack
 from lm.store.archive import ENDING, read_archive
 from lm.store.damage import sealed

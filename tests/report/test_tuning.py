@@ -91,7 +91,7 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr("lm.report.tuning.drawn", lambda made: figures.extend(made) or {})
+    monkeypatch.setattr("lm.report.tuning.drawn", figures.extend)
     found = tuning_of(results := load(folder := tuned()), folder)
     assert found is not None
     draw_tuning(results, found[2])
