@@ -1,6 +1,7 @@
 """Executors and cells that stand in for others."""
 
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells that train nothing, in processes from a server that imports nothing, and a word of who waits soon."""
-    monkeypatch.setattr(local, "train_one", stand_in.train_one)
+def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Cells that train nothing, in processes from a server that imports nothing, and a word of who waits soon.
+
+    The server ends with the test: cells of other tests, which train, would each import torch for themselves.
+    """
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     monkeypatch.setattr(local, "PRELOAD", [])
+    monkeypatch.setattr(local, "train_one", stand_in.train_one)
     monkeypatch.setattr(locks, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr("lm.training.train.finish", finish)
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:
