@@ -14,8 +14,7 @@ from conftest import ROOT
 
 from lm.analysis.results import load
 from lm.cli import main
-from lm.config.tree import InputError
-from lm.report.less import LessError
+from lm.config.tree import InputError, LessError
 from lm.report.pack import cells_of, describes, opened, pack, unpack
 from lm.store.archive import ENDING, read_archive
 from lm.store.damage import sealed
@@ -78,13 +77,14 @@ def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path
 
 
 def test_a_report_from_a_pack_is_the_report_of_its_folder(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     assert main(["report", str(folder)]) == 0
     assert main(["pack", str(folder)]) == 0
     said = capsys.readouterr()
     assert "demo.lmpack: 7 of 8 cells, 6 curves, " in said.err
-    before = sorted(Path(tempfile.gettempdir()).glob("lm-*"))
     file = moved(folder.parent / "demo.lmpack", tmp_path / "colleague")
     for arguments, place in (([], file.with_name("demo")), (["--out", str(tmp_path / "there")], tmp_path / "there")):
         assert main(["report", str(file), *arguments]) == 0
@@ -93,7 +93,7 @@ def test_a_report_from_a_pack_is_the_report_of_its_folder(
         again = capsys.readouterr()
         assert again.out == said.out
         assert again.err == f"report: {place}/table.md\n"
-    assert sorted(Path(tempfile.gettempdir()).glob("lm-*")) == before, "what was unpacked for it is gone"
+    assert list((tmp_path / "temporary").iterdir()) == [], "what was unpacked for it is gone"
     assert sorted(path.name for path in file.parent.iterdir()) == ["demo", "demo.lmpack"]
 
 

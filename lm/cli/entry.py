@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import INTERRUPTED, Parser
-from lm.config.tree import InputError, nearest, parse_value
+from lm.config.tree import InputError, LessError, nearest, parse_value
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.training.signals import by_signal
 
@@ -71,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
+    except LessError as error:
+        print(f"lm: {error}", file=sys.stderr)
+        return UNDONE
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # of rich
             return _nobody_reads(error, next(iter(given), ""))

@@ -1,4 +1,4 @@
-"""What a report would no longer say if another took its place: tables, columns, rows, figures, numbers.
+"""What a report would no longer say if another took its place: tables, columns, rows, figures, entries.
 
 Wording is not compared: notes change with the records, and intervals in a heading with the test that gives them.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm.analysis.results import Results
+from lm.config.tree import LessError
 from lm.store.files import write_atomic
 
 NOTHING = ("", "-")
@@ -22,10 +23,6 @@ FIRST = "the first table"
 MOST_NAMED = 6
 
 Key = tuple[str, ...]
-
-
-class LessError(Exception):
-    """What is to be written would say less than what it replaces."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,10 @@ def lost(before: str, after: str, rows: bool = True) -> list[str]:
 
 def lost_of_csv(before: str, after: str, name: str) -> list[str]:
     """The same of two CSV files."""
-    old, new = (list(csv.reader(io.StringIO(text))) or [[]] for text in (before, after))
+    try:
+        old, new = (list(csv.reader(io.StringIO(text))) or [[]] for text in (before, after))
+    except csv.Error:  # no CSV: what is there is no report
+        return []
     return _lost_of(tabled(old[0], old[1:]), tabled(new[0], new[1:]), name, rows=True)
 
 
@@ -106,14 +106,13 @@ def _lost_of(old: Tabled, new: Tabled, where: str, rows: bool) -> list[str]:
     if gone := [" ".join(key) for key in old.rows if key not in new.rows]:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         found.append(f"the row {gone[0]!r}{more} of {where}")
-    cells, numbers = 0, Counter[str]()
+    cells, entries = 0, Counter[str]()
     for key in old.rows.keys() & new.rows.keys():
         row = new.rows[key]
-        numbers.update(c for c, text in old.rows[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
+        entries.update(c for c, text in old.rows[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
         cells += _cells(row) < _cells(old.rows[key])
-    found += [
-        f"{count} number{'s' * (count > 1)} in {column!r} of {where}" for column, count in sorted(numbers.items())
-    ]
+    for column, count in sorted(entries.items()):
+        found.append(f"{count} {'entries' if count > 1 else 'entry'} of {column!r} of {where}")
     return found + ([f"cells behind {cells} row{'s' * (cells > 1)} of {where}"] if cells else [])
 
 
@@ -132,7 +131,10 @@ def wanting(results: Results) -> str:
     records = sum(not results.store.finished(cell) for cell in cells)
     parts = [(records, "the records of {} cells are not there"), (none, "the curves of {} cells are not there")]
     said = [words.format(f"{count} of {len(cells)}") for count, words in parts if count]
-    return "; ".join(said + ([f"{damaged} damaged"] if damaged else [])) or "its records hold no more, as it reads them"
+    return (
+        "; ".join(said + ([f"{damaged} damaged"] if damaged else []))
+        or "none of its records and curves is missing: another version may have written it"
+    )
 
 
 # writing -------------------------------------------------------------------------------------------------------------

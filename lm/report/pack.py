@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm.analysis.results import read_manifest
-from lm.config.tree import InputError, nearest, path_name
-from lm.report.less import LessError
+from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
 from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
 from lm.store.files import read_json
@@ -196,6 +195,15 @@ class Unpacked:
     there: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> Iterator[str]:
+        """What was not put there, a line for each reason."""
+        reasons = ((self.kept, "there with another record, and kept"), (self.busy, "trained by another process"))
+        for cells, reason in reasons:
+            if cells:
+                more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+                yield f"left out, as they are {reason}: {', '.join(cells[:3])}{more}"
 
 
 def unpack(path: Path, out: Path) -> Unpacked:

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from lm.cli import main
-from lm.report.less import LessError, lost, lost_of_csv
+from lm.config.tree import LessError
+from lm.report.less import lost, lost_of_csv
 from lm.report.write import write_report
 from lm.store.store import Store
 
@@ -71,8 +72,8 @@ def test_what_says_as_much_in_other_words_loses_nothing(old: str, new: str) -> N
         ("## Training", "## Else", ["the section 'Training'"]),
         ("| steps |", "| other |", ["the column 'steps' of the first table"]),
         ("![reliability](reliability.png)\n", "", ["the figure reliability"]),
-        ("1.9 |", "- |", ["1 number in 'NLL ↓' of the first table", "1 number in 'mean' of All measurements"]),
-        ("**-0.1 \\[-0.2, -0.0\\]**", "-", ["1 number in 'difference' of the first table"]),
+        ("1.9 |", "- |", ["1 entry of 'NLL ↓' of the first table", "1 entry of 'mean' of All measurements"]),
+        ("**-0.1 \\[-0.2, -0.0\\]**", "-", ["1 entry of 'difference' of the first table"]),
         ("| ECE | base\\_1 | 3 | 0.1 |\n", "", ["the row 'ECE' of All measurements"]),
         ("| NLL | a\\|b | 3 | 1.9 |", "| NLL | c | 3 | 1.9 |", ["the row 'NLL a|b' of All measurements"]),
         ("| base\\_1 | 3 | 2.0 | -", "| base\\_1 | 2, 1 missing | 2.0 | -", ["cells behind 1 row of the first table"]),
@@ -95,7 +96,8 @@ def test_a_csv_is_compared_by_its_rows_and_columns() -> None:
     before = "arm,metric,n,p\na,nll,3,0.5\nb,nll,3,\n"
     assert lost_of_csv(before, before, "x.csv") == lost_of_csv("", before, "x.csv") == []
     assert lost_of_csv(before, "arm,metric,n\na,nll,3\nb,nll,3\n", "x.csv") == ["the column 'p' of x.csv"]
-    assert lost_of_csv(before, before.replace("0.5", ""), "x.csv") == ["1 number in 'p' of x.csv"]
+    assert lost_of_csv(before, before.replace("0.5", ""), "x.csv") == ["1 entry of 'p' of x.csv"]
+    assert lost_of_csv("a" * 200_000, before, "x.csv") == []
     assert lost_of_csv(before, before.replace("b,", "c,"), "x.csv") == ["the row 'b' of x.csv"]
 
 

@@ -23,15 +23,9 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.out is not None:
         require_place(options.out, "--out")
-    from lm.report.less import LessError
     from lm.report.pack import pack
 
-    try:
-        archive, expected = pack(options.folder, options.out, options.replace)
-    except LessError as error:
-        print(f"lm: {error}", file=sys.stderr)
-        return 1
-    curves, size = len(archive.members.get("curves", ())), os.path.getsize(archive.path)
-    held = f"{len(archive.cells)} of {expected} cells, {curves} curves"
-    print(f"packed: {archive.path}: {held}, {size:,} bytes", file=sys.stderr)
+    archive, expected = pack(options.folder, options.out, options.replace)
+    held = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
+    print(f"packed: {archive.path}: {held}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
     return 0

@@ -21,29 +21,20 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    if options.out is not None:
-        require_place(options.out, "--out", folder=True)
     from rich.console import Console
 
-    from lm.report.less import LessError
     from lm.report.pack import opened
+    from lm.report.search import write_study
+    from lm.report.write import write_report
 
-    try:
-        with opened(options.folder, options.out) as place:
-            require_place(place.report, "the report's folder", folder=True)
-            if os.path.isfile(place.folder / "study.json"):
-                from lm.report.search import write_study
-
-                write_study(place.folder, Console(), place.report, options.replace)
-                damaged = False
-            else:
-                from lm.report.write import write_report
-
-                results = write_report(place.folder, Console(), place.report, options.replace)
-                damaged = bool(results.damaged or results.broken)
-    except LessError as error:
-        print(f"lm: {error}", file=sys.stderr)
-        return 1
+    damaged = False
+    with opened(options.folder, options.out) as place:
+        require_place(place.report, "the report's folder", folder=True)
+        if os.path.isfile(place.folder / "study.json"):
+            write_study(place.folder, Console(), place.report, options.replace)
+        else:
+            results = write_report(place.folder, Console(), place.report, options.replace)
+            damaged = bool(results.damaged or results.broken)
     if place.report != options.folder:
         print(f"report: {place.report / 'table.md'}", file=sys.stderr)
     return 1 if damaged else 0

@@ -22,8 +22,6 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     found = unpack(options.file, options.out)
     print(f"unpacked: {found.folder}: {len(found.put)} cells put, {len(found.there)} there already", file=sys.stderr)
-    for cells, why in ((found.kept, "there with another record, and kept"), (found.busy, "trained by another process")):
-        if cells:
-            more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
-            print(f"lm: left out, as they are {why}: {', '.join(cells[:3])}{more}", file=sys.stderr)
+    for line in found.left_out:
+        print(f"lm: {line}", file=sys.stderr)
     return 1 if found.kept or found.busy else 0
