@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from lm.analysis.results import load
@@ -90,20 +91,21 @@ def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Pa
 def test_trials_are_drawn_in_a_panel_for_each_number_searched(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr("lm.report.tuning.drawn", figures.extend)
+    figures: list[Figure] = []
+
+    def kept(figure: Figure) -> dict[str, bytes]:
+        figures.append(figure)
+        return {"png": b""}
+
+    monkeypatch.setattr("lm.report.figures.rendered", kept)
     found = tuning_of(results := load(folder := tuned()), folder)
     assert found is not None
-    draw_tuning(results, found[2])
-    ((name, figure),) = figures
-    assert name == "tuning"
-    (axes,) = figure.axes
+    assert draw_tuning(results, found[2]) == {"tuning": {"png": b""}}
+    (axes,) = figures[0].axes
     assert (axes.get_xlabel(), axes.get_xscale()) == ("optim.lr", "log")
     dots, line = axes.get_lines()
-    assert dots.get_xydata().tolist() == [[0.001, 1.8], [0.012345, 1.5], [0.1, 1.9]]
+    assert np.asarray(dots.get_xydata()).tolist() == [[0.001, 1.8], [0.012345, 1.5], [0.1, 1.9]]
     assert line.get_label() == "arm", "an arm without a complete trial has no line"
-    monkeypatch.undo()
-    plt.close("all")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,7 @@ def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
+    monkeypatch.setattr("lm.report.figures.rendered", lambda _: {"png": b"", "svg": b""})  # what takes longest
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300))
     page = (folder / "table.md").read_text()

@@ -1,0 +1,101 @@
+"""What the command line answers beside a command's own code: interrupts, exits, audits, and nothing to do."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from lm.analysis import audit
+from lm.analysis.audit import Size
+from lm.cli.entry import main
+from lm.cli.schema import KINDS
+from lm.config.tree import InputError
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], NoReturn]], None]:
+    """Has every command end in what a function raises."""
+
+    def set_up(raises: Callable[[], NoReturn]) -> None:
+        monkeypatch.setattr("lm.cli.entry._run", lambda *_: raises())
+
+    return set_up
+
+
+def interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def interrupted_by_lightning() -> NoReturn:
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        raise SystemExit(1)  # noqa: B904 - as Lightning does
+
+
+@pytest.mark.parametrize("raises", [interrupt, interrupted_by_lightning])
+def test_an_interrupt_is_a_line_and_a_code_of_its_own(raising: Any, capsys: Said, raises: Any) -> None:
+    raising(raises)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "lm: interrupted; the same command takes up where this one stopped\n"
+
+
+def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:
+    def leave() -> NoReturn:
+        raise SystemExit(7)
+
+    raising(leave)
+    with pytest.raises(SystemExit) as caught:
+        main(["list"])
+    assert caught.value.code == 7
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_led_to_bad_input_is_shown_where_that_is_asked_for(raising: Any, capsys: Said, debug: bool) -> None:
+    def refuse() -> NoReturn:
+        try:
+            int("x")
+        except ValueError as error:
+            raise InputError(f"no number: {error}") from None
+        raise AssertionError("x is a number")
+
+    raising(refuse)
+    assert main(["list", *(["--debug"] if debug else [])]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("lm: no number: invalid literal for int() with base 10: 'x'\n")
+    assert ("Traceback" in said, "ValueError" in said) == (debug, debug)
+
+
+def test_without_a_command_the_help_is_printed(capsys: Said) -> None:
+    assert main([]) == 0
+    assert "ablate" in capsys.readouterr().out
+
+
+def test_an_audit_is_a_table_or_json_and_its_code_says_whether_all_is_kept(
+    capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of so few experiments that no promise can be seen to be broken, until nothing is promised."""
+    monkeypatch.setattr(audit, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2))
+    assert main(["audit", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verified"] is True
+    assert main(["audit"]) == 0
+    assert f"{len(found['rows'])} audits: " in capsys.readouterr().out
+    monkeypatch.setattr("lm.report.audit.all_right", lambda _: False)
+    assert main(["audit"]) == 1
+
+
+def test_cells_with_too_few_seeds_cannot_be_audited(experiment: Callable[..., Path], capsys: Said) -> None:
+    folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
+    assert main(["audit", "--cells", str(folder)]) == 2
+    assert "no arm has 12 finished seeds" in capsys.readouterr().err
+
+
+def test_a_schema_is_written_for_each_kind_of_file(tmp_path: Path) -> None:
+    assert main(["schema", "--write", str(tmp_path)]) == 0
+    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert {name: schema["title"] for name, schema in found.items()} == {kind: f"lm: {kind}" for kind in KINDS}
