@@ -36,10 +36,13 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
         found = importances(study.complete, list(study.objectives), study.space)
     lines, figures, trials = importance_lines(found), draw_study(study), as_csv(study.trials)
     page = markdown(study, lines, list(figures))
-    terminal(study, lines, console)
     less = lost(present(into / "table.md"), page, rows=False)
     less = less or lost_of_csv(present(into / "trials.csv"), trials, "trials.csv")
     why = f"its study.json holds {len(study.trials)} trials"
-    if line := put(into, {"trials.csv": trials, **as_files(figures), "table.md": page}, less, why, replace):
+    try:
+        terminal(study, lines, console)
+    finally:  # also where nobody reads the terminal to its end
+        line = put(into, {"trials.csv": trials, **as_files(figures), "table.md": page}, less, why, replace)
+    if line:
         print(f"lm: {line}", file=sys.stderr)
     return study

@@ -40,15 +40,18 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
         of_tuning = draw_tuning(results, tuning[2])
         page += "\n".join(["", *markdown_tuning(results, *tuning, next(iter(of_tuning), None))])
         figures |= of_tuning
-    terminal(results, table, console)
-    if claims:
-        show_claims(claims, console)
-    if tuning:
-        show_tuning(results, *tuning, console)
     comparisons = as_csv(table)
     less = lost(present(into / "table.md"), page)
     less = less or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
     files: dict[str, str | bytes] = {"table.csv": comparisons, **as_files(figures), "table.md": page}
-    if line := put(into, files, less, wanting(results), replace):
+    try:
+        terminal(results, table, console)
+        if claims:
+            show_claims(claims, console)
+        if tuning:
+            show_tuning(results, *tuning, console)
+    finally:  # also where nobody reads the terminal to its end
+        line = put(into, files, less, wanting(results), replace)
+    if line:
         print(f"lm: {line}", file=sys.stderr)
     return results
