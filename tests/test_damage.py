@@ -134,6 +134,7 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
     assert ["arm", "2, 1 damaged"] in [row[:2] for row in summary(results, table)[1]]
 
 
+@pytest.mark.slow
 def test_a_report_on_damage_goes_on_to_its_end_and_says_so(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:

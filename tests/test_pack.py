@@ -76,6 +76,7 @@ def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path
     assert pack(tmp_path / "elsewhere" / "demo", tmp_path / "x.lmpack")[0].path.read_bytes() == first
 
 
+@pytest.mark.slow
 def test_a_report_from_a_pack_is_the_report_of_its_folder(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

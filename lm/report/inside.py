@@ -3,6 +3,8 @@
 Legend: s seeds, l layers, h heads.
 """
 
+import itertools
+
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -14,6 +16,9 @@ from lm.report.arms import BEGINNING, END, at, colours, gathered, legend, line, 
 
 MOMENTS = {"initial": BEGINNING, "final": END}
 STYLES = {"at initialisation": BEGINNING, "at the end": END}
+
+MOST_MAPS = 18
+"""Arms whose attention is drawn, the baseline first; of more no map could be read."""
 
 LAST_MATRIX = "mlp_out"
 """The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""
@@ -100,12 +105,13 @@ def attention_entropy(results: Results) -> Figure | None:
                 maps.setdefault(arm, {})[moment] = entropy_slh.mean(axis=0)
     if not maps:
         return None
-    rows, columns = panels(len(maps), 6)
+    shown = dict(itertools.islice(maps.items(), MOST_MAPS))
+    rows, columns = panels(len(shown), 6)
     size = (1.7 * columns + 1.6, 3.4 * rows + 0.4)
     figure, grid = plt.subplots(2 * rows, columns, figsize=size, layout="constrained", squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for place, (arm, moments) in enumerate(maps.items()):
+    for place, (arm, moments) in enumerate(shown.items()):
         for below, (moment, when) in enumerate(zip(MOMENTS, STYLES, strict=True)):
             if moment not in moments:
                 continue
@@ -118,6 +124,8 @@ def attention_entropy(results: Results) -> Figure | None:
             axes.set(title=f"{arm}\n{when}" if not below else when, xlabel="head", ylabel="layer")
             axes.title.set_fontsize("small")
             axes.grid(visible=False)
+    if len(shown) < len(maps):
+        figure.suptitle(f"the first {len(shown)} of {len(maps)} arms")
     figure.colorbar(image, ax=grid, label="entropy of attention / ln n", shrink=0.8)
     return figure
 

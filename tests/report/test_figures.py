@@ -19,6 +19,7 @@ from lm.analysis.results import load
 from lm.report.arms import colours
 from lm.report.figures import FIGURES, as_files, draw, gradient_norm, learning_curve, reliability
 from lm.report.inside import (
+    MOST_MAPS,
     attention_entropy,
     gradient_norm_by_layer,
     gradient_norm_over_depth,
@@ -346,3 +347,18 @@ def test_bins_hold_every_position_once_and_widen(positions: int) -> None:
     assert (edges[0], edges[-1]) == (0, positions)
     assert np.all(np.diff(edges) >= 1)
     assert edges[1] == 1, "the first token has no context, and stands alone"
+
+
+def test_of_many_arms_the_first_have_their_attention_drawn_and_it_is_said(experiment: MakeExperiment) -> None:
+    arms: dict[str, list[Any]] = {f"arm{n:02}": [2.0] for n in range(MOST_MAPS + 2)}
+
+    def looked(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["initial"] = record["final"] = {"entropy": [[0.5, 0.4], [0.3, 0.2]]}
+
+    results = load(experiment(arms, looked))
+    figure = attention_entropy(results)
+    assert figure is not None
+    assert figure.get_suptitle() == f"the first {MOST_MAPS} of {MOST_MAPS + 2} arms"
+    titles = [axes.get_title().split("\n")[0] for axes in figure.axes if "arm" in axes.get_title()]
+    assert titles == [f"arm{n:02}" for n in range(MOST_MAPS)]
+    plt.close(figure)

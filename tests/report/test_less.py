@@ -110,6 +110,7 @@ def kept(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_report_without_the_curves_of_the_one_before_writes_nothing(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_report_without_the_curves_of_the_one_before_writes_nothing(
     assert "(the curves of 8 of 8 cells are not there)\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_report_without_the_records_of_the_one_before_writes_nothing(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     assert main(["report", str(folder)]) == 0
@@ -144,6 +146,7 @@ def test_a_report_without_the_records_of_the_one_before_writes_nothing(experimen
     assert kept(folder) == before
 
 
+@pytest.mark.slow
 def test_the_report_of_an_ablation_is_written_and_says_what_it_lacks(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
