@@ -232,7 +232,7 @@ class Method(TypedDict):
 
 
 class Trial(TypedDict):
-    """One trial of a search; `params` as the sampler gave them, `cells` by seed."""
+    """One trial of a search; `params` as the sampler gave them, `cells` by seed, what was `reported` by step."""
 
     number: int
     state: str
@@ -241,6 +241,7 @@ class Trial(TypedDict):
     reason: str | None
     seconds: float | None
     cells: NotRequired[dict[str, str]]
+    reported: NotRequired[dict[str, float | None]]
 
 
 class StudyManifest(TypedDict):
