@@ -19,7 +19,7 @@ from lm.verify.compute import FUNCTIONS, compute, verify
 from lm.verify.judge import Finding
 from lm.verify.rows import Row, load_rows, select
 
-TEXT = Path(__file__).resolve().parents[2] / "shared" / "reference" / "worked-examples.md"
+TEXT = Path(__file__).resolve().parents[3] / "shared" / "reference" / "worked-examples.md"
 ROWS = {row.id: row for row in load_rows()}
 NUMERIC = [name for name, row in ROWS.items() if row.computed]
 

@@ -23,7 +23,7 @@ from lm.training.cell import check
 from lm.training.run import Run
 from lm.training.train import finish, write_work
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 LANGUAGES = {"source": "en", "target": "de"}
 

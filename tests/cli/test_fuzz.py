@@ -16,7 +16,7 @@ from lm.cli import main
 from lm.store.store import Store
 
 FIRST, CASES = (int(os.environ.get(name, default)) for name, default in (("FUZZ_FIRST", "0"), ("FUZZ_CASES", "250")))
-"""`FUZZ_CASES=4000 pytest tests/test_fuzz.py` tries more, and FUZZ_FIRST others."""
+"""`FUZZ_CASES=4000 pytest tests/cli/test_fuzz.py` tries more, and FUZZ_FIRST others."""
 
 PORTIONS = 10
 MODULES = {"exits.py": "raise SystemExit(0)\n", "fails.py": "raise KeyError('no')\n"}

@@ -328,7 +328,7 @@ def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
     assert "**" not in table
 
 
-SHIPPED = sorted(Path(__file__).parents[1].glob("experiments/*.yaml"))
+SHIPPED = sorted(Path(__file__).parents[2].glob("experiments/*.yaml"))
 PAIRS = {
     f"data.corpus.{split}_{side}": f"multi30k/{file}.{language}.gz"
     for split, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))

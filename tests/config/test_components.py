@@ -25,7 +25,7 @@ from lm.training.optim import MuonAdamW
 from lm.training.run import Run
 from lm.training.schedule import WarmupCosine
 
-BASE = load_yaml(Path(__file__).resolve().parents[1] / "experiments" / "bases" / "char_tiny.yaml")
+BASE = load_yaml(Path(__file__).resolve().parents[2] / "experiments" / "bases" / "char_tiny.yaml")
 
 
 def resolved(changes: dict[str, Any] | None = None) -> Tree:
@@ -411,6 +411,6 @@ def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
         "from helpers import RUN\n"
         "print(repr(resolve(RUN, Run)['trainer']['limit_val_batches']))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == "2"

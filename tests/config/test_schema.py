@@ -21,7 +21,7 @@ from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.search.spec import load_sweep
 from lm.training.run import Run
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [
     *(("experiment", path) for path in sorted(ROOT.glob("experiments/*.yaml"))),
     *(("configuration", path) for path in sorted(ROOT.glob("experiments/bases/*.yaml"))),
