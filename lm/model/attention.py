@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class Mask:
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
         """All of it as one tensor to add to the scores, broadcastable to (b, h, q, s); None where it is nothing but
         plain causality over equal numbers of queries and keys, or nothing at all. Layers of a pass share it."""
-        if torch.compiler.is_compiling():  # which computes it within other work, and would tell layers apart by what is kept
+        if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self._additive(queries, keys, window, like)
         key = queries, keys, window, like.dtype
         if key not in self._made:
@@ -167,3 +167,14 @@ class SoftmaxAttention(Attention):
 
     def _split(self, x_btd: Tensor) -> Tensor:
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)
+
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def attending(model: Part, way: Way) -> Part:
+    """The model itself, whose layers attend in this way from now on."""
+    for module in model.modules():
+        if isinstance(module, SoftmaxAttention):
+            module.way = way
+    return model
