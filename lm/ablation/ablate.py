@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, check_power
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.ablation.stages import settled
@@ -20,6 +21,7 @@ from lm.execution.estimate import Stopwatch, duration, seconds_per_cell, wall_se
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.progress import Display
 from lm.execution.source import Planned
+from lm.report.ways import described
 from lm.report.write import write_report
 from lm.runs.remeasure import measure_lengths
 from lm.store.files import read_json
@@ -59,6 +61,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
+    experiment = with_ways(experiment, manner.out, manner.workers)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
         statuses = _statuses(plan, store)
@@ -213,7 +216,7 @@ def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[
 
 def _remarks(experiment: Experiment) -> list[str]:
     """What a plan has besides cells: costs held equal, tuning, stages."""
-    found = []
+    found = [] if experiment.ways is None else [described(experiment.ways)]
     if experiment.inference.equal != "steps":
         found.append(f"Steps are such that {experiment.inference.equal} are equal.")
     if tuning := experiment.tuning:

@@ -85,6 +85,14 @@ UNSOUND = {
 }
 """Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
 
+AUTO: dict[str, tuple[Any, ...]] = {
+    "precision": ("32-true", "bf16-mixed"),
+    "attention": ("sdpa", "plain", "blocked"),
+    "compile": (False, True),
+}
+"""Settings of the trainer that may be `auto` where an experiment starts, and what each may come to, the plain one
+first."""
+
 COMPUTED = frozenset(
     (
         "attention",
