@@ -16,14 +16,14 @@ def in_one(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
     with a `forward` of its own or a parametrisation, are called one by one; so are all where there are few rows, since
     joining the maps takes as long as reading them.
     """
-    if x.numel() < FEW_ROWS * x.shape[-1] or not all(map(_bare, maps)) or len({one.bias is None for one in maps}) > 1:
+    if x.numel() < FEW_ROWS * x.shape[-1] or not all(map(is_bare, maps)) or len({one.bias is None for one in maps}) > 1:
         return [one(x) for one in maps]
     bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
     joined = nn.functional.linear(x, torch.cat([one.weight for one in maps]), bias)
     return joined.split([one.out_features for one in maps], dim=-1)
 
 
-def _bare(module: nn.Linear) -> bool:
+def is_bare(module: nn.Linear) -> bool:
     """Whether calling the module is nothing but its product."""
     return (
         type(module).forward is nn.Linear.forward

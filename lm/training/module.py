@@ -23,6 +23,10 @@ from lm.training.adapter import clips_by_value, is_whole, over_processes, placed
 from lm.training.compiled import as_written, compile_blocks, without_trace
 from lm.training.optim import Optim, tables
 
+MANY = 2**24
+"""Logits of a batch from which the loss is taken without having them all at once: 64 MiB, and twice that for their
+gradient."""
+
 
 class LanguageModel(LightningModule):
     """A model and how it is trained.
@@ -49,6 +53,7 @@ class LanguageModel(LightningModule):
         self.model = model
         self.optim = optim
         self.seed_value = seed
+        self.vocabulary = len(bytes_per_token)
         self.compiled = compiled
         self.compile_seconds = 0.0
         self.notes: list[str] = []
@@ -102,7 +107,11 @@ class LanguageModel(LightningModule):
 
     def loss(self, batch: Batch) -> Tensor:
         """The objective's mean over the targets of a batch."""
-        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+        targets_n = batch.targets_bt.flatten()
+        many = len(targets_n) * self.vocabulary >= MANY and is_whole(self.trainer)
+        if many and (factors := self.model.factors(*batch.inputs)) is not None:
+            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
+        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def weight(self, batch: Batch) -> Any:
         """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
