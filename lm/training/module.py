@@ -59,6 +59,8 @@ class LanguageModel(LightningModule):
         self.notes: list[str] = []
         """What did not go as asked for, for the record."""
         self.validation = TokenStatistics(bytes_per_token, classes=classes)
+        self.validated = 0
+        """Batches that `validation` holds."""
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
@@ -120,7 +122,12 @@ class LanguageModel(LightningModule):
         mine: Any = (batch.targets_bt != IGNORED).sum().double()
         return mine / over_processes(self.trainer, mine.clone(), "mean")
 
+    def on_validation_epoch_start(self) -> None:
+        self.validation.reset()
+        self.validated = 0
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validated += 1
         with as_written(self.model):
             self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
 
