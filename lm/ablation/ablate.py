@@ -18,8 +18,9 @@ from lm.config.tree import InputError
 from lm.execution.carry_out import train_cells
 from lm.execution.engines import make
 from lm.execution.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
-from lm.execution.machine import default_workers, threads_each
+from lm.execution.machine import threads_each
 from lm.execution.progress import Display
+from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
 from lm.report.ways import described
 from lm.report.write import write_report
@@ -41,7 +42,7 @@ class Manner:
 
     Args:
         out: folder of cells and reports.
-        workers: cells trained at a time; None for one a device, or one a core.
+        workers: cells trained at a time; None for one a device, or as many as were measured to be best.
         retry_failed: whether to train failed cells again.
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
@@ -66,7 +67,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if plan_only:
         statuses = _statuses(plan, store)
         missing = _missing(plan, statuses, manner.retry_failed)
-        show_plan(plan, store, statuses, missing, manner.workers or default_workers(len(missing)))
+        show_plan(plan, store, statuses, missing, manner.workers or shared_out(missing, manner.out))
         return 0
     if experiment.tuning is not None:
         if not manner.underpowered:
@@ -122,7 +123,7 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
 def _train(plan: Plan, store: Store, manner: Manner) -> int:
     statuses = _statuses(plan, store)
     missing = _missing(plan, statuses, manner.retry_failed)
-    workers = manner.workers or default_workers(len(missing))
+    workers = manner.workers or shared_out(missing, manner.out)
     failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0

@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from lm.config.components import build
-from lm.config.tree import Tree, override, run_id
+from lm.config.tree import InputError, Tree, override, run_id
 from lm.model.attention import SoftmaxAttention, attending
 from lm.model.mixing import BLOCK
 from lm.model.transformer import Model
@@ -90,14 +90,32 @@ def decided(
     trainer = {**cell.config["trainer"], **dict.fromkeys(names, "auto")}
     question = run_id({**cell.config, "seed": None, "trainer": trainer, "text": cell.facts.identity()})
     path = out / FILE
-    known = WAYS.read(read_json(path), path)["decisions"] if path.is_file() else {}
+    known = kept(path, "decisions")
     if question not in known:
         with _threads(threads):
             chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
-        known = {**known, question: asdict(Decision(chosen, measured, device_name(), threads))}
-        write_atomic(path, to_json(WAYS.stamped({"decisions": known})))
-    decision = Decision(**known[question])
-    return override(tree, {f"trainer.{name}": decision.chosen[name] for name in names}), decision
+        known[question] = asdict(Decision(chosen, measured, device_name(), threads))
+        keep(path, "decisions", known)
+    try:
+        decision = Decision(**known[question])
+        chosen = {f"trainer.{name}": decision.chosen[name] for name in names}
+    except (TypeError, KeyError):
+        raise InputError(f"{path}: decisions.{question[:12]}: is damaged; delete it, and it is measured anew") from None
+    return override(tree, chosen), decision
+
+
+def kept(path: Path, kind: str) -> dict[str, Any]:
+    """What was measured for the results folder whose file is at `path`, by the question. Raises InputError."""
+    found = WAYS.read(read_json(path), path).get(kind, {}) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
+    return found
+
+
+def keep(path: Path, kind: str, known: Mapping[str, Any]) -> None:
+    """Puts what is known of one kind into that file, beside what it holds of others."""
+    before = WAYS.read(read_json(path), path) if path.is_file() else {}
+    write_atomic(path, to_json(WAYS.stamped({**before, kind: dict(known)})))
 
 
 @contextlib.contextmanager
