@@ -24,14 +24,12 @@ from lm.model.weights import weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
 from lm.training.cell import Cell
+from lm.training.module import KEPT_BYTES
 from lm.training.recorder import Recorder
 from lm.training.run import Run
 
 FREQUENT = 10
 """Tokens, the most frequent, whose class-wise calibration is measured."""
-
-KEPT_BYTES = 2**28
-"""Logits of a split are kept for fitting a temperature up to this size, and computed anew for every pass beyond."""
 
 TOKENS_AT_ONCE = 8192
 
@@ -46,9 +44,17 @@ class Trained:
         cell: how the model is built.
         checkpoint: a file of a single device or of a strategy that keeps whole weights.
         data: what to measure on; by default the cell's own.
+        known: logits (n, v) and targets (n,) of all batches of the validation split, where they are at hand.
     """
 
-    def __init__(self, cell: Cell, checkpoint: Path, data: Data | None = None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        checkpoint: Path,
+        data: Data | None = None,
+        known: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> None:
+        self.known = known
         alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **alone}}, Run)
         own = run.data(run.seed)
@@ -73,6 +79,8 @@ class Trained:
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
         """Goes over a split again and again; logits are kept where they are small enough."""
         batches = self.data.evaluation_batches(split)
+        if split == "validation" and self.known and len(self.known) == len(batches):
+            return lambda: self.known
         first = self.logits(next(iter(batches)))[0]
         if first.numel() * first.element_size() * len(batches) > KEPT_BYTES:
             return lambda: map(self.logits, batches)
@@ -187,9 +195,12 @@ def places_of(ids: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarr
 # what goes into a record ---------------------------------------------------------------------------------------------
 
 
-def evaluations(cell: Cell, checkpoint: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is measured of every finished cell: the test split, where there is one, and the lengths asked for."""
-    trained = Trained(cell, checkpoint)
+def evaluations(
+    cell: Cell, checkpoint: Path, known: Sequence[tuple[Tensor, Tensor]] = ()
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is measured of every finished cell: the test split, where there is one, and the lengths asked for; with the
+    logits of the validation split, if they are `known`."""
+    trained = Trained(cell, checkpoint, known=known)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test")
     wanted = cell.config.get("evaluate") or {}

@@ -27,6 +27,9 @@ MANY = 2**24
 """Logits of a batch from which the loss is taken without having them all at once: 64 MiB, and twice that for their
 gradient."""
 
+KEPT_BYTES = 2**28
+"""Logits of a split are kept up to this size, and computed anew beyond."""
+
 
 class LanguageModel(LightningModule):
     """A model and how it is trained.
@@ -61,6 +64,8 @@ class LanguageModel(LightningModule):
         self.validation = TokenStatistics(bytes_per_token, classes=classes)
         self.validated = 0
         """Batches that `validation` holds."""
+        self.logits: list[tuple[Tensor, Tensor]] = []
+        """Of these batches logits (n, v) and targets (n,), at the end of training and where they are small enough."""
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
@@ -125,11 +130,17 @@ class LanguageModel(LightningModule):
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()
         self.validated = 0
+        self.logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.validated += 1
         with as_written(self.model):
-            self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+            found = self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten()
+        self.validation.update(*found)
+        trainer = self.trainer
+        if trainer.global_step == trainer.max_steps and trainer.world_size == 1:
+            held = sum(logits_nv.nbytes for logits_nv, _ in self.logits) + found[0].nbytes
+            self.logits = [*self.logits, found] if held <= KEPT_BYTES and len(self.logits) == self.validated - 1 else []
 
     def configure_optimizers(self) -> Any:
         optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps, tables(self.model))

@@ -42,6 +42,10 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
+Logits = list[tuple[torch.Tensor, torch.Tensor]]
+"""Of each batch of a split: logits (n, v) and targets (n,)."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a cell is trained, as opposed to what it computes.
@@ -93,10 +97,13 @@ def train(
         times: dict[str, Any] = {"started": time.time(), "resumed": store.started(cell.id)}
         try:
             times["code"] = unchanged_code(cell, work)
-            if not (work / "outcome.json").is_file() and not fit(cell, work, report, execution, judge):
+            known: Logits | None = []
+            if not (work / "outcome.json").is_file():
+                known = fit(cell, work, report, execution, judge)
+            if known is None:
                 shutil.rmtree(work)
                 return
-            outcome = evaluated(cell, work, outcome_of(work))
+            outcome = evaluated(cell, work, outcome_of(work), known)
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and by_signal(error):
                 raise
@@ -136,13 +143,13 @@ def assist(work: Path, execution: Execution) -> None:
     fit(cell, work, lambda *_: None, execution)
 
 
-def evaluated(cell: Cell, work: Path, outcome: Outcome) -> Outcome:
-    """The outcome with what else is measured of a model that was trained to its end."""
+def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcome:
+    """The outcome with what else is measured of a model that was trained to its end, whose logits may be `known`."""
     checkpoint = work / "final.ckpt"
     if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
         return outcome
     try:
-        for name, found in evaluations(cell, checkpoint):
+        for name, found in evaluations(cell, checkpoint, known):
             add(outcome, name, found)
     except Exception as error:  # the run itself is as good as it was
         if (broken := trouble(error)) is not None:
@@ -217,8 +224,13 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
 
 
-def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> bool:
-    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. Returns whether it ran to its end."""
+def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> Logits | None:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`.
+
+    Returns:
+        Logits and targets of the validation split at the end, where they are small enough to be kept, so that they need
+        not be computed again; None where the run was pruned.
+    """
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
@@ -232,7 +244,7 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     convert(trainer, module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
-    return not pruned.is_file()
+    return None if pruned.is_file() else module.logits
 
 
 def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:
