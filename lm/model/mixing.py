@@ -3,18 +3,21 @@
 Legend: b batch, h heads, g key-value heads, q queries, s keys, k head size.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from lm.model.position import relative
 
-Way = Literal["sdpa", "plain", "blocked"]
+Way = Literal["sdpa", "plain", "blocked", "flex"]
 """`sdpa`: torch's fused call. `plain`: two matrix products and a softmax, all weights in memory. `blocked`: the plain
-form for `BLOCK` queries at a time against the keys up to their end, which leaves out what causality hides."""
+form for `BLOCK` queries at a time against the keys up to their end, which leaves out what causality hides. `flex`: on
+CUDA torch's FlexAttention where something is added to the scores, and `sdpa` where nothing is."""
 
 BLOCK = 128
 
@@ -116,6 +119,45 @@ def blocked(
     return torch.cat(mixed, dim=2)
 
 
+def flex(
+    q_bhqk: Tensor,
+    k_bgsk: Tensor,
+    v_bgsk: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float | None,
+    dropout: float,
+) -> Tensor:
+    """What is mixed, (b, h, q, k), by a kernel made for the bias and the softcap; needs torch.compile to be one.
+
+    There is none with dropout, and on a processor none that goes back.
+    """
+    backward = torch.is_grad_enabled() and not q_bhqk.is_cuda
+    if bias is None and softcap is None:
+        return sdpa(q_bhqk, k_bgsk, v_bgsk, bias, causal, scale, softcap, dropout)
+    if dropout or backward:
+        return plain(q_bhqk, k_bgsk, v_bgsk, bias, causal, scale, softcap, dropout)
+    queries, keys = q_bhqk.shape[2], k_bgsk.shape[2]
+    if bias is None and causal and queries > 1:
+        bias = causal_bias(queries, keys, q_bhqk)
+    everywhere = None if bias is None else bias.expand(*q_bhqk.shape[:2], queries, keys)
+
+    def scored(score: Tensor, b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        return score if everywhere is None else score + everywhere[b, h, q, s]
+
+    kernel = _compiled_flex() if q_bhqk.is_cuda else flex_attention
+    mixed: Tensor = kernel(q_bhqk, k_bgsk, v_bgsk, scored, scale=scale, enable_gqa=q_bhqk.shape[1] > k_bgsk.shape[1])
+    return mixed
+
+
+@functools.cache
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention)
+
+
 def _rows(bias: Tensor | None, start: int, stop: int, end: int) -> Tensor | None:
     """The part of a bias (..., q, s) for queries from `start` to `stop` and the first `end` keys."""
     if bias is None:
@@ -131,4 +173,4 @@ def _diagonal(within: Tensor, size: int, end: int) -> Tensor:
 
 Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float | None, float], Tensor]
 
-WAYS: dict[Way, Mix] = {"sdpa": sdpa, "plain": plain, "blocked": blocked}
+WAYS: dict[Way, Mix] = {"sdpa": sdpa, "plain": plain, "blocked": blocked, "flex": flex}

@@ -162,8 +162,9 @@ class _Timing:
             model = self.built.run.model(self.cell.facts.vocabulary, self.built.data.context)
         if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
             options["attention"] = ["sdpa"]
-        elif self.built.data.context <= BLOCK:
-            options["attention"] = ["sdpa", "plain"]
+        else:
+            long, on_cuda = self.built.data.context > BLOCK, device_of(self._trainer({})).type == "cuda"
+            options["attention"] = ["sdpa", "plain", *(["blocked"] if long else []), *(["flex"] if on_cuda else [])]
         asked = [options[name] for name in self.names]
         return [dict(zip(self.names, values, strict=True)) for values in itertools.product(*asked)]
 

@@ -76,6 +76,7 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}], ids=str)
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @torch.no_grad()
 def test_every_way_of_attention_is_the_definition(
     make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -249,3 +250,21 @@ def test_rms_norm_of_queries_and_keys_is_over_one_head() -> None:
     attention = MultiHead(SHAPE, qk_norm=True)
     assert attention.query_norm.weight.shape == attention.key_norm.weight.shape == (SHAPE.head_size,)
     assert isinstance(RMSNorm(SHAPE), nn.RMSNorm)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}], ids=str)
+@pytest.mark.parametrize("make_position", [Rope, Alibi])
+def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], make_position: Any) -> None:
+    shape = Shape(VOCABULARY, 256, width=128, heads=4, layers=1)
+    attention, position = GroupedQuery(shape, 2, **options).cuda(), make_position(shape).cuda()
+    x = example(2, 256, 128).float().cuda().requires_grad_()
+    found = []
+    for one in ("plain", way):
+        attention.way = one
+        y = attention(x, position, Mask(True, position.bias(256, 256)))
+        found.append((y, *torch.autograd.grad(y.square().sum(), (x, *attention.parameters()))))
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3 * float(right.abs().max()))
