@@ -82,7 +82,11 @@ def test_no_two_files_import_each_other() -> None:
         left = {name: needed for name, needed in left.items() if name not in free}
 
 
-PROCESSES = {f"lm.execution.{name}" for name in ("local", "attempt", "process", "preloaded", "worker", "vigil")}
+_OF_PROCESSES = ("local", "crew", "attempt", "staying", "as_found", "process", "preloaded", "worker", "vigil")
+PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
+    f"lm.execution.{name}"
+    for name in ("local", "crew", "attempt", "staying", "process", "preloaded", "worker", "vigil")
+}
 """The executor of this machine, which alone knows of processes."""
 
 

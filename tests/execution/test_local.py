@@ -16,8 +16,9 @@ from stand_in import STEPS, StandIn
 from lm.config.tree import InputError
 from lm.execution import local, vigil
 from lm.execution.carry_out import train_cells
+from lm.execution.crew import SERVERS
 from lm.execution.executor import End, Ended, Started, Validation, Waiting
-from lm.execution.local import SERVERS, Job, Local
+from lm.execution.local import Job, Local
 from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
 from lm.store.locks import state
