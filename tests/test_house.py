@@ -84,9 +84,6 @@ def test_no_two_files_import_each_other() -> None:
 
 _OF_PROCESSES = ("local", "crew", "attempt", "staying", "as_found", "process", "preloaded", "worker", "vigil")
 PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
-    f"lm.execution.{name}"
-    for name in ("local", "crew", "attempt", "staying", "process", "preloaded", "worker", "vigil")
-}
 """The executor of this machine, which alone knows of processes."""
 
 

@@ -75,6 +75,8 @@ SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 )
 """How something is read, and how it is set to what was read."""
 
+C = ctypes.CDLL(None)
+
 LIBRARIES = frozenset(("concurrent", "lm", "multiprocessing", "torch"))
 """Whose threads may go on: those of a compiler, and the one that watches over the parent."""
 
@@ -115,6 +117,8 @@ def as_found() -> Iterator[list[str]]:
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(torch.initial_seed())
         torch.cuda.empty_cache()
+    if (trim := getattr(C, "malloc_trim", None)) is not None:  # of glibc, which keeps what it may need again
+        trim(0)
     left += [f"the thread {one.name}" for one in threading.enumerate() if one not in threads and not _of_library(one)]
     left += [f"the process {one.pid}" for one in multiprocessing.active_children()]
 
@@ -132,7 +136,7 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
-    ctypes.CDLL(None).fflush(None)
+    C.fflush(None)
 
 
 def _folder() -> str | None:

@@ -22,6 +22,9 @@ memory or of anything else, has an end."""
 GROWTH, MARGIN = 2, 500 * 2**20
 """Bytes that a process may hold: so many times what it held after its first cell, and so many more."""
 
+OPEN = 64
+"""Files that a process may have open beyond those after its first cell."""
+
 Body = Callable[[Any, Store, Any, Connection, int | None], bool | None]
 """Trains a cell; returns whether something of it was left behind, with which no other cell is to be trained."""
 
@@ -32,7 +35,7 @@ def serve(body: Body, store: Store, pipe: Connection) -> None:
     A process that ends after a cell says nothing of it: that is how one ends that trains a single cell.
     """
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    bound: int | None = None
+    bounds: tuple[int, int] | None = None
     for _ in range(MOST_CELLS):
         try:
             cell, execution, slot = pipe.recv()
@@ -41,9 +44,9 @@ def serve(body: Body, store: Store, pipe: Connection) -> None:
         if body(cell, store, execution, pipe, slot):
             return
         del cell, execution
-        held = resident()
-        bound = bound or GROWTH * held + MARGIN
-        if held > bound:
+        held, files = resident(), opened()
+        bounds = bounds or (GROWTH * held + MARGIN, files + OPEN)
+        if held > bounds[0] or files > bounds[1]:
             return
         try:
             pipe.send(("over",))
@@ -59,6 +62,14 @@ def resident() -> int:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def opened() -> int:
+    """How many files this process has open; 0 where nobody says."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
 
 
 def _die_with_parent() -> None:
