@@ -5,6 +5,7 @@ What cannot be put back is told, and the process takes no other cell.
 """
 
 import ctypes
+import functools
 import gc
 import logging
 import multiprocessing
@@ -44,11 +45,11 @@ FLAGS: tuple[tuple[Any, str], ...] = (
 """Attributes that are read and set as such."""
 
 SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_default_device, lambda _: torch.set_default_device(None)),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
@@ -100,12 +101,10 @@ def as_found() -> Iterator[list[str]]:
     for number, kept in zip((1, 2), streams, strict=True):
         os.dup2(kept, number)
         os.close(kept)
+    for read, put, value in switches:  # the first of which sets some of the flags
+        _put_back(left, put, read, value)
     for holder, name, value in flags:
-        if getattr(holder, name) is not value:
-            setattr(holder, name, value)
-    for read, put, value in switches:
-        if read() != value:
-            put(value)
+        _put_back(left, functools.partial(setattr, holder, name), functools.partial(getattr, holder, name), value)
     torch.set_flush_denormal(False)  # which nobody can read
     for number, handler in handlers.items():
         if signal.getsignal(number) != handler:
@@ -121,6 +120,15 @@ def as_found() -> Iterator[list[str]]:
         trim(0)
     left += [f"the thread {one.name}" for one in threading.enumerate() if one not in threads and not _of_library(one)]
     left += [f"the process {one.pid}" for one in multiprocessing.active_children()]
+
+
+def _put_back(left: list[str], put: Callable[[Any], Any], read: Callable[[], Any], value: Any) -> None:
+    """Sets something to what it was, if it is anything else; notes where that cannot be done."""
+    try:
+        if read() != value:
+            put(value)
+    except (RuntimeError, ValueError, OSError) as error:
+        left.append(str(error))
 
 
 def _kept(number: int) -> int:
