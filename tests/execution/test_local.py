@@ -191,6 +191,8 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
 
     class LetsGo(Told):
         def waiting(self, line: str) -> None:
+            if "waiting for the fork server" in line:  # on a busy machine
+                return
             super().waiting(line)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stopped[0], signal.SIGCONT)
