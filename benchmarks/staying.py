@@ -28,7 +28,6 @@ TINY = {
     "model.layers": 1,
     "data.batch_size": 4,
     "data.context": 32,
-    "data.corpus.size": 200_000,
     "optim.schedule": "Constant",
     "trainer.max_steps": 20,
     "trainer.log_every_n_steps": 1,

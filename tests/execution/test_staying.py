@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -297,3 +299,22 @@ def test_cells_of_one_shape_meet_in_one_process(light: None, store: Store) -> No
             watched.end()
     a, b, c, d, e, f = watched.processes
     assert (a, b) == (d, c) == (e, f)
+
+
+@pytest.mark.slow
+def test_processes_begin_with_a_place_for_compiled_code(tmp_path: Path) -> None:
+    """What they are forked from says so before it imports torch, and leaves Ctrl-C to the command."""
+    code = """
+import os, signal, sys
+class Seen(dict):
+    def find_spec(self, name, *_):
+        self.setdefault(name, os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
+seen = Seen()
+sys.meta_path.insert(0, seen)
+import lm.execution.preloaded
+print(seen["torch"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "lm.model.rope" in sys.modules)
+"""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**kept, "LM_CACHE": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(tmp_path / "inductor"), "True", "True"]
