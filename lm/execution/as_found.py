@@ -70,7 +70,7 @@ SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (gc.get_threshold, lambda numbers: gc.set_threshold(*numbers)),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (lambda: list(sys.path), lambda folders: sys.path.__setitem__(slice(None), folders)),
-    (lambda: _folder(), lambda before: before and os.chdir(before)),
+    (lambda: _folder(), lambda before: None if before is None else os.chdir(before)),
     (lambda: dict(os.environ), lambda before: _environment(before)),
     (lambda: signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0), lambda _: signal.setitimer(signal.ITIMER_REAL, 0.0)),
 )

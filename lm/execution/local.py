@@ -27,6 +27,9 @@ ATTEMPTS = 2
 GRACE_SECONDS = 5.0
 """Between the signal that asks a process to end and the one that ends it."""
 
+ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+"""Settings of the trainer with which one process trains a cell, on one device."""
+
 
 @dataclass
 class Job:
@@ -76,8 +79,7 @@ class Local(Executor):
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
-        settings = cell.config["trainer"]
-        alone = settings["devices"] == 1 and settings.get("strategy", "auto") == "auto"
+        alone = all(cell.config["trainer"].get(name, value) == value for name, value in ALONE.items())
         slot, worker = self.crew.place(cell, alone, {job.slot for job in self.jobs.values()})
         job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot, alone)
         self._start(job, worker)

@@ -25,7 +25,7 @@ from lm.training import provenance
 
 BREAKS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "random of Python": (lambda: random.seed(7), random.getstate),
-    "random of numpy": (lambda: np.random.seed(7), lambda: np.random.get_state()[1].tolist()),
+    "random of numpy": (lambda: np.random.seed(7), lambda: np.random.get_state(legacy=False)["state"]["key"].tolist()),
     "random of torch": (lambda: torch.manual_seed(7), lambda: torch.get_rng_state().tolist()),
     "dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
     "device": (lambda: torch.set_default_device("meta"), torch.get_default_device),

@@ -179,8 +179,8 @@ def test_cells_of_a_process_that_stays_come_to_the_same_bits(tmp_path: Path) -> 
 def test_code_of_a_users_own_leaves_nothing_to_the_next_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_parts.py").write_text(OWN)
-    loud, raises, quiet = ({"model__mlp": f"own_parts.{name}"} for name in ("Loud", "Raises", "Quiet"))
-    cells = [cell(**loud), cell(**quiet), cell(**raises), cell(seed=1, **quiet), cell()]
+    parts = ("Loud", 0), ("Quiet", 0), ("Raises", 0), ("Quiet", 1)
+    cells = [*(cell(seed, model__mlp=f"own_parts.{name}") for name, seed in parts), cell()]
     processes, found = compared(tmp_path, cells)
     assert [one[0]["status"] for one in found] == ["ok", "ok", "failed", "ok", "ok"]
     said = [one[1].splitlines()[0] for one in (found[0], found[1], found[3])]

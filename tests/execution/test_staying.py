@@ -262,9 +262,10 @@ def test_one_process_takes_cell_after_cell_and_ends_with_the_executor(watched: W
         (StandIn(FIRST, {5: "validate"}), True, End.INTERRUPTED),
         (StandIn(FIRST, config={"trainer": {"devices": 2}}), False, End.RECORDED),
         (StandIn(FIRST, config={"trainer": {"devices": 1, "strategy": "ddp"}}), False, End.RECORDED),
+        (StandIn(FIRST, config={"trainer": {"devices": 1, "num_nodes": 2}}), False, End.RECORDED),
         (StandIn(FIRST, dict.fromkeys((5, 6), "SIGKILL")), False, End.GIVEN_UP),
     ],
-    ids=["failed", "cancelled", "several devices", "several processes", "killed"],
+    ids=["failed", "cancelled", "several devices", "several processes", "several machines", "killed"],
 )
 def test_after_a_cell_that_may_have_left_something_another_process_goes_on(
     watched: Watched, cell: StandIn, cancel: bool, end: End
