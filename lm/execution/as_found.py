@@ -78,8 +78,8 @@ SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 C = ctypes.CDLL(None)
 
-LIBRARIES = frozenset(("concurrent", "lm", "multiprocessing", "torch"))
-"""Whose threads may go on: those of a compiler, and the one that watches over the parent."""
+LIBRARIES = frozenset(("concurrent", "lm", "multiprocessing", "torch", "tqdm"))
+"""Whose threads may go on: those of a compiler and of its progress, and the one that watches over the parent."""
 
 
 @contextmanager

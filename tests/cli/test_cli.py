@@ -96,12 +96,13 @@ def test_a_setting_that_cannot_be_used_is_one_line(
     refused(["fit", "run.yaml", *arguments], capsys, *words)
 
 
-def test_what_is_trained_in_this_process_has_a_place_for_compiled_code(
-    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
+def test_a_command_that_trains_has_a_place_for_compiled_code(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     called: list[bool] = []
     monkeypatch.setattr("lm.data.cache.keep_compiled_code", lambda: called.append(True))
-    refused(["fit", "run.yaml", "--seed", "-1"], capsys, "seed=-1")
+    refused([command, "none.yaml"], capsys, "none.yaml")
     assert called
 
 

@@ -22,9 +22,6 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
     tree: Tree = override(load_yaml(options.config), settings_of(options, overrides))
-    from lm.data.cache import keep_compiled_code
-
-    keep_compiled_code()  # before torch is imported
     from rich.console import Console
 
     from lm.execution.progress import step_lines
