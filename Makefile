@@ -48,11 +48,12 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet docs docs/_build
 
-bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics, many arms and records
+bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics, many arms and records, processes that take many cells
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/generation.py
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/staying.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

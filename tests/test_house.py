@@ -82,9 +82,10 @@ def test_no_two_files_import_each_other() -> None:
         left = {name: needed for name, needed in left.items() if name not in free}
 
 
-PROCESSES = {
-    f"lm.execution.{name}" for name in ("local", "attempt", "process", "preloaded", "worker", "vigil", "sharing")
-}
+_OF_PROCESSES = (
+    "local", "crew", "attempt", "staying", "as_found", "process", "preloaded", "sharing", "worker", "vigil",
+)  # fmt: skip
+PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
 """The executor of this machine, which alone knows of processes."""
 
 

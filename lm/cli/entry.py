@@ -114,6 +114,10 @@ def _run(arguments: list[str], debug: bool) -> int:
     foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
     if foreign and not commands()[options.command].settable:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
+    if options.command in TRAINING:
+        from lm.data.cache import keep_compiled_code
+
+        keep_compiled_code()  # before torch is imported, which would say where itself
     return commands()[options.command].run(options, dict(rest))
 
 

@@ -23,6 +23,11 @@ from lm.config.tree import InputError
 OURS = __name__.split(".")[0]
 """This package, whose own parts have versions: see lm/config/behaviour.py."""
 
+Version = tuple[int, int, int]
+
+Versions = frozenset[tuple[str, object]]
+"""Files of code with their versions, or modules with what installed them."""
+
 
 def dotted_classes(config: Any) -> list[str]:
     """The dotted paths of the classes that a resolved configuration names, in order, each once."""
@@ -81,6 +86,24 @@ def sources(cls: type) -> dict[str, Path]:
         for asked in _read(file, _version(file)).imports:
             queue.extend(_and_above(_absolute(asked, package)))
     return dict(sorted(found.items()))
+
+
+def versions_of(config: Any) -> Versions:
+    """What code a process imports for the classes that a resolved configuration names by their dotted paths.
+
+    Two that are equal name the same files, not changed in between, and the same versions of installed packages.
+
+    Raises:
+        InputError: where a module was changed after this process imported it.
+    """
+    found: set[tuple[str, object]] = set()
+    for name in dotted_classes(config):
+        cls = imported(name, name)
+        files = sources(cls)
+        found |= {(str(path), _version(path)) for path in files.values()}
+        if not files:
+            found.add((cls.__module__, _installed(cls.__module__)))
+    return frozenset(found)
 
 
 def project(cls: type) -> Path | None:
@@ -213,9 +236,6 @@ def _without_docstring(node: ast.AST, body: Any) -> Any:
     if documented and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         return body[1:] if isinstance(body[0].value.value, str) else body
     return body
-
-
-Version = tuple[int, int, int]
 
 
 def _version(path: Path) -> Version:

@@ -37,6 +37,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LM_CACHE") or default)
 
 
+def keep_compiled_code() -> None:
+    """Has torch.compile keep its code in the cache, for the next process that asks for it; to be called before torch is
+    imported. Where the user has said otherwise, or nothing can be written there, torch goes its own way."""
+    folder = cache_folder() / "inductor"
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    if there.is_dir() and os.access(there, os.W_OK):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.absolute()))
+        os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
+
+
 @contextlib.contextmanager
 def usable() -> Iterator[None]:
     """Answers a cache that cannot be written to or read with one line. A full disk is another matter."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from lm.config.fingerprint import Versions
 from lm.execution.vigil import Vigil
 from lm.store.record import Record
 
@@ -14,29 +15,23 @@ UNKNOWN = 255
 """The exit code of a process whose fork server is gone: it may have ended somehow, or go on without it."""
 
 
-@dataclass
-class Attempt:
-    """One process's try at a cell.
+@dataclass(eq=False)
+class Worker:
+    """A process that trains one cell after another.
 
     Args:
-        process: that trains the cell.
+        process: that takes the cells.
         pipe: to it; closed once the process has closed its end, which it does by ending.
-        before: the record that the cell had already.
-        step: the last one that was heard of.
-        stopped: whether the answer to a validation was to stop.
-        broken: the disk that stopped it.
+        slot: its place among those that run, which chose its accelerator with its first cell.
+        code: of a user's own that it has imported, or is about to.
+        shape: of the cell that it was given last.
     """
 
     process: Any
     pipe: Connection
-    before: Record | None
-    started: float = field(default_factory=time.monotonic)
-    step: int = 0
-    stopped: bool = False
-    broken: OSError | None = None
-
-    def __post_init__(self) -> None:
-        self.vigil = Vigil(self.process.pid)
+    slot: int
+    code: Versions
+    shape: Any = None
 
     @property
     def orphan(self) -> bool:
@@ -47,12 +42,6 @@ class Attempt:
     def ended(self) -> bool:
         """Whether the process has ended; one whose fork server is gone goes on until its end of the pipe closes."""
         return self.pipe.closed if self.orphan else not self.process.is_alive()
-
-    def answer(self, goes_on: bool) -> None:
-        """Says whether the cell goes on after the validation that it asked about."""
-        self.stopped = not goes_on
-        with contextlib.suppress(OSError):  # it has ended since
-            self.pipe.send(goes_on)
 
     def end(self, number: int) -> None:
         """Sends a signal that ends the process."""
@@ -68,3 +57,48 @@ class Attempt:
             return self.ended
         self.pipe.close()
         return self.ended
+
+
+@dataclass
+class Attempt:
+    """One process's try at a cell.
+
+    Args:
+        worker: that trains the cell.
+        before: the record that the cell had already.
+        step: the last one that was heard of.
+        asked: whether the cell waits for the answer to a validation.
+        stopped: whether the answer to a validation was to stop.
+        over: whether the process is done with the cell, and can take another.
+        broken: the disk that stopped it.
+    """
+
+    worker: Worker
+    before: Record | None
+    started: float = field(default_factory=time.monotonic)
+    step: int = 0
+    asked: bool = False
+    stopped: bool = False
+    over: bool = False
+    broken: OSError | None = None
+
+    def __post_init__(self) -> None:
+        self.vigil = Vigil(self.process.pid)
+
+    @property
+    def process(self) -> Any:
+        """That trains the cell."""
+        return self.worker.process
+
+    @property
+    def pipe(self) -> Connection:
+        """To the process."""
+        return self.worker.pipe
+
+    def answer(self, goes_on: bool) -> None:
+        """Says whether the cell goes on after the validation that it asked about."""
+        if not self.asked:  # said already; the process may be at another cell
+            return
+        self.asked, self.stopped = False, not goes_on
+        with contextlib.suppress(OSError):  # it has ended since
+            self.pipe.send(goes_on)

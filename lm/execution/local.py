@@ -1,18 +1,17 @@
-"""The executor of this machine: a process a cell, what becomes of it, and of the cell when it is killed."""
+"""The executor of this machine: processes that take cell after cell, and what becomes of a cell when one is killed."""
 
+import contextlib
 import itertools
-import multiprocessing
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from lm.config.tree import InputError
-from lm.execution.attempt import UNKNOWN, Attempt
+from lm.execution.attempt import UNKNOWN, Attempt, Worker
+from lm.execution.crew import SERVERS, Crew, shape_of
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.process import train_one
-from lm.execution.vigil import Late
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
@@ -25,11 +24,11 @@ PRELOAD = ["lm.execution.preloaded"]
 ATTEMPTS = 2
 """A process killed from outside is started again, from its checkpoint, before the cell counts as failed."""
 
-SERVERS = 5
-"""Fork servers that may end under a cell's process, or before one starts, until it is left for another time."""
-
 GRACE_SECONDS = 5.0
 """Between the signal that asks a process to end and the one that ends it."""
+
+ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+"""Settings of the trainer with which one process trains a cell, on one device."""
 
 
 @dataclass
@@ -38,6 +37,7 @@ class Job:
 
     Args:
         slot: its place among those that run, which chooses its accelerator.
+        alone: whether one process trains it, on one device.
         tries: processes that were started for it and ended by themselves, or run.
         servers: fork servers that ended under it.
         cancelled: when it was.
@@ -47,6 +47,7 @@ class Job:
     cell: Cell
     execution: Execution
     slot: int
+    alone: bool
     attempt: Attempt = field(init=False)
     tries: int = 0
     servers: int = 0
@@ -54,9 +55,11 @@ class Job:
 
 
 class Local(Executor):
-    """Processes of this machine, each with one cell and, where there are any, one accelerator.
+    """Processes of this machine, each with one cell at a time and, where there are any, one accelerator.
 
-    They are forked from a server that has imported everything. Each ends when this process does.
+    They are forked from a server that has imported everything, and end when this process does. One that is done with a
+    cell waits for the next, unless the cell may have left something behind: it raised an exception, was cancelled, or
+    had several processes or devices.
 
     Args:
         store: where the cells are trained into.
@@ -65,9 +68,8 @@ class Local(Executor):
     """
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
-        self.store, self.capacity, self.say = store, capacity, say
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOAD)
+        self.store, self.capacity = store, capacity
+        self.crew = Crew(store, capacity, train_one, PRELOAD, say)
         self.numbers = itertools.count()
         self.jobs: dict[Handle, Job] = {}
         self.records: dict[Handle, Record | None] = {}
@@ -75,18 +77,18 @@ class Local(Executor):
         self.broken = False
 
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
-        taken = {job.slot for job in self.jobs.values()}
-        slot = next((slot for slot in range(self.capacity) if slot not in taken), None)
-        if slot is None:
+        if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
-        job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot)
-        self._start(job)
+        alone = all(cell.config["trainer"].get(name, value) == value for name, value in ALONE.items())
+        slot, worker = self.crew.place(cell, alone, {job.slot for job in self.jobs.values()})
+        job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot, alone)
+        self._start(job, worker)
         self.jobs[job.handle] = job
         return job.handle
 
     def poll(self, timeout: float) -> Sequence[Event]:
         self._listen(0.0 if self.events else timeout)
-        ended = [job for job in self.jobs.values() if job.attempt.ended]
+        ended = [job for job in self.jobs.values() if job.attempt.over or job.attempt.worker.ended]
         for job in [job for job in ended if self._take_leave(job)]:
             if self.broken:  # the next process would end there too
                 self._ended(job, End.INTERRUPTED, None)
@@ -94,7 +96,7 @@ class Local(Executor):
                 self._start(job)
         for job in self.jobs.values():
             if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
-                job.attempt.end(signal.SIGKILL)
+                job.attempt.worker.end(signal.SIGKILL)
             if (line := job.attempt.vigil.look()) is not None:
                 self.events.append(Waiting(job.handle, line))
         events, self.events = self.events, []
@@ -103,53 +105,41 @@ class Local(Executor):
     def cancel(self, handle: Handle) -> None:
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
-            job.attempt.end(signal.SIGTERM)
+            job.attempt.worker.end(signal.SIGTERM)
 
     def harvest(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
 
     def close(self) -> None:
-        attempts = [job.attempt for job in self.jobs.values()]
-        for attempt in attempts:
-            attempt.end(signal.SIGTERM)
+        workers = [*(job.attempt.worker for job in self.jobs.values()), *self.crew.without_a_cell()]
+        for worker in workers:
+            worker.end(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        while not all(attempt.gone() for attempt in attempts) and time.monotonic() < deadline:
+        while not all(worker.gone() for worker in workers) and time.monotonic() < deadline:
             time.sleep(0.02)
-        for attempt in attempts:
-            attempt.end(signal.SIGKILL)
+        for worker in workers:
+            worker.end(signal.SIGKILL)
         self.jobs.clear()
+        self.crew.forget()
 
-    def _start(self, job: Job) -> None:
-        """Starts a cell's process, by another fork server where the one there was is gone."""
-        cell, name = job.cell, job.handle.name
+    def _start(self, job: Job, worker: Worker | None = None) -> None:
+        """Gives a cell to a process, to a fresh one where there is none that waits or it has gone meanwhile."""
+        cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
-        alone = cell.config["trainer"]["devices"] == 1
-        late = f"{name}: waiting for the fork server, which is still importing, or stopped"
-        for left in reversed(range(SERVERS)):
-            ours, theirs = self.context.Pipe()
-            arguments = (cell, self.store, job.execution, theirs, job.slot if alone else None)
-            process = self.context.Process(target=train_one, args=arguments, name=name)
-            try:
-                with Late(late, self.say):
-                    process.start()
-                break
-            except (EOFError, ConnectionError):
-                ours.close()
-                if not left:
-                    raise InputError(
-                        f"multiprocessing's fork server, which starts the processes, ended {SERVERS} times before it "
-                        "had started one; its last words are above"
-                    ) from None
-            finally:
-                theirs.close()
+        given = cell, job.execution, job.slot if cell.config["trainer"]["devices"] == 1 else None
+        if worker is None or not self.crew.give(worker, given):
+            worker = self.crew.fresh(cell, job.handle.name, job.slot)
+            with contextlib.suppress(OSError):  # it has ended already, which is seen as its end
+                worker.pipe.send(given)
+        worker.shape = shape_of(cell)
         job.tries += 1
-        job.attempt = Attempt(process, ours, before)
+        job.attempt = Attempt(worker, before)
         self.events.append(Started(job.handle))
 
     def _listen(self, timeout: float) -> None:
         """Waits for a process to say something or to end, and takes in a message of each that spoke."""
         jobs = {job.attempt.pipe: job for job in self.jobs.values() if not job.attempt.pipe.closed}
-        ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.orphan]
+        ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.worker.orphan]
         if not jobs and not ends:
             return
         for pipe in wait([*jobs, *ends], timeout):
@@ -172,19 +162,28 @@ class Local(Executor):
             self.events.append(Waiting(handle, message[0]))
         elif kind == "disk":
             attempt.broken = OSError(*message)
+        elif kind == "over":
+            attempt.over = True
         else:
-            attempt.step = max(attempt.step, message[0])
+            attempt.step, attempt.asked = max(attempt.step, message[0]), True
             self.events.append(Validation(handle, message[0], message[1], attempt.answer))
 
     def _take_leave(self, job: Job) -> bool:
-        """Deals with a process that has ended: says how its cell ended, or returns that it is to be started again."""
+        """Deals with a process that has ended, or is done with its cell: says how the cell ended, or returns that it is
+        to be started again."""
         attempt = job.attempt
-        while not attempt.pipe.closed and attempt.pipe.poll():
+        while not attempt.over and not attempt.pipe.closed and attempt.pipe.poll():
             self._hear(job)
-        attempt.process.join()
-        attempt.pipe.close()
+        if not attempt.over:
+            attempt.process.join()
+            attempt.pipe.close()
         self.broken = self.broken or attempt.broken is not None
         end, record = self._outcome(job)
+        if attempt.over:
+            self.crew.rest(attempt.worker)
+            failed = record is not None and record["status"] == "failed"
+            if failed or job.cancelled is not None or not job.alone or attempt.worker.orphan:
+                self.crew.retire(attempt.worker)
         if end is not None:
             self._ended(job, end, record)
         return end is None
@@ -197,7 +196,7 @@ class Local(Executor):
     def _outcome(self, job: Job) -> tuple[End | None, Record | None]:
         """How the cell ended and its new record, if any; no end where it is to be started again."""
         cell, attempt, again = job.cell, job.attempt, job.execution.again
-        code = attempt.process.exitcode
+        code = 0 if attempt.over else attempt.process.exitcode
         found = self.store.record(cell.id) if self.store.finished(cell.id) else None
         if found is not None and (found != attempt.before or not self.store.pending(cell.id, again)):
             return End.RECORDED, found

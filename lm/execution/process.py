@@ -1,38 +1,53 @@
-"""The body of a process that trains one cell, and what it tells the one that started it."""
+"""How a process trains a cell, and what it tells the one that handed the cell over."""
 
 import contextlib
 import json
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from lm.execution.as_found import as_found
+from lm.execution.crew import shape_of
 from lm.store.disk import trouble
 from lm.store.store import LOG, Store
 from lm.training.cell import Cell
-from lm.training.train import Execution, train
+from lm.training.provenance import forget_peak
+from lm.training.train import UNEVALUATED, Execution, train
+
+_last: list[Any] = []
+"""The shape of the cell that this process has trained before."""
 
 
-def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> None:
+def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> bool:
     """Trains a cell; `slot` chooses its accelerator, None leaves it all of them.
 
     Tells of `progress`, of a `validation`, which it wants answered, of whom it is `waiting` for, and of a `disk` that
-    stopped it.
+    stopped it. Returns whether it left something behind, with which no other cell is to be trained.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    sys.modules["__main__"].__spec__ = None
+    _forget(shape_of(cell))
+    with as_found() as left:
+        _train(cell, store, execution, pipe, slot)
+    if not store.finished(cell.id):  # pruned, or another has taken it
+        return bool(left)
+    record = store.record(cell.id)
+    return bool(left) or record["status"] == "failed" or any(flag.startswith(UNEVALUATED) for flag in record["flags"])
+
+
+def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> None:
     if slot is not None and (names := accelerators_visible()):
         os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
     # Lightning starts the other processes of a multi-device cell with this process's command line.
     work = store.work(cell.id)
     sys.argv = [str(Path(__file__).with_name("worker.py")), str(work), json.dumps(asdict(execution))]
-    sys.modules["__main__"].__spec__ = None
 
     def tell(*message: Any) -> None:
         with contextlib.suppress(OSError):
@@ -55,6 +70,19 @@ def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, 
         os._exit(0)  # nothing may be written any more, not even what a buffer holds
 
 
+def _forget(shape: Any) -> None:
+    """Keeps of the cell before what is good for this one: code compiled for its shape, and nothing if it had another.
+
+    What torch.compile does depends on what it has compiled before: it takes sizes that have changed for sizes that
+    vary, and gives up where one function was compiled eight times.
+    """
+    if _last:
+        forget_peak()
+        if _last[0] != shape and "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
+    _last[:] = [shape]
+
+
 def _log(work: Path) -> None:
     """What this process prints goes into the cell's log from now on."""
     log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -69,14 +97,3 @@ def accelerators_visible() -> list[str]:
     if named is not None:
         return [name for name in named.split(",") if name.strip()]
     return [str(index) for index in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
-
-
-def _die_with_parent() -> None:
-    """Ends this process once the parent is gone: an orphan would hold the cell's lock.
-
-    The parent is the process that gave the command. The fork server between the two may die without harm.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

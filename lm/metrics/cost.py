@@ -1,5 +1,6 @@
 """What training costs: durations of steps, the speed of the machine's matrix product, energy."""
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -45,12 +46,18 @@ class Durations:
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the fastest of a few products of square matrices, with this process's threads.
+    """FLOP/s of the fastest of a few products of square matrices, with this process's threads; measured once.
 
     What utilisation is measured against: 2 n^3 operations a product, n large enough to fill the device.
     """
+    return _measured_peak(device, dtype, torch.get_num_threads())
+
+
+@functools.cache
+def _measured_peak(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     n = 4096 if device.type == "cuda" else 512
-    a = torch.randn(n, n, device=device).to(dtype)
+    # Of its own, so that what others draw does not depend on whether this was measured before.
+    a = torch.randn(n, n, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
     best = math.inf
     for _ in range(6):
         _wait(device)

@@ -35,10 +35,32 @@ def device_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def peak_memory() -> float:
-    """MiB: the most the accelerator held, or else the most this process held."""
+def peak_memory() -> float | None:
+    """MiB: the most the accelerator held, or else the most this process held; None where only that of a time before
+    `forget_peak` is known."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
+    held = _most_held()
+    return held if held > _held_before[0] else None
+
+
+def forget_peak() -> None:
+    """From now on, `peak_memory` is of what comes; where the system forgets nothing, if that is more than before."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+        _held_before[0] = 0.0
+    except OSError:  # not Linux, or not allowed
+        _held_before[0] = _most_held()
+
+
+_held_before = [0.0]
+"""MiB that this process held at most, where that cannot be told from what it held since."""
+
+
+def _most_held() -> float:
+    """MiB that this process has held at most."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kilobytes / 2**20 if sys.platform == "darwin" else kilobytes / 2**10
 

@@ -31,6 +31,9 @@ from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
 from lm.training.signals import by_signal
 
+UNEVALUATED = "not evaluated further"
+"""Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
+
 
 def write_work(cell: Cell, store: Store) -> Path:
     """Makes the cell's work folder, for who holds the cell: its description, which further processes read."""
@@ -155,7 +158,7 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcom
         if (broken := trouble(error)) is not None:
             raise broken from error
         _logged_trace(work)
-        outcome["flags"].append(f"not evaluated further: {_in_words(error)}")
+        outcome["flags"].append(f"{UNEVALUATED}: {_in_words(error)}")
     return finite(outcome)
 
 

@@ -96,6 +96,16 @@ def test_a_setting_that_cannot_be_used_is_one_line(
     refused(["fit", "run.yaml", *arguments], capsys, *words)
 
 
+@pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
+def test_a_command_that_trains_has_a_place_for_compiled_code(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr("lm.data.cache.keep_compiled_code", lambda: called.append(True))
+    refused([command, "none.yaml"], capsys, "none.yaml")
+    assert called
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

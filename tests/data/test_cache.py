@@ -17,7 +17,7 @@ from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.tree import InputError
 from lm.data.aligned import LocalPairs
-from lm.data.cache import SUMS, DamageError, cache_folder, write_array
+from lm.data.cache import SUMS, DamageError, cache_folder, keep_compiled_code, write_array
 from lm.data.corpus import Corpus
 from lm.data.pairs import PairTokens, check_pairs, prepare_pairs
 from lm.data.tokenizer import BPE, Bytes, Characters
@@ -305,3 +305,36 @@ def test_the_command_says_so_in_a_line(
     monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=prepares))
     assert main(["list"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+KEPT = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_FX_GRAPH_CACHE")
+
+
+@pytest.fixture
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has said where compiled code is to lie; what is said in a test is forgotten after it."""
+    for name in KEPT:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def test_compiled_code_lies_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaid: None) -> None:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "not" / "yet"))
+    keep_compiled_code()
+    assert [os.environ[name] for name in KEPT] == [str(tmp_path / "not" / "yet" / "inductor"), "1"]
+
+
+def test_compiled_code_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, unsaid: None) -> None:
+    monkeypatch.setenv(KEPT[0], "elsewhere")
+    monkeypatch.setenv(KEPT[1], "0")
+    keep_compiled_code()
+    assert [os.environ[name] for name in KEPT] == ["elsewhere", "0"]
+
+
+def test_compiled_code_is_not_kept_in_a_cache_that_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaid: None
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
+    keep_compiled_code()
+    assert not set(KEPT) & set(os.environ)

@@ -1,5 +1,6 @@
 """Quantiles of durations, the matrix product's speed, energy counters."""
 
+import functools
 import itertools
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from lm.metrics import cost
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 
 
@@ -43,8 +45,12 @@ def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch
         return product(a, b)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
+    monkeypatch.setattr(cost, "_measured_peak", functools.cache(cost._measured_peak.__wrapped__))
+    state = torch.get_rng_state()
     assert matmul_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.125
-    assert products == [(512, 512, 512, 512)] * len(durations)
+    assert matmul_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.125
+    assert products == [(512, 512, 512, 512)] * len(durations), "measured once"
+    assert torch.equal(torch.get_rng_state(), state), "what others draw does not depend on it"
 
 
 def test_utilisation_is_a_share_of_all_peaks() -> None:

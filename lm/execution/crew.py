@@ -1,0 +1,131 @@
+"""The processes that take cell after cell: which one a cell is given to, how they start, and how they are let go."""
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from lm.config.fingerprint import Versions, versions_of
+from lm.config.tree import InputError
+from lm.execution.attempt import Worker
+from lm.execution.staying import Body, serve
+from lm.execution.vigil import Late
+from lm.store.locks import Say
+from lm.store.store import Store
+from lm.training.cell import Cell
+
+SERVERS = 5
+"""Fork servers that may end under a cell's process, or before one starts, until it is left for another time."""
+
+
+class Crew:
+    """Processes without a cell, and how to come by more of them.
+
+    A cell goes to one that trained a cell like it last, where there is one, and never to one that has imported other
+    code of a user's own than the cell's.
+
+    Args:
+        store: where the cells are trained into.
+        capacity: processes at a time, with and without a cell.
+        body: trains a cell in a process.
+        preload: modules that the fork server imports, once for all.
+        say: told where the fork server keeps a process from starting.
+    """
+
+    def __init__(self, store: Store, capacity: int, body: Body, preload: Sequence[str], say: Say) -> None:
+        self.store, self.capacity, self.body, self.say = store, capacity, body, say
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(list(preload))
+        self.idle: dict[int, Worker] = {}
+        """By their slots; the one that has waited longest is the first."""
+        self.leaving: list[Worker] = []
+
+    def place(self, cell: Cell, alone: bool, taken: set[int]) -> tuple[int, Worker | None]:
+        """Where a cell is to be trained, and the process that has waited for it there; None where it needs a fresh one.
+
+        Args:
+            cell: to be trained.
+            alone: whether it is trained by one process, on one device.
+            taken: slots of processes at work, fewer than there are.
+        """
+        for worker in [worker for worker in self.idle.values() if worker.gone() or not alone]:
+            self.retire(worker)  # what a cell on several devices needs is not to be held by who waits
+        code, shape = code_of(cell), shape_of(cell)
+        fit = [worker for worker in self.idle.values() if worker.code == code]
+        found = next((worker for worker in fit if worker.shape == shape), next(iter(fit), None))
+        if found is not None:
+            return found.slot, found
+        free = [slot for slot in range(self.capacity) if slot not in taken]
+        if all(slot in self.idle for slot in free):
+            self.retire(next(iter(self.idle.values())))
+        return next(slot for slot in free if slot not in self.idle), None
+
+    def fresh(self, cell: Cell, name: str, slot: int) -> Worker:
+        """Starts a process, by another fork server where the one there was is gone.
+
+        Raises:
+            InputError: where no fork server lives for long enough.
+        """
+        late = f"{name}: waiting for the fork server, which is still importing, or stopped"
+        for left in reversed(range(SERVERS)):
+            ours, theirs = self.context.Pipe()
+            process = self.context.Process(target=serve, args=(self.body, self.store, theirs), name=name)
+            try:
+                with Late(late, self.say):
+                    process.start()
+                break
+            except (EOFError, ConnectionError):
+                ours.close()
+                if not left:
+                    raise InputError(
+                        f"multiprocessing's fork server, which starts the processes, ended {SERVERS} times before it "
+                        "had started one; its last words are above"
+                    ) from None
+            finally:
+                theirs.close()
+        return Worker(process, ours, slot, code_of(cell), shape_of(cell))
+
+    def give(self, worker: Worker, given: Any) -> bool:
+        """Hands something to a process that waits; returns whether it is there to take it."""
+        del self.idle[worker.slot]
+        try:
+            worker.pipe.send(given)
+        except OSError:
+            self.retire(worker)
+            return False
+        return True
+
+    def rest(self, worker: Worker) -> None:
+        """A process is done with its cell and waits for another."""
+        self.idle[worker.slot] = worker
+
+    def retire(self, worker: Worker) -> None:
+        """Lets go of a process without a cell, which ends by itself as nobody listens to it any more."""
+        self.idle.pop(worker.slot, None)
+        if worker.orphan:  # of which nothing will be heard
+            worker.end(signal.SIGKILL)
+        worker.pipe.close()
+        self.leaving.append(worker)
+
+    def without_a_cell(self) -> list[Worker]:
+        """The processes that wait, and those that were let go and have not ended yet."""
+        self.leaving = [worker for worker in self.leaving if not worker.gone()]
+        return [*self.idle.values(), *self.leaving]
+
+    def forget(self) -> None:
+        """All of them have ended."""
+        self.idle.clear()
+        self.leaving.clear()
+
+
+def shape_of(cell: Cell) -> Any:
+    """What cells have in common that differ in the seed alone."""
+    return {**cell.config, "seed": None}, cell.facts
+
+
+def code_of(cell: Cell) -> Versions:
+    """The code of a user's own that a cell takes; what no process can have where it was changed since its plan."""
+    try:
+        return versions_of(cell.config)
+    except InputError:
+        return frozenset((("changed", cell.id),))
