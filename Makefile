@@ -7,6 +7,9 @@ PORTABLE := OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=av
 # One thread a test process: two that wait for each other on two cores are slower than one.
 export OMP_NUM_THREADS ?= 1
 
+# What was compiled once is kept, also where the environment says otherwise: every process of tests would do it again.
+export PYTHONDONTWRITEBYTECODE =
+
 REFERENCE ?= results/reference
 
 .PHONY: demo test check check-portable coverage bench docs references clean
