@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.comparability import ACROSS_TOKENIZERS, confounded, mixed
+from lm.analysis.comparability import confounded, mixed
 from lm.analysis.results import Results, paired, quantities, value
 from lm.stats.tests import rate_interval
 from lm.stats.verdicts import Comparison, confirm, confirm_in_stages, explore, measure, plain
@@ -148,7 +148,7 @@ def withheld(results: Results, arm: str, quantity: str) -> str:
         return ""
     pairs = list(results.pairs(arm).values())
     texts = [{record["data"]["tokenizer"] for record in side} for side in zip(*pairs, strict=True)]
-    if pairs and texts[0] != texts[1] and quantity not in ACROSS_TOKENIZERS:
+    if pairs and texts[0] != texts[1] and describe(quantity).per_token:
         return f"{NOT_COMPARABLE}: tokenizers differ"
     changed = results.manifest["arms"][arm]["changes"]
     other = [name for name in confounded(pairs) if f"trainer.{name}" not in changed]

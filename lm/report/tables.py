@@ -11,10 +11,7 @@ import pandas as pd
 from lm.analysis.compare import LOST
 from lm.analysis.pace import Pace, mean_share
 from lm.analysis.results import HEADLINE, Results
-from lm.store.quantities import describe
-
-SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "tokens_per_second", "parameters")
-"""What the first table shows beside the headline, where it was measured."""
+from lm.store.quantities import SHOWN, describe
 
 DETAILS = (
     "metric",

@@ -20,7 +20,6 @@ from lm.report.notes import axes, notes
 from lm.report.page import markdown, terminal
 from lm.report.tables import (
     DETAILS,
-    SHOWN,
     as_csv,
     difference,
     escape,
@@ -32,7 +31,7 @@ from lm.report.tables import (
 )
 from lm.report.write import write_report
 from lm.stats.tests import ALPHA
-from lm.store.quantities import QUANTITIES
+from lm.store.quantities import QUANTITIES, SHOWN
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
