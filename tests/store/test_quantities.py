@@ -3,7 +3,7 @@
 import torch
 
 from lm.metrics.tokens import TokenStatistics
-from lm.store.quantities import AT_LENGTH, QUANTITIES, SHOWN, WATCHED, describe
+from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, describe
 
 
 def test_what_is_counted_in_tokens_is_not_compared_across_tokenizers() -> None:
@@ -19,7 +19,3 @@ def test_what_is_watched_is_what_every_evaluation_measures() -> None:
     statistics = TokenStatistics(torch.ones(4, dtype=torch.int64))
     statistics.update(torch.zeros(6, 4), torch.arange(6) % 4)
     assert {"nll", *WATCHED} <= statistics.compute().keys()
-
-
-def test_a_table_of_one_line_an_arm_stays_readable() -> None:
-    assert 0 < len(SHOWN) <= 6
