@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
-from lm.model.attention import SoftmaxAttention
+from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.block import Block
+from lm.model.mixing import attention_weights, causal_bias, shared_out
 from lm.model.transformer import Decoder, initialized
 
 T = TypeVar("T")
@@ -124,3 +126,12 @@ def assert_gradients(model: torch.nn.Module, ignored: str) -> None:
     sizes = {name: 0.0 if grad is None else grad.abs().max().item() for name, grad in found.items()}
     largest = max(sizes.values())
     assert not [name for name, size in sizes.items() if size < 1e-9 * largest]
+
+
+def weights_of(attention: SoftmaxAttention, q_bhqk: Tensor, k_bgsk: Tensor, mask: Mask) -> Tensor:
+    """The weights of a layer, (b, h, q, s), for queries and keys as they enter the scores."""
+    heads, queries, keys = *q_bhqk.shape[1:3], k_bgsk.shape[2]
+    bias = mask.additive(queries, keys, attention.window, q_bhqk)
+    if bias is None and mask.causal:
+        bias = causal_bias(queries, keys, q_bhqk)
+    return attention_weights(q_bhqk, shared_out(k_bgsk, heads), attention.scale, bias, attention.softcap)

@@ -82,7 +82,9 @@ def test_no_two_files_import_each_other() -> None:
         left = {name: needed for name, needed in left.items() if name not in free}
 
 
-PROCESSES = {f"lm.execution.{name}" for name in ("local", "attempt", "process", "preloaded", "worker", "vigil")}
+PROCESSES = {
+    f"lm.execution.{name}" for name in ("local", "attempt", "process", "preloaded", "worker", "vigil", "sharing")
+}
 """The executor of this machine, which alone knows of processes."""
 
 
@@ -94,8 +96,8 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         named = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
         named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
-        allowed = {"lm.execution.local"} if name == "lm.execution.engines" else set()
-        assert imports(path) & PROCESSES <= allowed, name
+        allowed = {"lm.execution.engines": {"lm.execution.local"}, "lm.ablation.ablate": {"lm.execution.sharing"}}
+        assert imports(path) & PROCESSES <= allowed.get(name, set()), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

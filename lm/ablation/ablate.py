@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, check_power
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.ablation.stages import settled
@@ -17,9 +18,11 @@ from lm.config.tree import InputError
 from lm.execution.carry_out import train_cells
 from lm.execution.engines import make
 from lm.execution.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
-from lm.execution.machine import default_workers, threads_each
+from lm.execution.machine import threads_each
 from lm.execution.progress import Display
+from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
+from lm.report.ways import described
 from lm.report.write import write_report
 from lm.runs.remeasure import measure_lengths
 from lm.store.files import read_json
@@ -39,7 +42,7 @@ class Manner:
 
     Args:
         out: folder of cells and reports.
-        workers: cells trained at a time; None for one a device, or one a core.
+        workers: cells trained at a time; None for one a device, or as many as were measured to be best.
         retry_failed: whether to train failed cells again.
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
@@ -59,11 +62,12 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
+    experiment = with_ways(experiment, manner.out, manner.workers)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
         statuses = _statuses(plan, store)
         missing = _missing(plan, statuses, manner.retry_failed)
-        show_plan(plan, store, statuses, missing, manner.workers or default_workers(len(missing)))
+        show_plan(plan, store, statuses, missing, manner.workers or shared_out(missing, manner.out))
         return 0
     if experiment.tuning is not None:
         if not manner.underpowered:
@@ -119,7 +123,7 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
 def _train(plan: Plan, store: Store, manner: Manner) -> int:
     statuses = _statuses(plan, store)
     missing = _missing(plan, statuses, manner.retry_failed)
-    workers = manner.workers or default_workers(len(missing))
+    workers = manner.workers or shared_out(missing, manner.out)
     failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
@@ -213,7 +217,7 @@ def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[
 
 def _remarks(experiment: Experiment) -> list[str]:
     """What a plan has besides cells: costs held equal, tuning, stages."""
-    found = []
+    found = [] if experiment.ways is None else [described(experiment.ways)]
     if experiment.inference.equal != "steps":
         found.append(f"Steps are such that {experiment.inference.equal} are equal.")
     if tuning := experiment.tuning:

@@ -68,6 +68,7 @@ class Experiment:
         notes: printed under the table.
         tier: the size, where it is not the file's own.
         tuning: the search that each arm's nuisance parameters get, if any.
+        ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Experiment:
     notes: str = ""
     tier: str = ""
     tuning: Tuning | None = None
+    ways: dict[str, Any] | None = None
 
     @property
     def baseline(self) -> str:

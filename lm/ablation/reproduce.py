@@ -9,6 +9,7 @@ import pandas as pd
 from rich.console import Console
 
 from lm.ablation.ablate import Manner, carry_out
+from lm.ablation.auto import with_ways
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import Plan, make_plan
 from lm.analysis.answers import Answer, corrected
@@ -49,7 +50,7 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool,
     Raises:
         InputError: at the end, where that left out one of those that are `named`, or left none.
     """
-    plans, reasons = _plans(files, tier)
+    plans, reasons = _plans(files, tier, manner)
     store = Store(manner.out)
     if plan_only:
         _show(plans, {} if named or not plans else reasons, store, manner)
@@ -86,13 +87,14 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool,
     return 1 if interrupted or not given else 0
 
 
-def _plans(files: Sequence[Path], tier: str) -> tuple[dict[Path, Plan], dict[Path, str]]:
+def _plans(files: Sequence[Path], tier: str, manner: Manner) -> tuple[dict[Path, Plan], dict[Path, str]]:
     """The plans, and why there is none for the others."""
     plans: dict[Path, Plan] = {}
     reasons: dict[Path, str] = {}
     for path in files:
         try:
-            plans[path] = make_plan(load_experiment(path, {}, tier=_size(tier)))
+            experiment = with_ways(load_experiment(path, {}, tier=_size(tier)), manner.out, manner.workers)
+            plans[path] = make_plan(experiment)
         except InputError as error:
             reasons[path] = str(error)
     return plans, reasons

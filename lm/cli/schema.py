@@ -15,7 +15,7 @@ from lm.config.keys import Schema, any_of, of_hint
 from lm.config.tree import join
 from lm.search.distributions import Choices, Distribution
 from lm.search.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options
-from lm.training.run import UNSOUND, Run, Trainer
+from lm.training.run import AUTO, UNSOUND, Run, Trainer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KINDS = ("experiment", "configuration", "sweep")
@@ -126,6 +126,8 @@ def _option(cls: type, name: str, default: Any) -> Schema:
     if cls is Trainer and name in UNSOUND:
         return {"enum": [None, False], "description": f"Is left out: it {UNSOUND[name]}."}
     found = of_hint(hint_of(cls, name), {})
+    if cls is Trainer and name in AUTO:
+        found = any_of([found, {"const": "auto", "description": "Measured at the start of an experiment."}])
     if default is REQUIRED:
         return found
     return {**any_of([found, {"type": "null"}]), "default": list(default) if isinstance(default, tuple) else default}

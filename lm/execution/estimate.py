@@ -1,18 +1,22 @@
 """How long missing cells will take, from cells like them or from a few steps."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from lm.data.batch import Batch
 from lm.execution.source import Planned
+from lm.model.attention import attending
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
+from lm.training.adapter import evaluating, quiet, stepping
 from lm.training.cell import Cell, sizes
 from lm.training.optim import tables
+from lm.training.recorder import Recorder
 
 SECONDS_TO_MEASURE = 2.0
 
@@ -37,32 +41,64 @@ def measured_seconds(cell: Cell, threads: int) -> float:
     return training * step + steps_evaluated(cell, training, batches) * evaluation
 
 
+class _Loop:
+    """A bare loop over a cell's training batches, on the processor, in its precision, without compiled code."""
+
+    def __init__(self, cell: Cell, threads: int) -> None:
+        torch.set_num_threads(threads)
+        built = cell.open()
+        self.data, self.objective = built.data, built.run.optim.objective
+        with quiet():
+            self.trainer = built.run.trainer(Recorder(Path(), self.data, lambda *_: None, 0.0))
+        self.model = attending(built.model(), self.trainer.attention)
+        settings = cell.config["trainer"]
+        self.optimizer, _ = built.run.optim.build(self.model.parameters(), settings["max_steps"], tables(self.model))
+        self.batches = settings["max_steps"] * settings["accumulate_grad_batches"]
+
+    def step(self, batch: Batch) -> float:
+        """Takes a step; returns its seconds."""
+        start = time.monotonic()
+        with stepping(self.trainer):
+            logits_nv = self.model(*batch.inputs).flatten(0, 1)
+            loss = self.objective.loss(logits_nv, batch.targets_bt.flatten())
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.monotonic() - start
+
+    def evaluation(self) -> tuple[float, int]:
+        """Seconds of a batch of evaluation, and how many the validation split has."""
+        batches = self.data.evaluation_batches("validation")
+        batch = next(iter(batches))
+        start = time.monotonic()
+        with torch.inference_mode(), evaluating(self.trainer):
+            self.model(*batch.inputs)
+        return time.monotonic() - start, len(batches)
+
+
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
-    torch.set_num_threads(threads)
-    built = cell.open()
-    run, data, model = built.run, built.data, built.model()
-    settings = cell.config["trainer"]
-    optimizer, _ = run.optim.build(model.parameters(), settings["max_steps"], tables(model))
-    training = settings["max_steps"] * settings["accumulate_grad_batches"]
+    loop = _Loop(cell, threads)
     seconds: list[float] = []
-    started = time.monotonic()
-    for batch in data.training_batches(0, min(training, 50)):
-        start = time.monotonic()
-        run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        seconds.append(time.monotonic() - start)
-        if time.monotonic() - started > SECONDS_TO_MEASURE and len(seconds) > 1:
+    for batch in loop.data.training_batches(0, min(loop.batches, 50)):
+        seconds.append(loop.step(batch))
+        if sum(seconds) > SECONDS_TO_MEASURE and len(seconds) > 1:
             break
     step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
-    with torch.inference_mode():
-        evaluation_batches = data.evaluation_batches("validation")
-        batch = next(iter(evaluation_batches))
-        start = time.monotonic()
-        model(*batch.inputs)
-        evaluation = time.monotonic() - start
-    return step, evaluation, len(evaluation_batches)
+    return step, *loop.evaluation()
+
+
+def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
+    """Training batches a second over so many seconds, from when `begin` returns."""
+    loop = _Loop(cell, threads)
+    batch = next(iter(loop.data.training_batches(0, 1)))
+    loop.step(batch)
+    begin()
+    done, start = 0, time.monotonic()
+    while (taken := time.monotonic() - start) < seconds:
+        loop.step(batch)
+        done += 1
+    return done / taken
 
 
 class Stopwatch:

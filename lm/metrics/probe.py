@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from lm.analysis.health import COLLAPSED
 from lm.data import IGNORED
 from lm.data.batch import Batch
-from lm.model.attention import Mask, SoftmaxAttention, attention_weights, causal_bias
+from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.block import Block
+from lm.model.mixing import attention_weights, causal_bias
 from lm.model.mlp import MLP, ReGLU, ReLU
 from lm.model.position import Position
 

@@ -2,15 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from lm.config.domain import require_positive, require_share
 from lm.model.cache import Cache
 from lm.model.initial import QueryKeyLinear, ResidualLinear
+from lm.model.joined import in_one
+from lm.model.mixing import WAYS, Way
 from lm.model.position import Position, relative
 from lm.model.shape import Shape
 
@@ -41,6 +42,8 @@ class Mask:
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
         """All of it as one tensor to add to the scores, broadcastable to (b, h, q, s); None where it is nothing but
         plain causality over equal numbers of queries and keys, or nothing at all. Layers of a pass share it."""
+        if torch.compiler.is_compiling():  # layers share its code where nothing is kept
+            return self._additive(queries, keys, window, like)
         key = queries, keys, window, like.dtype
         if key not in self._made:
             self._made[key] = self._additive(queries, keys, window, like)
@@ -62,27 +65,6 @@ class Mask:
         if self.hidden_bs is not None:
             bias = bias.masked_fill(self.hidden_bs[:, None, None, :], -torch.inf)
         return bias
-
-
-def attention_weights(
-    q_bhqk: Tensor, k_bhsk: Tensor, scale: float, bias: Tensor | None = None, softcap: float | None = None
-) -> Tensor:
-    """softmax(scale q k^T + bias), (b, h, q, s): the plain form, which shows its weights.
-
-    Args:
-        bias: added to the scaled scores; minus infinity hides a key.
-        softcap: bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
-    """
-    scores = scale * q_bhqk @ k_bhsk.transpose(-1, -2)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    return (scores if bias is None else scores + bias).softmax(-1)
-
-
-def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
-    """0 where a query may see a key, minus infinity where the key is later, (q, s)."""
-    zeros = torch.zeros(queries, keys, dtype=like.dtype, device=like.device)
-    return zeros.masked_fill(relative(queries, keys, like.device) > 0, -torch.inf)
 
 
 class Attention(nn.Module, ABC):
@@ -116,6 +98,9 @@ class SoftmaxAttention(Attention):
         window: a query sees this many keys, itself the last (Beltagy et al. 2020).
         dropout: on the weights.
     """
+
+    way: Way = "sdpa"
+    """How scores become what is mixed; a setting of training, the same for all layers."""
 
     @abstractmethod
     def __init__(
@@ -157,29 +142,22 @@ class SoftmaxAttention(Attention):
     ) -> Tensor:
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
         bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
-        if self.softcap is not None:
-            mixed_bhqk = self.plain(q_bhqk, k_bgsk, v_bgsk, mask)[0]
-        else:
-            mixed_bhqk = scaled_dot_product_attention(
-                q_bhqk,
-                k_bgsk,
-                v_bgsk,
-                attn_mask=bias,
-                dropout_p=self.dropout if self.training else 0.0,
-                is_causal=bias is None and mask.causal and q_bhqk.shape[2] > 1,
-                scale=self.scale,
-                enable_gqa=self.groups > 1,
-            )
+        dropout = self.dropout if self.training else 0.0
+        mix = WAYS[self.way]
+        mixed_bhqk = mix(q_bhqk, k_bgsk, v_bgsk, bias, mask.causal, self.scale, self.softcap, dropout)
         return self.output(mixed_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
 
     def projected(
         self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (b, h, q, k), and keys and values (b, g, s, k), normed and turned as they enter the scores."""
-        source_bsd = x_bqd if memory_bsd is None else memory_bsd
-        q_bhqk = self.query_norm(self._split(self.query(x_bqd)))
-        k_bgsk = self.key_norm(self._split(self.key(source_bsd)))
-        v_bgsk = self._split(self.value(source_bsd))
+        if memory_bsd is None:
+            q_bqd, k_bsd, v_bsd = in_one(x_bqd, self.query, self.key, self.value)
+        else:
+            q_bqd = self.query(x_bqd)
+            k_bsd, v_bsd = in_one(memory_bsd, self.key, self.value)
+        q_bhqk, k_bgsk = self.query_norm(self._split(q_bqd)), self.key_norm(self._split(k_bsd))
+        v_bgsk = self._split(v_bsd)
         if memory_bsd is None:
             start = 0 if cache is None else cache.length
             q_bhqk, k_bgsk = position.rotate(q_bhqk, start), position.rotate(k_bgsk, start)
@@ -187,15 +165,16 @@ class SoftmaxAttention(Attention):
                 k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
 
-    def plain(self, q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-        """The plain form of the fused call: what is mixed, (b, h, q, k), and the weights, (b, h, q, s)."""
-        queries, keys = q_bhqk.shape[2], k_bgsk.shape[2]
-        bias = mask.additive(queries, keys, self.window, q_bhqk)
-        if bias is None and mask.causal:
-            bias = causal_bias(queries, keys, q_bhqk)
-        k_bhsk, v_bhsk = (x.repeat_interleave(self.groups, dim=1) for x in (k_bgsk, v_bgsk))
-        weights = attention_weights(q_bhqk, k_bhsk, self.scale, bias, self.softcap)
-        return nn.functional.dropout(weights, self.dropout, self.training) @ v_bhsk, weights
-
     def _split(self, x_btd: Tensor) -> Tensor:
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)
+
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def attending(model: Part, way: Way) -> Part:
+    """The model itself, whose layers attend in this way from now on."""
+    for module in model.modules():
+        if isinstance(module, SoftmaxAttention):
+            module.way = way
+    return model

@@ -16,6 +16,7 @@ from lm.config.tree import InputError
 from lm.model.attention import Attention, SoftmaxAttention
 from lm.model.block import Arrangement, Block, ReZero
 from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.joined import FEW_ROWS
 from lm.model.linear_attention import CHUNK, LinearAttention
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import NoNorm, Norm, RMSNorm
@@ -185,9 +186,10 @@ def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
 def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
     """An estimate of what one training step keeps for the backward pass, by dtype, without weights and gradients.
 
-    b t (sum of `saved` over all modules) numbers and the masks, which a pass makes once: h t^2 for an encoding that
-    biases scores, t^2 for a window. It is what autograd keeps on the CPU where all is in one dtype: CUDA kernels keep
-    less of norms and dropout; autocast keeps copies of the weights besides.
+    b t (sum of `saved` over all modules) numbers; the masks, which a pass makes once: h t^2 for an encoding that biases
+    scores, t^2 for a window; and the copies of weights that are multiplied as one matrix. It is what autograd keeps on
+    the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout; autocast keeps copies of the weights
+    besides.
     """
     shape = shape_of(model)
     token = sum(saved(module, shape, context) for module in model.modules())
@@ -198,7 +200,16 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
-    return {name: round(size * (batch * context * token + context**2 * masks)) for name, size in DTYPES.items()}
+    copies = sum(map(joined_weights, model.modules())) if batch * context >= FEW_ROWS else 0
+    numbers = batch * context * token + context**2 * masks + copies
+    return {name: round(size * numbers) for name, size in DTYPES.items()}
+
+
+def joined_weights(module: nn.Module) -> int:
+    """Weights of a module that are copied into one matrix for a single product, a copy that backward needs."""
+    if isinstance(module, SoftmaxAttention | LinearAttention):
+        return module.query.weight.numel() + module.key.weight.numel() + module.value.weight.numel()
+    return module.gate.weight.numel() + module.up.weight.numel() if isinstance(module, GatedMLP) else 0
 
 
 def shape_of(model: Model) -> Shape:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.initial import QueryKeyLinear, ResidualLinear
+from lm.model.joined import in_one
 from lm.model.position import Position
 from lm.model.shape import Shape
 
@@ -56,9 +57,10 @@ class LinearAttention(Attention):
             raise ValueError("LinearAttention is causal self-attention without padding; use MultiHead here")
         if cache is not None:
             raise ValueError("LinearAttention keeps no cache of keys and values")
-        q_bhtk = nn.functional.elu(self._split(self.query(x_bqd))) + 1
-        k_bhtk = nn.functional.elu(self._split(self.key(x_bqd))) + 1
-        v_bhtv = self._split(self.value(x_bqd))
+        q_btd, k_btd, v_btd = in_one(x_bqd, self.query, self.key, self.value)
+        q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
+        k_bhtk = nn.functional.elu(self._split(k_btd)) + 1
+        v_bhtv = self._split(v_btd)
         total_bht1 = (q_bhtk * k_bhtk.cumsum(dim=2)).sum(-1, keepdim=True)
         mixed_bhtv = causal_products(position.rotate(q_bhtk), position.rotate(k_bhtk), v_bhtv) / total_bht1
         return self.output(mixed_bhtv.transpose(1, 2).flatten(2))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lm.config.domain import require_positive, require_share
 from lm.model.initial import ResidualLinear
+from lm.model.joined import in_one
 from lm.model.shape import Shape
 
 MOST_HIDDEN = 10**8
@@ -106,7 +107,8 @@ class GatedMLP(MLP):
         return round(hidden * (2 * width + bias) / (3 * width + 2 * bias))
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        return self.down(self.dropout(self.activation(self.gate(x_btd)) * self.up(x_btd)))
+        gate_btf, up_btf = in_one(x_btd, self.gate, self.up)
+        return self.down(self.dropout(self.activation(gate_btf) * up_btf))
 
 
 class GLU(GatedMLP):

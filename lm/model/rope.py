@@ -53,6 +53,8 @@ class Rope(Position):
 
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin, (t, k), in the precision and on the device of `like`."""
+        if torch.compiler.is_compiling():  # layers share its code where nothing is kept
+            return self.cosine_tk.to(like), self.sine_tk.to(like)
         key = like.dtype, like.device
         if key not in self.cast:
             self.cast[key] = self.cosine_tk.to(like), self.sine_tk.to(like)

@@ -12,6 +12,7 @@ from lm.model.attention import Attention, Mask
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache
 from lm.model.initial import Initializer
+from lm.model.joined import is_bare
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
@@ -41,6 +42,11 @@ class Embedding(nn.Module):
         """(b, t, d) -> (b, t, v)."""
         return self.head(x_btd)
 
+    @property
+    def matrix(self) -> Tensor | None:
+        """What `logits` multiplies by, (v, d), where it does nothing but that."""
+        return self.head.weight if type(self).logits is Embedding.logits and is_bare(self.head) else None
+
 
 class Model(nn.Module, ABC):
     """Gives logits of the next token; `inputs` of a batch are its arguments."""
@@ -55,6 +61,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits of the next token at each position, (b, t, v)."""
+
+    def factors(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What the logits are the product of, (b, t, d) and a matrix (v, d); None where they are not just that."""
+        return None
 
 
 class Decoder(Model):
@@ -101,13 +111,23 @@ class Decoder(Model):
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Logits of the next token at each position, (b, t, v); with caches, tokens go on from those held."""
+        return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
+
+    def factors(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        matrix = self.embedding.matrix
+        if matrix is None or type(self).forward is not Decoder.forward:
+            return None
+        return self.final_norm(self._stream(*inputs)), matrix
+
+    def _stream(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
+        """The residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         time = tokens_bt.shape[1]
         mask = Mask(self.causal, self.position.bias(time, start + time, self.causal))
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
         for index, block in enumerate(self.blocks):
             x_btd = block(x_btd, self.position, mask, caches[index] if caches else None)
-        return self.embedding.logits(self.final_norm(x_btd))
+        return x_btd
 
 
 Made = TypeVar("Made", bound=Model)

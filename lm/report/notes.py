@@ -10,6 +10,7 @@ from lm.analysis.results import Results, circumstances, one_tokenizer, unpaired
 from lm.report.costs import unlike_pairs
 from lm.report.failure import whereabouts
 from lm.report.tables import detectable
+from lm.report.ways import described
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.quantities import describe
 from lm.store.record import evaluated_tokens
@@ -149,6 +150,8 @@ def _comparability(results: Results) -> Iterator[str]:
     yield from (f"Not paired: {line}." for line in unpaired(results))
     yield from unlike_pairs(results)
     yield from (f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items())
+    if found := results.manifest.get("ways"):
+        yield described(found)
 
 
 def _evaluation(results: Results) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from lm.execution.machine import default_workers, threads_each
 from lm.execution.progress import Display
 from lm.execution.watcher import Watcher
 from lm.report.search import write_study
+from lm.report.ways import described
+from lm.runs.ways import decided
 from lm.search.fitting import check_space
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
@@ -57,6 +59,10 @@ def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: f
     if (folder / "experiment.json").exists():
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
     workers = workers or default_workers(spec.trials * len(spec.seeds))
+    tree, decision = decided(spec.tree, out, threads_each(workers))
+    if decision is not None:
+        spec = replace(spec, tree=tree)
+        print(described(asdict(decision)), file=sys.stderr)
     if plan_only:
         check_search(spec, folder)
         show_plan(spec, workers)
@@ -169,8 +175,8 @@ def show_plan(spec: SweepSpec, workers: int) -> None:
     table = Table(title=Text(spec.title), title_justify="left", highlight=False)
     for column in ("parameter", "drawn from"):
         table.add_column(column)
-    for name, described in spec.space.described().items():
-        table.add_row(Text(name), Text(_drawn_from(described)))
+    for name, drawn in spec.space.described().items():
+        table.add_row(Text(name), Text(_drawn_from(drawn)))
     console.print(table)
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
     lines = [

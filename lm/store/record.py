@@ -197,6 +197,7 @@ class Manifest(TypedDict):
     command: list[str] | None
     claims: list[ClaimOf]
     seeds: list[int]
+    ways: NotRequired[dict[str, Any] | None]
     arms: dict[str, Arm]
 
 

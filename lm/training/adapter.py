@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import torch
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -49,6 +50,11 @@ def device_of(trainer: Any) -> torch.device:
     return found
 
 
+def is_whole(trainer: Any) -> bool:
+    """Whether each process holds all weights, which can be differentiated apart from their strategy."""
+    return isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy))
+
+
 # processes -----------------------------------------------------------------------------------------------------------
 
 
@@ -74,6 +80,16 @@ def is_further_process() -> bool:
 def clips_by_value(algorithm: Any) -> bool:
     """Whether gradients are clipped entry by entry, which Lightning says by an enum."""
     return algorithm == GradClipAlgorithmType.VALUE
+
+
+def runs_compiled(module: nn.Module) -> bool:
+    """Whether a call of the module runs what `module.compile` made."""
+    return module._compiled_call_impl is not None
+
+
+def uncompile(module: nn.Module) -> None:
+    """Undoes `module.compile`."""
+    module._compiled_call_impl = None
 
 
 def looks_across_rows(module: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from lm.model.transformer import Model, initialized
 from lm.training.adapter import looks_across_rows, quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
-from lm.training.run import EXECUTION, SETTINGS, UNSOUND, Run, Trainer
+from lm.training.run import AUTO, EXECUTION, SETTINGS, UNSOUND, Run, Trainer
 
 FORKING = ("fork", "spawn", "notebook")
 """In the names of strategies that start their processes as copies of one that runs already."""
@@ -131,6 +131,7 @@ def check(tree: Tree) -> Cell:
     Raises:
         InputError: for anything that would keep the cell from being trained.
     """
+    _refuse_auto(tree)
     config = resolve(tree, Run)
     run: Run = build(config, Run)
     facts = _facts(canonical(config["data"]), config["seed"], run)
@@ -148,6 +149,17 @@ def check(tree: Tree) -> Cell:
     with blame("optim"):
         run.optim.try_out(config["trainer"]["max_steps"])
     return Cell(config, facts, identity(config, facts))
+
+
+def _refuse_auto(tree: Tree) -> None:
+    """What is measured at the start of an experiment is measured nowhere else."""
+    trainer = tree.get("trainer")
+    for name in AUTO:
+        if isinstance(trainer, Mapping) and trainer.get(name) == "auto":
+            raise InputError(
+                f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
+                "alike; here name one"
+            )
 
 
 def _checked_model(run: Run, vocabulary: int, context: int) -> Model:

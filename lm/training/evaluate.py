@@ -19,6 +19,7 @@ from lm.data.batch import Batch, Data, tensor
 from lm.data.text import TextData
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
+from lm.model.attention import attending
 from lm.model.weights import weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
@@ -58,7 +59,7 @@ class Trained:
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data, lambda *_: None, 0.0))
         self.device = device_of(self.trainer)
         with blame(str(checkpoint)):
-            self.model = run.model(cell.facts.vocabulary, own.context)
+            self.model = attending(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
             convert(self.trainer, self.model)
             self.model.load_state_dict(weights(checkpoint))
         self.model.to(self.device).eval()

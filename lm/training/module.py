@@ -4,6 +4,7 @@ Nothing is logged through Lightning: a step leaves tensors in a list, and the re
 steps, so that no step waits for a device.
 """
 
+import time
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,13 @@ from lm.data.order import seed_of
 from lm.metrics.gradients import Groups, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
-from lm.training.adapter import clips_by_value, over_processes
+from lm.training.adapter import clips_by_value, is_whole, over_processes, placed, stepping
+from lm.training.compiled import as_written, compile_blocks, without_trace
 from lm.training.optim import Optim, tables
+
+MANY = 2**24
+"""Logits of a batch from which the loss is taken without having them all at once: 64 MiB, and twice that for their
+gradient."""
 
 
 class LanguageModel(LightningModule):
@@ -31,16 +37,30 @@ class LanguageModel(LightningModule):
         bytes_per_token: UTF-8 bytes behind each token, (v,).
         seed: of the randomness in training, which is a pure function of (seed, batch, process).
         classes: the tokens whose class-wise calibration is measured.
+        compiled: what cells that share compiled code have in common; None where nothing is compiled.
     """
 
     def __init__(
-        self, model: Model, optim: Optim, bytes_per_token: Tensor, seed: int, classes: Tensor | None = None
+        self,
+        model: Model,
+        optim: Optim,
+        bytes_per_token: Tensor,
+        seed: int,
+        classes: Tensor | None = None,
+        compiled: str | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.optim = optim
         self.seed_value = seed
+        self.vocabulary = len(bytes_per_token)
+        self.compiled = compiled
+        self.compile_seconds = 0.0
+        self.notes: list[str] = []
+        """What did not go as asked for, for the record."""
         self.validation = TokenStatistics(bytes_per_token, classes=classes)
+        self.validated = 0
+        """Batches that `validation` holds."""
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
@@ -51,6 +71,27 @@ class LanguageModel(LightningModule):
         self.squares: dict[str, Tensor] = {}
         """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
         self.weights_before: list[Tensor] | None = None
+
+    def on_fit_start(self) -> None:
+        """Compiles the model's blocks, where that is asked for, before any step is timed."""
+        if self.compiled is None:
+            return
+        start, trainer = time.perf_counter(), self.trainer
+        if not is_whole(trainer):
+            self.notes.append("not compiled: the strategy shards the weights")
+            return
+        reason = compile_blocks(self.model, self.compiled, self._try_out)
+        self.compile_seconds = time.perf_counter() - start
+        self.notes += [] if reason is None else [reason]
+
+    def _try_out(self) -> None:
+        """A step that changes nothing."""
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        batch = next(iter(data.training_batches(0, 1, self.global_rank, self.trainer.world_size)))
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.model.train()
+        with without_trace(self.model), stepping(self.trainer), torch.enable_grad():
+            torch.autograd.grad(self.loss(placed(self.trainer, batch)), parameters, allow_unused=True)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
@@ -68,7 +109,11 @@ class LanguageModel(LightningModule):
 
     def loss(self, batch: Batch) -> Tensor:
         """The objective's mean over the targets of a batch."""
-        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+        targets_n = batch.targets_bt.flatten()
+        many = len(targets_n) * self.vocabulary >= MANY and is_whole(self.trainer)
+        if many and (factors := self.model.factors(*batch.inputs)) is not None:
+            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
+        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def weight(self, batch: Batch) -> Any:
         """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
@@ -77,8 +122,14 @@ class LanguageModel(LightningModule):
         mine: Any = (batch.targets_bt != IGNORED).sum().double()
         return mine / over_processes(self.trainer, mine.clone(), "mean")
 
+    def on_validation_epoch_start(self) -> None:
+        self.validation.reset()
+        self.validated = 0
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+        self.validated += 1
+        with as_written(self.model):
+            self.validation.update(self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
 
     def configure_optimizers(self) -> Any:
         optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps, tables(self.model))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.data import IGNORED as IGNORED
+from lm.training.chunked import chunked_cross_entropy
 
 
 class Objective(ABC):
@@ -15,6 +16,10 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
         """A scalar, in nats per token."""
+
+    def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
+        """`loss` of the logits x W^T; a subclass may do without having them all at once."""
+        return self.loss(nn.functional.linear(x_nd, weight_vd), targets_n)
 
 
 class CrossEntropy(Objective):
@@ -44,6 +49,9 @@ class CrossEntropy(Objective):
         )
         mean = torch.where(kept_n.any(), mean, 0.0)  # the mean of no tokens is NaN; asking in Python would wait
         return mean + self.z_loss * log_normalizer_squared(logits_nv, kept_n) if self.z_loss else mean
+
+    def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
+        return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss)
 
 
 def log_normalizer_squared(logits_nv: Tensor, kept_n: Tensor) -> Tensor:

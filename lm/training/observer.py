@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
@@ -12,7 +11,8 @@ from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.noise import noise_of_pieces
 from lm.metrics.probe import first_rows, inspect
 from lm.model.count import flops_per_token
-from lm.training.adapter import device_of, evaluating, placed, stepping
+from lm.training.adapter import device_of, evaluating, is_whole, placed, stepping
+from lm.training.compiled import as_written
 from lm.training.module import LanguageModel
 from lm.training.provenance import peak_memory
 
@@ -41,7 +41,7 @@ class Observer:
     def look(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """Looks now; returns a number for each of what there was to see, for the learning curve."""
         batch = placed(trainer, next(iter(self.data.evaluation_batches("validation"))))
-        with evaluating(trainer):
+        with evaluating(trainer), as_written(module.model):
             inside = inspect(module.model, first_rows(batch))
         self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
         if trainer.global_step == 0:
@@ -53,8 +53,7 @@ class Observer:
         """The gradient noise scale in tokens, from pieces of a training batch; nothing where it cannot be had."""
         batch = placed(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
         rows = len(batch.rows_b) // NOISE_PIECES
-        # Sharded parameters cannot be differentiated apart from their strategy.
-        if rows < 1 or not isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)):
+        if rows < 1 or not is_whole(trainer):
             return {}
         pieces = [
             Batch(tuple(x[i : i + rows] for x in batch.inputs), batch.targets_bt[i : i + rows], batch.rows_b)
@@ -66,7 +65,7 @@ class Observer:
         parameters = [p for p in module.model.parameters() if p.requires_grad]
 
         def loss(piece: Batch) -> torch.Tensor:
-            with stepping(trainer):
+            with stepping(trainer), as_written(module.model):
                 return module.loss(piece)
 
         training = module.model.training

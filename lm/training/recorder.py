@@ -1,5 +1,6 @@
 """The callback that turns a training run into a record: learning curve, checkpoints, final evaluation."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -69,6 +70,8 @@ class Recorder(Callback):
         self.clock = 0.0
         self.checkpoint_due = False
         self.last_checkpoint = 0.0
+        self.looked: tuple[int, dict[str, float]] = (-1, {})
+        """The optimiser step of the last validation, and what was seen inside the model then."""
 
     # what a checkpoint keeps
 
@@ -91,7 +94,7 @@ class Recorder(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.global_step == 0:
-            self._row(0).update(self.observer.look(trainer, pl_module))
+            self.rows.setdefault(0, {}).update(self.observer.look(trainer, pl_module))
             pl_module.train()
         self.meter.start(trainer, pl_module)
         self.clock = self.last_checkpoint = time.monotonic()
@@ -160,7 +163,7 @@ class Recorder(Callback):
         if not self.losses or self.diverged is not None:
             return
         step, loss = trainer.global_step, sum(self.losses) / len(self.losses)
-        self._row(step).update(
+        self.rows.setdefault(step, {}).update(
             tokens=float(self.tokens),
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
@@ -170,9 +173,6 @@ class Recorder(Callback):
         self.losses, self.norms = [], []
         if trainer.is_global_zero:
             self.report(step, trainer.max_steps, loss)
-
-    def _row(self, step: int) -> dict[str, float]:
-        return self.rows.setdefault(step, {})
 
     def _tick(self, kind: str) -> None:
         now = time.monotonic()
@@ -197,14 +197,14 @@ class Recorder(Callback):
         self.drain(trainer, pl_module)
         self._tick("train")
         self.meter.pause()
-        pl_module.validation.reset()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         measured = pl_module.validation.compute()
-        row = self._row(trainer.global_step)
+        row = self.rows.setdefault(trainer.global_step, {})
         row.update({f"validation_{name}": measured[name] for name in WATCHED})
         if math.isfinite(measured["nll"]):
-            row.update(self.observer.look(trainer, pl_module))
+            self.looked = trainer.global_step, self.observer.look(trainer, pl_module)
+            row.update(self.looked[1])
             row.update(self.observer.look_at_noise(trainer, pl_module))
         self._tick("evaluation")
         if not math.isfinite(measured["nll"]) and self.diverged is None:
@@ -229,8 +229,9 @@ class Recorder(Callback):
         measured: dict[str, Any] = {}
         self.meter.take(trainer)
         if self.diverged is None:
-            measured = self.evaluate(trainer, pl_module)
-            measured |= self.observer.look(trainer, pl_module)
+            begun = self.looked[0] == trainer.global_step
+            measured = self.evaluate(trainer, pl_module, begun)
+            measured |= self.looked[1] if begun else self.observer.look(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
         save(trainer, self.work / "final.ckpt")
@@ -240,12 +241,15 @@ class Recorder(Callback):
             write_atomic(self.work / "outcome.json", to_json(finite(outcome)))
 
     @torch.inference_mode()
-    def evaluate(self, trainer: Any, module: LanguageModel) -> dict[str, Any]:
-        """Every block of the validation split, under the trainer's precision, whatever the number of processes."""
+    def evaluate(self, trainer: Any, module: LanguageModel, begun: bool) -> dict[str, Any]:
+        """Every block of the validation split, under the trainer's precision, whatever the number of processes; those
+        of a validation that has `begun` with these weights are not read again."""
         statistics: TokenStatistics = module.validation
-        statistics.reset()
+        if not begun:
+            module.on_validation_epoch_start()
         module.eval()
-        for batch in self.data.evaluation_batches("validation", trainer.global_rank, trainer.world_size):
+        batches = self.data.evaluation_batches("validation", trainer.global_rank, trainer.world_size)
+        for batch in itertools.islice(batches, module.validated, None):
             there = placed(trainer, batch)
             with evaluating(trainer):
                 module.validation_step(there, 0)
@@ -274,19 +278,17 @@ class Recorder(Callback):
             "diverged": self.diverged,
             "steps": trainer.global_step,
             "metrics": metrics,
-            "evaluated": {
-                "split": "validation",
-                "tokens": measured.get("evaluated_tokens"),
-            },
+            "evaluated": {"split": "validation", "tokens": measured.get("evaluated_tokens")},
             "reliability": measured.get("reliability"),
             "initial": self.observer.initial,
             "final": self.observer.final,
-            "flags": self.observer.flags + strange,
+            "flags": self.observer.flags + module.notes + strange,
             "cost": {
                 "parameters": sum(p.numel() for part in parameters_by_part(module.model).values() for p in part),
                 "tokens": tokens,
                 "train_seconds": self.seconds["train"],
                 "evaluation_seconds": self.seconds["evaluation"],
+                "compile_seconds": module.compile_seconds,
                 **self.meter.costs(module, self.data.context, tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},

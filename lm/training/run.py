@@ -7,6 +7,7 @@ from typing import Any
 import lightning.pytorch
 
 from lm.data.batch import Data
+from lm.model.mixing import Way
 from lm.model.transformer import Model
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
@@ -22,6 +23,8 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: optimiser steps.
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
+        attention: how scores become what is mixed (`lm.model.mixing.Way`); the same numbers up to rounding.
+        compile: whether the steps of training run code compiled for the model's blocks.
 
     Raises:
         ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
@@ -33,8 +36,11 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: int,
         devices: list[int] | str | int = 1,
         log_every_n_steps: int = 50,
+        attention: Way = "sdpa",
+        compile: bool = False,
         **settings: Any,
     ) -> None:
+        self.attention, self.compile = attention, compile
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
@@ -79,8 +85,18 @@ UNSOUND = {
 }
 """Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
 
+AUTO: dict[str, tuple[Any, ...]] = {
+    "precision": ("32-true", "bf16-mixed"),
+    "attention": ("sdpa", "plain", "blocked"),
+    "compile": (False, True),
+}
+"""Settings of the trainer that may be `auto` where an experiment starts, and what each may come to, the plain one
+first."""
+
 COMPUTED = frozenset(
     (
+        "attention",
+        "compile",
         "max_steps",
         "precision",
         "limit_val_batches",

@@ -13,8 +13,9 @@ from typing import Any, TextIO, cast
 import torch
 
 from lm.config.origin import origin
-from lm.config.tree import InputError
+from lm.config.tree import InputError, canonical
 from lm.data.tokens import Facts
+from lm.model.attention import attending
 from lm.store.disk import intact, trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
@@ -223,8 +224,10 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     built = cell.open()
     run, data = built.run, built.data
     classes = data.frequent("validation", FREQUENT)
-    module = LanguageModel(built.model(), run.optim, data.bytes_per_token(), run.seed, classes)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
+    code = canonical({**cell.config, "seed": None}) if trainer.compile else None
+    model = attending(built.model(), trainer.attention)
+    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     convert(trainer, module)
     checkpoint = work / "last.ckpt"

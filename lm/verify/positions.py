@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lm.model.attention import attention_weights
+from lm.model.mixing import attention_weights
 from lm.model.position import Alibi, alibi_slopes, sinusoids
 from lm.model.rope import Rope
 from lm.verify.tensors import Given, Numbers, largest, shape_of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lm.data.batch import Batch
 from lm.metrics.probe import Inside, first_rows, inspect
-from lm.model.attention import SoftmaxAttention
+from lm.model import mixing
 from lm.model.transformer import Decoder
 
 
@@ -24,20 +24,19 @@ def batch(rows: int = 3) -> Batch:
 def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     """Attention weights (b, h, q, s) of each layer, from the plain form."""
     found: list[Tensor] = []
-    plain = SoftmaxAttention.plain
+    plain = mixing.attention_weights
 
-    def caught(self: SoftmaxAttention, *arguments: Any) -> tuple[Tensor, Tensor]:
-        mixed, weights = plain(self, *arguments)
-        found.append(weights.detach())
-        return mixed, weights
+    def caught(*arguments: Any) -> Tensor:
+        found.append(plain(*arguments).detach())
+        return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SoftmaxAttention, "plain", caught)
+        patch.setattr(mixing, "attention_weights", caught)
         for attention in attentions(model):
-            attention.softcap = 1e9  # takes the plain form and changes nothing
+            attention.way = "plain"
         model(tokens_bt)
     for attention in attentions(model):
-        attention.softcap = None
+        attention.way = "sdpa"
     return found
 
 

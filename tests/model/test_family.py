@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import CONTEXT, RUN, VOCABULARY, decoder, example, noisy, tokens
+from helpers import CONTEXT, RUN, VOCABULARY, decoder, example, noisy, tokens, weights_of
 from torch import Tensor, nn
 
 from lm.cli import main
-from lm.model.attention import Mask, SoftmaxAttention, attention_weights
+from lm.model import mixing
+from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.block import PreNorm
 from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
 from lm.model.linear_attention import CHUNK, LinearAttention, causal_products
+from lm.model.mixing import WAYS, attention_weights
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm, RMSNorm
 from lm.model.position import Alibi, NoPosition
@@ -75,9 +77,10 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
 @pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}], ids=str)
 @torch.no_grad()
-def test_fused_and_plain_attention_are_the_definition(
-    make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any]
+def test_every_way_of_attention_is_the_definition(
+    make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mixing, "BLOCK", 3)  # of 7 queries: two whole blocks and a rest
     attention, x = noisy(make(SHAPE, **options)), example(2, TIME, 16)
     position = Alibi(SHAPE).double() if biased else Rope(SHAPE)
     hidden_bs = torch.zeros(2, TIME, dtype=torch.bool)
@@ -86,13 +89,14 @@ def test_fused_and_plain_attention_are_the_definition(
     mask = Mask(causal, position.bias(TIME, TIME, causal), hidden_bs if padded else None)
     q, k, v = attention.projected(x, position)
     expected, expected_weights = by_hand(attention, q, k, v, mask)
-    mixed, weights = attention.plain(q, k, v, mask)
+    weights = weights_of(attention, q, k, mask)
     torch.testing.assert_close(weights, expected_weights, **EXACT)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
     assert (weights[expected_weights == 0] == 0).all()
-    torch.testing.assert_close(mixed, expected, **EXACT)
     by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
+    for way in WAYS:
+        attention.way = way
+        torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
 
 
 # options of attention ------------------------------------------------------------------------------------------------
@@ -147,7 +151,8 @@ def test_outputs_do_not_depend_on_what_is_hidden(softcap: float | None) -> None:
     for causal in (True, False):
         left, right = (attention(y, NoPosition(SHAPE), Mask(causal, None, hidden_bs)) for y in (x, other))
         assert torch.equal(left[~hidden_bs], right[~hidden_bs])
-        weights = attention.plain(*attention.projected(x, NoPosition(SHAPE)), Mask(causal, None, hidden_bs))[1]
+        q, k, _ = attention.projected(x, NoPosition(SHAPE))
+        weights = weights_of(attention, q, k, Mask(causal, None, hidden_bs))
         assert (weights.transpose(1, 3)[hidden_bs] == 0).all()
 
 

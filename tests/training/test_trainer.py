@@ -21,6 +21,7 @@ from lm.store.damage import of_rows, sealed
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell, check
+from lm.training.module import LanguageModel
 from lm.training.run import Run
 from lm.training.train import Execution, fail, train
 
@@ -458,3 +459,29 @@ def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: pytes
     assert record["status"] == "ok"
     assert record["metrics"]["my_metric"] == 1.25
     assert "my_list: not kept, expected a number, found [1]" in record["flags"]
+
+
+def test_the_end_reads_no_block_that_the_last_validation_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And measures what it would have measured without one."""
+    read: list[int] = []
+    plain = LanguageModel.validation_step
+
+    def counted(self: LanguageModel, batch: Any, batch_idx: int) -> None:
+        read.append(self.global_step)
+        plain(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModel, "validation_step", counted)
+    found = []
+    for every in (3, 4):
+        changes = {"trainer.max_steps": 6, "trainer.val_check_interval": every, "trainer.limit_val_batches": 2}
+        cell, store = check(override(RUN, changes)), Store(tmp_path)
+        train(cell, store, lambda *_: None, Execution(threads=1))
+        found.append(store.record(cell.id))
+    blocks = len(cell.open().data.evaluation_batches("validation"))
+    assert blocks > 2
+    assert read == [3, 3, *[6] * blocks, 4, 4, *[6] * blocks]
+    assert {**found[0]["metrics"], "noise_scale": 0} == {**found[1]["metrics"], "noise_scale": 0}
+    assert found[0]["reliability"] == found[1]["reliability"]
+    assert found[0]["final"]["entropy"] == found[1]["final"]["entropy"]

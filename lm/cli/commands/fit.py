@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     tree: Tree = override(load_yaml(options.config), settings_of(options, overrides))
     from rich.console import Console
 
+    from lm.execution.machine import threads_each
     from lm.execution.progress import step_lines
     from lm.report.run import show_run
+    from lm.report.ways import described
+    from lm.runs.ways import decided
     from lm.store.store import Store
     from lm.training.cell import check
     from lm.training.train import Execution, into_log, train
 
+    tree, decision = decided(tree, options.out, threads_each(1))
+    if decision is not None:
+        print(described(asdict(decision)), file=sys.stderr)
     cell, store = check(tree), Store(options.out)
     store.recover(cell.id)
     if store.finished(cell.id):

@@ -1,0 +1,86 @@
+"""How the cores of this machine are shared out: many cells of a thread each, or fewer of several.
+
+Measured where there is enough to train for it to matter, and kept with the results folder.
+"""
+
+import multiprocessing
+import os
+import queue
+from collections.abc import Sequence
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from lm.config.tree import run_id
+from lm.execution.estimate import judged_seconds, step_rate
+from lm.execution.local import PRELOAD
+from lm.execution.machine import accelerators, cores, default_workers
+from lm.execution.source import Planned
+from lm.runs.ways import FILE, keep, kept
+from lm.training.cell import Cell
+from lm.training.provenance import device_name
+
+WORTH_SECONDS = 600.0
+"""Of training, judged by a few steps, from which the measurement, half a minute, is made."""
+
+ROUND_SECONDS, ROUNDS = 3.0, 2
+
+PATIENCE = 120.0
+"""Seconds in which a process that measures must have answered."""
+
+
+def shared_out(missing: Sequence[Planned], out: Path) -> int:
+    """How many cells to train at a time.
+
+    Where the environment gives a number of threads, or there are accelerators, or the work is short: as many as there
+    are devices, or cores. Otherwise what trained the most steps a second on the first of the cells.
+    """
+    usual = default_workers(len(missing))
+    given = any(os.environ.get(name) for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
+    if given or accelerators() or cores() < 2 or len(missing) < 2:
+        return usual
+    cell = missing[0].cell
+    machine = [device_name(), cores()]
+    question = run_id([{**cell.config, "seed": None}, cell.facts.identity(), machine])
+    path = out / FILE
+    known = kept(path, "workers")
+    if question not in known:
+        if judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS:
+            return usual
+        known[question] = {str(workers): rate for workers, rate in rates(cell).items()}
+        keep(path, "workers", known)
+    best = max(known[question], key=lambda workers: known[question][workers])
+    return min(int(best), len(missing))
+
+
+def rates(cell: Cell) -> dict[int, float]:
+    """Training steps a second over all workers, by how many there are, each way with all cores in use."""
+    ways = [workers for workers in range(1, cores() + 1) if cores() % workers == 0]
+    found = dict.fromkeys(ways, 0.0)
+    for _ in range(ROUNDS):
+        for workers in ways:
+            found[workers] += _together(cell, workers) / ROUNDS
+    return found
+
+
+def _together(cell: Cell, workers: int) -> float:
+    """Steps a second of so many processes that train the same cell at the same time."""
+    context: Any = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    start, answers = context.Barrier(workers), context.Queue()
+    arguments = (cell, cores() // workers, start, answers)
+    processes = [context.Process(target=_measure, args=arguments, daemon=True) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    try:
+        return sum(answers.get(timeout=PATIENCE) for _ in processes)
+    except queue.Empty:  # this way is none
+        return 0.0
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _measure(cell: Cell, threads: int, start: Barrier, answers: Any) -> None:
+    answers.put(step_rate(cell, threads, ROUND_SECONDS, start.wait))

@@ -1,0 +1,64 @@
+"""How many cells are trained at a time: measured once where there is much to train, and found again."""
+
+from pathlib import Path
+
+import pytest
+from helpers import RUN
+
+from lm.execution import sharing
+from lm.execution.sharing import rates, shared_out
+from lm.execution.source import Planned
+from lm.training.cell import check, seeded
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """Steps a second by the number of workers, as they would be found; every cell is long."""
+    found = {1: 2.0, 2: 3.0, 4: 3.5}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sharing, "cores", lambda: 4)
+    monkeypatch.setattr(sharing, "default_workers", lambda cells: min(cells, 4))
+    monkeypatch.setattr(sharing, "rates", lambda cell: dict(found))
+    monkeypatch.setattr(sharing, "judged_seconds", lambda cells, threads: dict.fromkeys(cells, 3600.0))
+    return found
+
+
+def cells(count: int = 6) -> list[Planned]:
+    return [Planned("a", seed, cell) for seed, cell in enumerate(seeded(check(RUN), range(count)))]
+
+
+def test_what_trains_most_is_chosen_and_found_again(tmp_path: Path, measured: dict[int, float]) -> None:
+    assert shared_out(cells(), tmp_path) == 4
+    measured[1] = 100.0
+    assert shared_out(cells(), tmp_path) == 4, "it was measured before"
+    assert shared_out(cells(), tmp_path / "other") == 1
+    assert shared_out(cells(3), tmp_path) == 3, "no more than there are cells"
+
+
+def test_short_work_is_not_measured(
+    tmp_path: Path, measured: dict[int, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured[1] = 100.0
+    monkeypatch.setattr(sharing, "judged_seconds", lambda cells, threads: dict.fromkeys(cells, 1.0))
+    assert shared_out(cells(), tmp_path) == 4
+    assert shared_out(cells(1), tmp_path) == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_threads_that_are_given_decide(
+    tmp_path: Path, measured: dict[int, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured[1] = 100.0
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert shared_out(cells(), tmp_path) == 4
+
+
+@pytest.mark.slow
+def test_each_way_is_really_measured_with_all_cores_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "cores", lambda: 2)
+    monkeypatch.setattr(sharing, "ROUND_SECONDS", 0.2)
+    monkeypatch.setattr(sharing, "ROUNDS", 1)
+    found = rates(check(RUN))
+    assert list(found) == [1, 2]
+    assert min(found.values()) > 0

@@ -1,0 +1,80 @@
+"""Several linear maps in one product: the numbers and gradients of one after the other, or one after the other."""
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import decoder, example, tokens
+from torch import Tensor, nn
+
+from lm.model import joined
+from lm.model.joined import FEW_ROWS, in_one
+
+CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def maps(bias: bool = True) -> list[nn.Linear]:
+    return [nn.Linear(6, outputs, bias).double() for outputs in (6, 2, 3)]
+
+
+def gradients(outputs: Any, weights: list[nn.Linear]) -> list[Tensor]:
+    """Of a sum in which every output counts differently."""
+    loss = sum((y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum() for y in outputs)
+    return list(torch.autograd.grad(loss, [p for one in weights for p in one.parameters()]))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_joined_maps_give_the_outputs_and_gradients_of_each(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, x = maps(bias), example(4, FEW_ROWS, 6)
+    apart = [one(x) for one in weights]
+    wanted = gradients(apart, weights)
+    called: list[nn.Module] = []
+    monkeypatch.setattr(nn.Linear, "__call__", lambda self, _: called.append(self))
+    together = in_one(x, *weights)
+    assert not called
+    for left, right in zip(together, apart, strict=True):
+        torch.testing.assert_close(left, right, **CLOSE)
+    for left, right in zip(gradients(together, weights), wanted, strict=True):
+        torch.testing.assert_close(left, right, **CLOSE)
+
+
+class Doubled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def watched() -> list[nn.Linear]:
+    found = maps()
+    found[1].register_forward_hook(lambda module, given, y: 3 * y)
+    return found
+
+
+def replaced() -> list[nn.Linear]:
+    found: list[nn.Linear] = [*maps()[:2], Doubled(6, 3).double()]
+    return found
+
+
+def normed() -> list[nn.Linear]:
+    found = maps()
+    nn.utils.parametrizations.weight_norm(found[2])
+    return found
+
+
+@pytest.mark.parametrize("make", [watched, replaced, normed])
+def test_what_is_watched_or_replaced_is_called_by_itself(make: Any) -> None:
+    weights, x = make(), example(4, FEW_ROWS, 6)
+    for left, right in zip(in_one(x, *weights), [one(x) for one in weights], strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("mlp", ["GELU", "SwiGLU"])
+def test_a_model_learns_the_same_with_its_maps_joined_or_apart(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for few in (1, 10**9):
+        monkeypatch.setattr(joined, "FEW_ROWS", few)
+        model = decoder({"mlp": mlp}).double()
+        model(tokens()).logsumexp(-1).sum().backward()
+        found.append({name: p.grad for name, p in model.named_parameters()})
+    assert list(found[0]) == list(found[1])
+    for name, grad in found[0].items():
+        torch.testing.assert_close(grad, found[1][name], **CLOSE, msg=name)

@@ -1,0 +1,117 @@
+"""`auto`: ways are timed once, the plainest of the fastest is taken, and the choice is found again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from helpers import RUN
+
+from lm.ablation.auto import with_ways
+from lm.ablation.experiment import load_experiment
+from lm.config.tree import InputError, Tree, override
+from lm.report.ways import described
+from lm.runs import ways
+from lm.runs.ways import FILE, asked, decided
+from lm.training.cell import check
+
+EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", "compile")}
+
+
+@pytest.fixture
+def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Seconds of a step by what is in the name of a way, multiplied; nothing is trained or compiled."""
+    given: dict[str, float] = {}
+
+    def timed(self: Any, ways: list[dict[str, Any]], trained: Any) -> list[tuple[dict[str, Any], float]]:
+        found = []
+        for way in ways:
+            self.compiled_in[repr(way)] = 10.0
+            words = [*map(str, way.values()), "compiled" if way.get("compile") else ""]
+            seconds = 1.0
+            for word in words:
+                seconds *= given.get(word, 1.0)
+            found.append((way, seconds))
+        return found
+
+    monkeypatch.setattr(ways._Timing, "_timed", timed)
+    return given
+
+
+def chosen(tmp_path: Path, changes: Tree = EVERY, steps: int = 1000) -> dict[str, Any]:
+    decision = decided(override(RUN, changes), tmp_path, 1, steps)[1]
+    assert decision is not None
+    return decision.chosen
+
+
+def test_the_fastest_way_is_taken_and_of_those_as_fast_the_plainest(tmp_path: Path, speeds: dict[str, float]) -> None:
+    speeds |= {"bf16-mixed": 0.99, "plain": 1.2}
+    assert chosen(tmp_path / "1") == {"precision": "32-true", "attention": "sdpa", "compile": False}
+    speeds |= {"bf16-mixed": 0.5}
+    assert chosen(tmp_path / "2") == {"precision": "bf16-mixed", "attention": "sdpa", "compile": False}
+    speeds |= {"plain": 0.5}
+    assert chosen(tmp_path / "3", {"trainer.attention": "auto"}) == {"attention": "plain"}
+
+
+def test_code_is_compiled_where_that_saves_more_time_than_it_takes(tmp_path: Path, speeds: dict[str, float]) -> None:
+    speeds |= {"compiled": 0.5}  # which takes 10 s
+    assert not chosen(tmp_path / "1", steps=19)["compile"]
+    assert chosen(tmp_path / "2", steps=21)["compile"]
+    speeds |= {"compiled": 0.99}
+    assert not chosen(tmp_path / "3", steps=10**6)["compile"]
+
+
+def test_a_decision_is_found_again_whatever_is_fast_by_then(tmp_path: Path, speeds: dict[str, float]) -> None:
+    first = chosen(tmp_path)
+    speeds |= {"bf16-mixed": 0.1}
+    assert chosen(tmp_path) == first
+    assert chosen(tmp_path, {**EVERY, "seed": 5}) == first
+    assert chosen(tmp_path, {**EVERY, "model.width": 24}) != first
+
+
+def test_what_is_not_asked_for_is_left_alone(tmp_path: Path) -> None:
+    assert decided(RUN, tmp_path, 1) == (RUN, None)
+    assert not (tmp_path / FILE).exists()
+    assert asked(override(RUN, EVERY)) == ["precision", "attention", "compile"]
+
+
+def test_ways_are_really_timed_and_leave_torch_as_it_was(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    tree, decision = decided(override(RUN, {"trainer.precision": "auto", "trainer.attention": "auto"}), tmp_path, 1)
+    assert decision is not None
+    assert {key: tree["trainer"][key] for key in decision.chosen} == decision.chosen
+    ways = [tuple(one["way"].values()) for one in decision.measured]
+    assert ways == [(p, a) for p in ("32-true", "bf16-mixed") for a in ("sdpa", "plain")]
+    assert all(one["milliseconds"] > 0 for one in decision.measured)
+    assert torch.get_num_threads() == threads
+    assert "32-true plain" in described(decision.__dict__)
+    check(tree)
+
+
+def test_nothing_but_the_start_of_an_experiment_decides() -> None:
+    with pytest.raises(InputError, match=r"trainer.compile: auto is measured at the start of `lm fit`"):
+        check(override(RUN, {"trainer.compile": "auto"}))
+
+
+def experiment(tmp_path: Path, arm: Tree, common: Tree) -> Any:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(RUN))
+    spec = {"base": "base.yaml", "baseline": "a", "seeds": 2, "common": common, "arms": {"a": {}, "b": arm}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    return load_experiment(tmp_path / "spec.yaml", {})
+
+
+def test_an_experiment_is_computed_in_one_way(tmp_path: Path, speeds: dict[str, float]) -> None:
+    speeds |= {"bf16-mixed": 0.5}
+    found = with_ways(experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"}), tmp_path, 1)
+    assert found.tree["trainer"]["precision"] == "bf16-mixed"
+    assert found.ways is not None
+    assert found.ways["chosen"] == {"precision": "bf16-mixed"}
+    with pytest.raises(InputError, match=r"arm b: trainer.precision: auto would have its arms computed"):
+        with_ways(experiment(tmp_path, {"trainer.precision": "auto"}, {}), tmp_path, 1)
+
+
+def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(InputError, match=r"ways\.json: ways format"):
+        chosen(tmp_path)

@@ -1,0 +1,142 @@
+"""The loss without all logits at once: value and gradients of the plain one, in a part of its memory."""
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import RUN, VOCABULARY, decoder, tokens
+from torch import Tensor, nn
+
+from lm.config.tree import override
+from lm.data import IGNORED
+from lm.model.transformer import Decoder, Embedding
+from lm.training import chunked, module
+from lm.training.cell import check
+from lm.training.chunked import chunked_cross_entropy
+from lm.training.objective import CrossEntropy
+
+N, V, D = 37, 50, 8
+
+
+def problem(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x_nd, weight_vd = torch.randn(N, D, dtype=dtype), torch.randn(V, D, dtype=dtype)
+    targets_n = torch.randint(V, (N,))
+    targets_n[[3, 20]] = IGNORED
+    return x_nd.requires_grad_(), weight_vd.requires_grad_(), targets_n
+
+
+@pytest.fixture(params=[1, 7, 10**6], ids=["a row", "seven rows", "all rows"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "PART", request.param * V)
+
+
+@pytest.mark.parametrize(("a", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.2, 0.05)])
+def test_value_and_gradients_are_those_of_the_plain_loss(parts: None, a: float, z: float) -> None:
+    x_nd, weight_vd, targets_n = problem()
+    losses = (
+        CrossEntropy(a, z).loss(x_nd @ weight_vd.t(), targets_n),
+        chunked_cross_entropy(x_nd, weight_vd, targets_n, a, z),
+    )
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
+    wanted, found = (torch.autograd.grad(3 * loss, (x_nd, weight_vd)) for loss in losses)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-14)
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    x_nd, weight_vd, targets_n = problem()
+    assert torch.autograd.gradcheck(lambda x, w: chunked_cross_entropy(x, w, targets_n, 0.1, 0.01), (x_nd, weight_vd))
+
+
+def test_large_logits_and_nothing_to_predict_are_no_trouble() -> None:
+    x_nd, weight_vd, targets_n = problem()
+    loss = chunked_cross_entropy(1e4 * x_nd, weight_vd, targets_n)
+    torch.testing.assert_close(loss, CrossEntropy().loss(1e4 * x_nd @ weight_vd.t(), targets_n), rtol=1e-12, atol=0)
+    none = chunked_cross_entropy(x_nd, weight_vd, torch.full((N,), IGNORED), 0.1, 0.1)
+    assert none.item() == 0
+    assert all((grad == 0).all() for grad in torch.autograd.grad(none, (x_nd, weight_vd)))
+
+
+def test_one_factor_may_be_fixed() -> None:
+    x_nd, weight_vd, targets_n = problem()
+    (wanted,) = torch.autograd.grad(CrossEntropy().loss(x_nd @ weight_vd.t(), targets_n), x_nd)
+    (found,) = torch.autograd.grad(chunked_cross_entropy(x_nd, weight_vd.detach(), targets_n), x_nd)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-14)
+    assert not chunked_cross_entropy(x_nd.detach(), weight_vd.detach(), targets_n).requires_grad
+
+
+def test_under_autocast_it_is_as_far_from_float32_as_the_plain_one() -> None:
+    x_nd, weight_vd, targets_n = problem(torch.float32)
+    exact = CrossEntropy().loss(x_nd @ weight_vd.t(), targets_n)
+    wanted = torch.autograd.grad(exact, (x_nd, weight_vd))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = chunked_cross_entropy(x_nd, weight_vd, targets_n)
+    found = torch.autograd.grad(loss, (x_nd, weight_vd))
+    assert loss.dtype == torch.float32
+    assert abs(loss - exact) < 1e-2 * exact
+    for left, right in zip(found, wanted, strict=True):
+        assert left.dtype == torch.float32
+        assert (left - right).norm() < 1e-2 * right.norm()
+
+
+def test_memory_is_a_part_of_the_plain_losss() -> None:
+    """Counted by what autograd keeps between the two passes, which hangs on no machine."""
+    x_nd, weight_vd, targets_n = problem()
+    kept: list[int] = []
+
+    def noted(x: Tensor) -> Tensor:
+        kept.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda x: x):
+        chunked_cross_entropy(x_nd, weight_vd, targets_n)
+    assert sum(kept) == x_nd.numel() + weight_vd.numel()
+
+
+# in a model ----------------------------------------------------------------------------------------------------------
+
+
+class Shifted(Embedding):
+    def logits(self, x_btd: Tensor) -> Tensor:
+        return super().logits(x_btd) + 1
+
+
+class Doubled(Decoder):
+    def forward(self, *inputs: Any) -> Tensor:  # type: ignore[override]
+        return 2 * super().forward(*inputs)
+
+
+@torch.no_grad()
+def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
+    model = decoder({})
+    found = model.factors(tokens())
+    assert found is not None
+    torch.testing.assert_close(found[0] @ found[1].t(), model(tokens()))
+    assert found[1].shape[0] == VOCABULARY
+    model.__class__ = Doubled
+    assert model.factors(tokens()) is None
+    model = decoder({})
+    model.embedding.__class__ = Shifted
+    assert model.factors(tokens()) is None
+    model = decoder({})
+    model.embedding.head.register_forward_hook(lambda *_: None)
+    assert model.factors(tokens()) is None
+
+
+def test_training_takes_the_loss_in_parts_where_there_are_many_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = check(override(RUN, {"model.dropout": 0.0})).open()
+    found = []
+    for many in (1, 10**12):
+        monkeypatch.setattr(module, "MANY", many)
+        monkeypatch.setattr(module, "is_whole", lambda trainer: True)
+        one = module.LanguageModel(built.model(), built.run.optim, built.data.bytes_per_token(), 0)
+        one._trainer = object()  # type: ignore[assignment]
+        loss = one.loss(next(iter(built.data.training_batches(0, 1))))
+        names = [type(node).__name__ for node in (loss.grad_fn,)]
+        found.append((names[0], loss.item(), torch.autograd.grad(loss, list(one.model.parameters()))))
+    assert (found[0][0], found[1][0] == found[0][0]) == ("_ChunkedBackward", False)
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-6)
+    for left, right in zip(found[0][2], found[1][2], strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
+    assert isinstance(one.model, nn.Module)

@@ -1,0 +1,75 @@
+"""Compiled blocks: the same numbers up to rounding, the plain ones where nothing can be compiled."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import RUN
+
+from lm.config.tree import override
+from lm.store.store import Store
+from lm.training import compiled
+from lm.training.cell import check
+from lm.training.train import Execution, train
+
+SHORT = override(RUN, {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1})
+
+
+def trained(tmp_path: Path, **changes: Any) -> Any:
+    cell, store = check(override(SHORT, {f"trainer.{name}": value for name, value in changes.items()})), Store(tmp_path)
+    train(cell, store, lambda *_: None, Execution(threads=1))
+    return store.record(cell.id)
+
+
+def without_compiler(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("No working C++ compiler found\nin several lines")
+
+
+def test_without_a_compiler_the_cell_is_trained_as_written_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trained(tmp_path)
+    monkeypatch.setattr(torch, "compile", without_compiler)
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **_: setattr(self, "_compiled_call_impl", without_compiler)
+    )
+    found = trained(tmp_path, compile=True)
+    assert found["id"] != plain["id"]
+    assert found["status"] == "ok"
+    assert found["flags"] == ["not compiled: RuntimeError: No working C++ compiler found"]
+    assert found["metrics"]["nll"] == plain["metrics"]["nll"]
+    assert found["curve"] == plain["curve"]
+
+
+def test_a_model_of_two_texts_is_not_compiled() -> None:
+    from lm.model.encoder_decoder import EncoderDecoder
+
+    model = EncoderDecoder.__new__(EncoderDecoder)
+    torch.nn.Module.__init__(model)
+    assert "sees batches of many shapes" in str(compiled.compile_blocks(model, "", lambda: None))
+
+
+def test_a_pass_leaves_no_trace() -> None:
+    model = torch.nn.BatchNorm1d(3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(0)
+    first = torch.rand(4)
+    torch.manual_seed(0)
+    with compiled.without_trace(model):
+        model(torch.rand(5, 3))
+    assert torch.equal(torch.rand(4), first)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_compiled_blocks_train_to_the_numbers_of_those_as_written(tmp_path: Path) -> None:
+    plain, other = trained(tmp_path), trained(tmp_path, compile=True)
+    assert other["flags"] == []
+    assert other["cost"]["compile_seconds"] > 0
+    assert other["metrics"]["nll"] == pytest.approx(plain["metrics"]["nll"], abs=1e-5)
+    assert other["metrics"]["gradient_norm"] == pytest.approx(plain["metrics"]["gradient_norm"], rel=1e-4)
+    assert other["pairing"] == plain["pairing"]
+    inside = [json.dumps(record["final"]["entropy"]) for record in (plain, other)]
+    assert len(json.loads(inside[1])) == len(json.loads(inside[0])) > 0, "hooks are called in a compiled model too"
