@@ -7,15 +7,21 @@ PORTABLE := OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=av
 # One thread a test process: two that wait for each other on two cores are slower than one.
 export OMP_NUM_THREADS ?= 1
 
+# What was compiled once is kept, also where the environment says otherwise: every process of tests would do it again.
+export PYTHONDONTWRITEBYTECODE =
+
 REFERENCE ?= results/reference
 
-.PHONY: demo test check check-portable coverage bench docs references clean
+.PHONY: demo test test-all check check-portable coverage bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
 
 test: check  ## everything: the fast checks, then the tests that train
 	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+
+test-all:  ## all there is to check, a line each: lint types fast slow gpu portable examples docs hooks, or PARTS="docs hooks"
+	@MAKE="$(MAKE)" bash .ci/all $(PARTS)
 
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
 	$(BIN)/ruff format --check .
@@ -46,7 +52,7 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 	if [ -d cells ]; then echo "in no pack, and left:"; find cells -type f; exit 1; fi
 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
-	.venv-docs/bin/sphinx-build --quiet docs docs/_build
+	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
 
 bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics, many arms and records, processes that take many cells
 	$(BIN)/python benchmarks/overhead.py
@@ -65,5 +71,10 @@ bench: .venv/installed  ## the harness against a bare loop, generation with a ca
 	.venv-docs/bin/pip install --quiet --constraint constraints.txt sphinx myst-parser
 	touch $@
 
+.venv-hooks/installed: constraints.txt
+	$(PYTHON) -m venv .venv-hooks
+	.venv-hooks/bin/pip install --quiet --constraint constraints.txt pre-commit
+	touch $@
+
 clean:  ## remove the virtual environments and the site
-	rm -rf .venv .venv-docs docs/_build
+	rm -rf .venv .venv-docs .venv-hooks docs/_build

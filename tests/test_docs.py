@@ -2,6 +2,7 @@
 
 import ast
 import re
+import textwrap
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from lm.ablation.files import ExperimentFile, Tier
 from lm.ablation.stages import Stages
 from lm.ablation.tuning import TuningNode
 from lm.analysis.claims import ClaimNode
+from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.choices import find, slots
 from lm.config.components import plain_options
@@ -123,6 +125,29 @@ def test_every_shipped_experiment_is_listed() -> None:
     said = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     for path in ROOT.glob("experiments/*.yaml"):
         assert f"`{path.stem}`" in said, path.stem
+
+
+# tutorial.md
+
+
+def test_what_the_tutorial_types_is_answered_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"^    (# yaml-language-server:.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(textwrap.dedent(f"    {written}\n"), encoding="utf-8")
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path)
+    answers = {}
+    for command in re.findall(r"^    \$ lm (.*(?:Rpoe|--plan|--seeds 0,1,2))$", page, re.MULTILINE):
+        code = main(command.split())
+        said = capsys.readouterr()
+        answers[command.split()[-1]] = (code, said.out + said.err)
+    assert {name: code for name, (code, _) in answers.items()} == {"Rpoe": 2, "--plan": 0, "0,1,2": 2}
+    assert "12 cells: 0 done, 12 to train" in answers["--plan"][1]
+    assert "swiglu: model.mlp: GELU -> SwiGLU; model.mlp.approximate: none -> None" in answers["--plan"][1]
+    for line in re.findall(r"^    (lm: .*) \.\.\.$", page, re.MULTILINE):
+        assert any(line in said for _, said in answers.values()), line
 
 
 # other pages

@@ -7,6 +7,7 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
+    "lm.analysis.words",
     "lm.stats.tests",
     "lm.stats.verdicts",
     "lm.training.schedule",

@@ -53,6 +53,14 @@ def test_hooks_call_the_tools_of_the_project() -> None:
     assert wanted <= {re.split(r"[<>=]", one)[0] for one in project()["project"]["optional-dependencies"]["dev"]}
 
 
+def test_every_part_of_all_there_is_to_check_is_told_of() -> None:
+    script = (ROOT / ".ci" / "all").read_text(encoding="utf-8")
+    (parts,) = re.findall(r"^all=\((.*)\)$", script, re.MULTILINE)
+    for part in parts.split():
+        assert re.search(rf"^{part}\(\) ", script, re.MULTILINE), part
+    assert f"a line each: {parts}, or PARTS=" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 def test_everything_that_is_asked_for_is_pinned() -> None:
     pinned = {
         line.partition("==")[0].lower().replace("_", "-")

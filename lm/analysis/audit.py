@@ -143,7 +143,7 @@ def audit_null(random: np.random.Generator, experiments: int) -> Iterator[Findin
 
 def _claims(means: Array, p: Array, n: int) -> bool:
     adjusted = bonferroni(p.tolist())
-    said = {verdict(mean, one, n, len(adjusted), "lower") for mean, one in zip(means, adjusted, strict=True)}
+    said = {verdict(mean, one, n, len(adjusted), "lower").kind for mean, one in zip(means, adjusted, strict=True)}
     return not said.isdisjoint({"better", "worse"})
 
 

@@ -13,26 +13,6 @@ OWN_CODE = "code of "
 HARMLESS = ("threads",)
 """Circumstances that change how long a run takes and not what it learns."""
 
-ACROSS_TOKENIZERS = frozenset(
-    (
-        "bits_per_byte",
-        "gradient_norm",
-        "clipped_share",
-        "update_ratio",
-        "dead_share",
-        "step_time_median",
-        "step_time_p95",
-        "mfu",
-        "data_wait",
-        "energy",
-        "train_seconds",
-        "peak_memory",
-        "parameters",
-    )
-)
-"""Quantities that mean the same whatever the text is cut into; all others count tokens or are means over them."""
-
-
 NOT_RECORDED = "not recorded"
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.comparability import ACROSS_TOKENIZERS, confounded, mixed
+from lm.analysis.comparability import confounded, mixed
 from lm.analysis.results import Results, paired, quantities, value
+from lm.analysis.words import in_words
 from lm.stats.tests import rate_interval
-from lm.stats.verdicts import Comparison, confirm, confirm_in_stages, explore, measure, plain
+from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain
 from lm.store.quantities import describe
 
 LOST = ("diverged", "failed", "damaged")
@@ -52,7 +53,7 @@ def compare(results: Results) -> pd.DataFrame:
             reason = withheld(results, arm, quantity)
             if reason:
                 row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
-            said = found.verdict + (_survivors(results, row) if (arm, quantity) in judged else "")
+            said = in_words(found.verdict) + (_survivors(results, row) if (arm, quantity) in judged else "")
             beside = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
             row["verdict"] = (reason or said) + beside
             well = not ill[arm] and not ill[results.arms[0]]
@@ -101,7 +102,7 @@ def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Com
 def _described(results: Results, arm: str, quantity: str) -> Comparison:
     """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
     if arm == results.manifest["baseline"]:
-        return Comparison([], verdict="baseline")
+        return Comparison([], verdict=Verdict("baseline"))
     return plain(_differences(results, arm, quantity, in_stages=False))
 
 
@@ -148,7 +149,7 @@ def withheld(results: Results, arm: str, quantity: str) -> str:
         return ""
     pairs = list(results.pairs(arm).values())
     texts = [{record["data"]["tokenizer"] for record in side} for side in zip(*pairs, strict=True)]
-    if pairs and texts[0] != texts[1] and quantity not in ACROSS_TOKENIZERS:
+    if pairs and texts[0] != texts[1] and describe(quantity).per_token:
         return f"{NOT_COMPARABLE}: tokenizers differ"
     changed = results.manifest["arms"][arm]["changes"]
     other = [name for name in confounded(pairs) if f"trainer.{name}" not in changed]

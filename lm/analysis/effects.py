@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lm.analysis.comparability import ACROSS_TOKENIZERS
 from lm.analysis.results import Results, one_tokenizer, value
 from lm.stats.tests import benjamini_hochberg
+from lm.store.quantities import describe
 
 DESIGNS = ("factorial", "fractional")
 
@@ -58,7 +58,7 @@ def effects(results: Results) -> Effects | None:
     """The effects on the headline metric; None where the design has no factors or its arms cannot be compared."""
     if results.manifest.get("design", {}).get("kind") not in DESIGNS:
         return None
-    if not one_tokenizer(results) and results.headline not in ACROSS_TOKENIZERS:
+    if not one_tokenizer(results) and describe(results.headline).per_token:
         return None
     levels = {arm: dict(described.get("levels") or {}) for arm, described in results.manifest["arms"].items()}
     cells = [

@@ -144,6 +144,8 @@ def seconds_per_cell(
 
 def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
     """Seconds of each arm's cell, of which some are timed, from the cheapest to the dearest; others lie between."""
+    if not cells:  # each arm has finished ones
+        return {}
     work = {arm: _operations(cell) for arm, cell in cells.items()}
     ordered = sorted(cells, key=work.__getitem__)
     places = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()

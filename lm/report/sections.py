@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from lm.analysis.effects import Effects, FactorEffect
 from lm.analysis.pace import UNITS, Pace, mean_share
 from lm.analysis.results import Results
-from lm.report.tables import heading, number, of_seeds, signed
+from lm.analysis.words import of_seeds
+from lm.report.tables import heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.quantities import describe
 

@@ -11,10 +11,8 @@ import pandas as pd
 from lm.analysis.compare import LOST
 from lm.analysis.pace import Pace, mean_share
 from lm.analysis.results import HEADLINE, Results
-from lm.store.quantities import describe
-
-SHOWN = ("perplexity", "bits_per_byte", "accuracy", "ece", "tokens_per_second", "parameters")
-"""What the first table shows beside the headline, where it was measured."""
+from lm.analysis.words import of_seeds
+from lm.store.quantities import SHOWN, describe
 
 DETAILS = (
     "metric",
@@ -102,11 +100,6 @@ def heading(quantity: str) -> str:
     meaning = describe(quantity)
     arrow = {"lower": " ↓", "higher": " ↑", None: ""}[meaning.better]
     return meaning.label + arrow
-
-
-def of_seeds(count: int) -> str:
-    """A number of seeds."""
-    return f"{count} seed{'s' * (count != 1)}"
 
 
 def share(one: Pace | None) -> str:

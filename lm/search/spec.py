@@ -12,10 +12,7 @@ from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_na
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
 from lm.search.distributions import SpacePaths
 from lm.search.space import Space, read_space
-from lm.store.quantities import QUANTITIES
-
-REPORTED = ("nll", "bits_per_byte", "accuracy", "ece")
-"""Quantities that are measured while a cell trains, by which it may be stopped."""
+from lm.store.quantities import QUANTITIES, WATCHED
 
 SAMPLERS: dict[str, tuple[str, ...]] = {
     "tpe": ("n_startup_trials", "n_ei_candidates"),
@@ -253,8 +250,8 @@ def check_methods(spec: SweepSpec, where: str) -> None:
         raise InputError(f"{where}: sampler: cmaes knows one objective; use nsga2, tpe or gp for several")
     if several and spec.pruner.name != "none":
         raise InputError(f"{where}: pruner: trials can be pruned by one objective only; leave it out")
-    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in REPORTED:
+    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in WATCHED:
         raise InputError(
             f"{where}: pruner: {next(iter(spec.objectives))} is not measured while a cell trains; "
-            f"prune by one of {', '.join(REPORTED)}"
+            f"prune by one of {', '.join(WATCHED)}"
         )

@@ -53,6 +53,7 @@ def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tup
     return float(done.confidence_interval.low), float(done.confidence_interval.high)
 
 
+@functools.cache
 def rate_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Clopper-Pearson's interval for a rate, which never covers less than it promises; NaN for no trial."""
     if trials == 0:

@@ -11,13 +11,13 @@ and Hochberg, so that few of their claims are false.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from lm.stats.power import detectable
-from lm.stats.sequential import repeated_interval, sequential, stage_alpha
+from lm.stats.sequential import Look, repeated_interval, sequential, stage_alpha
 from lm.stats.tests import (
     ALPHA,
     benjamini_hochberg,
@@ -37,6 +37,48 @@ from lm.stats.tests import (
 Better = Literal["lower", "higher"] | None
 Interval = Literal["plain", "joint", "repeated"]
 """Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm."""
+
+Kind = Literal[
+    "not judged",
+    "baseline",
+    "no pair",
+    "identical",
+    "better",
+    "worse",
+    "higher",
+    "lower",
+    "equivalent",
+    "inconclusive",
+    "too few",
+    "too early",
+    "undecided",
+]
+"""What is said. In stages it is too early before the first look, and undecided between two."""
+
+DIRECTIONS = ("better", "worse", "higher", "lower")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What may be said of a comparison, for others to put into words.
+
+    Args:
+        kind: what is said.
+        pairs: that it rests on; in stages those at which the difference was found, or the last look.
+        needed: pairs that could say more; too early: the first look; in stages otherwise the most there may be.
+        within: the margin within which the difference lies, besides what `kind` says; NaN where that was not found.
+        q: of an exploratory verdict, p adjusted in its family; NaN for others, and where no test was asked.
+        staged: whether seeds were added in stages.
+        exploratory: whether it claims nothing.
+    """
+
+    kind: Kind
+    pairs: int = 0
+    needed: int = 0
+    within: float = math.nan
+    q: float = math.nan
+    staged: bool = False
+    exploratory: bool = False
 
 
 @dataclass
@@ -69,17 +111,12 @@ class Comparison:
     level: float = math.nan
     p_equivalent: float = math.nan
     significant: bool = False
-    verdict: str = "-"
+    verdict: Verdict = Verdict("not judged")
 
     @property
     def mean(self) -> float:
         """Mean difference; NaN for none."""
         return float(np.mean(self.differences)) if self.differences else math.nan
-
-    @property
-    def direction(self) -> str:
-        """Which way the arm lies of the baseline, without a judgement."""
-        return "higher" if self.mean > 0 else "lower"
 
     @property
     def identical(self) -> bool:
@@ -127,7 +164,7 @@ def confirm(family: Sequence[Comparison]) -> None:
         margin = None if math.isnan(one.margin) else one.margin
         one.verdict = verdict(one.mean, p, len(one.differences), tested, one.better, margin, p_equivalent)
         if one.identical:
-            one.verdict = "identical"
+            one.verdict = Verdict("identical", len(one.differences))
 
 
 def _joint(one: Comparison, alpha: float) -> tuple[float, float]:
@@ -156,49 +193,50 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
         one.interval, (one.low, one.high) = "repeated", repeated_interval(one.differences, planned, maximum, alpha)
         one.p = math.nan
         if look is None:
-            one.verdict = f"too early: first look at {planned[0]} seeds" if one.differences else "no pair to compare"
+            early = Verdict("too early", len(one.differences), planned[0], staged=True)
+            one.verdict = early if one.differences else Verdict("no pair")
             continue
         one.p, one.level, one.significant = look.p, look.level, look.rejected
-        within = False
         if not math.isnan(one.margin):
             one.p_equivalent = equivalence_p(one.differences[: look.pairs], one.margin)
-            within = one.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
-        if look.rejected_at is not None:
-            said = verdict(one.mean, 0.0, maximum, 1, one.better)
-            one.verdict = f"{said} (found at {look.rejected_at} of at most {maximum} seeds)"
-            one.verdict += f", but within {one.margin:zg}" if within else ""
-        elif within:
-            one.verdict = f"equivalent within {one.margin:zg}"
-        elif look.pairs < maximum:
-            one.verdict = f"undecided after {look.pairs} of at most {maximum} seeds"
-        else:
-            one.verdict = too_few(maximum, len(family)) if smallest_p(maximum) > alpha else "inconclusive"
+        within = one.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
+        kind = _kind_in_stages(one, look, maximum, alpha, within)
+        needed = seeds_needed(len(family)) if kind == "too few" else maximum
+        margin = one.margin if within else math.nan
+        one.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
+
+
+def _kind_in_stages(one: Comparison, look: Look, maximum: int, alpha: float, within: bool) -> Kind:
+    if look.rejected_at is not None:
+        return _direction(one.mean, one.better)
+    if within:
+        return "equivalent"
+    if look.pairs < maximum:
+        return "undecided"
+    return "too few" if smallest_p(maximum) > alpha else "inconclusive"
 
 
 def explore(family: Sequence[Comparison]) -> None:
-    """Judges exploratory comparisons: q of each, and words that claim nothing; the interval stays the plain one."""
+    """Judges exploratory comparisons: q of each, and verdicts that claim nothing; the interval stays the plain one."""
     adjusted, equivalent = benjamini_hochberg([one.p for one in family]), benjamini_hochberg(_equivalence(family))
     for one, q, p_equivalent in zip(family, adjusted, equivalent, strict=True):
         one.q, one.p_equivalent = q, p_equivalent
-        one.verdict = f"exploratory: {_explored(one)}"
+        one.verdict = replace(_explored(one), exploratory=True)
 
 
-def _explored(one: Comparison) -> str:
+def _explored(one: Comparison) -> Verdict:
     pairs = len(one.differences)
     if not pairs:
-        return "no pair to compare"
+        return Verdict("no pair")
     if one.identical:
-        return "identical"
+        return Verdict("identical", pairs)
     if one.q <= ALPHA:
-        return f"{one.direction}, q = {one.q:z.2g}"
+        return Verdict(_direction(one.mean, None), pairs, q=one.q)
     if one.p_equivalent <= ALPHA:
-        return f"within {one.margin:zg}, q = {one.p_equivalent:z.2g}"
+        return Verdict("equivalent", pairs, within=one.margin, q=one.p_equivalent)
     if smallest_p(pairs) > ALPHA:
-        return f"{pairs} seed{'s' * (pairs != 1)} cannot tell ({seeds_needed(1)} could)"
-    return f"inconclusive, q = {one.q:z.2g}"
-
-
-# in words -------------------------------------------------------------------------------------------------------------
+        return too_few(pairs)
+    return Verdict("inconclusive", pairs, q=one.q)
 
 
 def verdict(
@@ -206,40 +244,41 @@ def verdict(
     p_adjusted: float,
     pairs: int,
     comparisons: int,
-    better: str | None,
+    better: Better,
     margin: float | None = None,
     p_equivalent: float = math.nan,
-) -> str:
-    """What may be said of a difference, in a few words.
+) -> Verdict:
+    """What may be said of a difference.
 
     `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
     comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
     of fewer pairs than such a p takes.
 
-    >>> verdict(-0.02, p_adjusted=0.03125, pairs=6, comparisons=1, better="lower")
+    >>> verdict(-0.02, p_adjusted=0.03125, pairs=6, comparisons=1, better="lower").kind
     'better'
-    >>> verdict(-0.02, p_adjusted=0.125, pairs=4, comparisons=1, better="lower")
-    '4 seeds cannot reach significance (6 could)'
+    >>> found = verdict(-0.02, p_adjusted=0.125, pairs=4, comparisons=1, better="lower")
+    >>> found.kind, found.pairs, found.needed
+    ('too few', 4, 6)
     """
     if pairs == 0 or math.isnan(difference):
-        return "no pair to compare"
+        return Verdict("no pair")
     equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= values_needed()
-    within = f"within {margin:zg}" if equivalent else ""
+    within = margin if margin is not None and equivalent else math.nan
     if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
-        return _direction(difference, better) + (f", but {within}" if within else "")
-    if within:
-        return f"equivalent {within}"
+        return Verdict(_direction(difference, better), pairs, within=within)
+    if equivalent:
+        return Verdict("equivalent", pairs, within=within)
     if smallest_p(pairs) > ALPHA / max(1, comparisons):
         return too_few(pairs, comparisons)
-    return "inconclusive"
+    return Verdict("inconclusive", pairs)
 
 
-def too_few(pairs: int, comparisons: int = 1) -> str:
+def too_few(pairs: int, comparisons: int = 1) -> Verdict:
     """That no difference could be found in so few pairs, and how many could do."""
-    return f"{pairs} seed{'s' * (pairs != 1)} cannot reach significance ({seeds_needed(comparisons)} could)"
+    return Verdict("too few", pairs, seeds_needed(comparisons))
 
 
-def _direction(difference: float, better: str | None) -> str:
+def _direction(difference: float, better: Better) -> Kind:
     if better is None:
         return "higher" if difference > 0 else "lower"
     return "better" if (difference < 0) == (better == "lower") else "worse"

@@ -1,4 +1,4 @@
-"""Every quantity that is measured: how it is called, its unit, which way is better, how many digits are shown."""
+"""Every quantity that is measured: how it is called, its unit, which way is better, where it is shown and compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,20 +9,33 @@ from lm.config.plain import shown
 
 @dataclass(frozen=True)
 class Quantity:
-    """How a measured quantity is shown: its label, its unit, and which way is better (None: neither)."""
+    """What is to be known of a measured quantity.
+
+    Args:
+        label: what it is called.
+        unit: of its values.
+        better: which way is better; None: neither.
+        digits: after the point.
+        per_token: whether it counts tokens or is a mean over them, and means another thing where text is cut otherwise.
+        shown: whether the first table has a column for it, where it was measured.
+        watched: whether every validation in training measures it: it has a curve, and trials may be stopped by it.
+    """
 
     label: str
     unit: str
     better: Literal["lower", "higher"] | None
     digits: int = 4
+    per_token: bool = True
+    shown: bool = False
+    watched: bool = False
 
 
 QUANTITIES: dict[str, Quantity] = {
-    "nll": Quantity("validation NLL", "nats/token", "lower"),
-    "perplexity": Quantity("perplexity", "", "lower", 3),
-    "bits_per_byte": Quantity("bits per byte", "bits/byte", "lower"),
-    "accuracy": Quantity("accuracy", "", "higher"),
-    "ece": Quantity("ECE, 15 bins", "", "lower"),
+    "nll": Quantity("validation NLL", "nats/token", "lower", watched=True),
+    "perplexity": Quantity("perplexity", "", "lower", 3, shown=True),
+    "bits_per_byte": Quantity("bits per byte", "bits/byte", "lower", per_token=False, shown=True, watched=True),
+    "accuracy": Quantity("accuracy", "", "higher", shown=True, watched=True),
+    "ece": Quantity("ECE, 15 bins", "", "lower", shown=True, watched=True),
     "mce": Quantity("largest calibration error of a bin", "", "lower"),
     "ece_adaptive": Quantity("ECE, 15 bins of equal mass", "", "lower"),
     "ece_corrected": Quantity("ECE less noise, of which a calibrated model keeps a quarter", "", "lower"),
@@ -44,25 +57,25 @@ QUANTITIES: dict[str, Quantity] = {
     "scaled_brier": Quantity("test Brier score at that temperature", "", "lower"),
     "excess_nll": Quantity("NLL over the entropy rate", "nats/token", "lower"),
     "train_loss": Quantity("training loss", "nats/token", "lower"),
-    "gradient_norm": Quantity("gradient norm, mean", "", None),
-    "clipped_share": Quantity("share of clipped steps", "", None, 3),
-    "update_ratio": Quantity("update over weight norm, last", "", None, 6),
+    "gradient_norm": Quantity("gradient norm, mean", "", None, per_token=False),
+    "clipped_share": Quantity("share of clipped steps", "", None, 3, per_token=False),
+    "update_ratio": Quantity("update over weight norm, last", "", None, 6, per_token=False),
     "noise_scale": Quantity("gradient noise scale", "tokens", None, 0),
     "attention_entropy": Quantity("attention entropy over ln n", "", None, 3),
     "attention_logit": Quantity("largest attention logit", "", None, 2),
     "attention_first": Quantity("attention on the first token", "", None, 3),
     "residual_norm": Quantity("residual stream norm, last layer", "", None, 2),
-    "dead_share": Quantity("dead ReLU units", "", "lower", 3),
-    "tokens_per_second": Quantity("tokens per second", "1/s", "higher", 0),
-    "step_time_median": Quantity("step time, median", "s", "lower"),
-    "step_time_p95": Quantity("step time, 95th percentile", "s", "lower"),
+    "dead_share": Quantity("dead ReLU units", "", "lower", 3, per_token=False),
+    "tokens_per_second": Quantity("tokens per second", "1/s", "higher", 0, shown=True),
+    "step_time_median": Quantity("step time, median", "s", "lower", per_token=False),
+    "step_time_p95": Quantity("step time, 95th percentile", "s", "lower", per_token=False),
     "flops_per_token": Quantity("training FLOPs per token", "", None, 0),
-    "mfu": Quantity("model-FLOPs utilisation", "", "higher", 3),
-    "data_wait": Quantity("share of time waiting for data", "", "lower", 4),
-    "energy": Quantity("energy of the device", "J", "lower", 0),
-    "train_seconds": Quantity("training time", "s", "lower", 1),
-    "peak_memory": Quantity("peak memory", "MiB", "lower", 0),
-    "parameters": Quantity("parameters", "", None, 0),
+    "mfu": Quantity("model-FLOPs utilisation", "", "higher", 3, per_token=False),
+    "data_wait": Quantity("share of time waiting for data", "", "lower", 4, per_token=False),
+    "energy": Quantity("energy of the device", "J", "lower", 0, per_token=False),
+    "train_seconds": Quantity("training time", "s", "lower", 1, per_token=False),
+    "peak_memory": Quantity("peak memory", "MiB", "lower", 0, per_token=False),
+    "parameters": Quantity("parameters", "", None, 0, per_token=False, shown=True),
     "tokens": Quantity("training tokens", "", None, 0),
 }
 """The quantities that tables know, in their order; units and directions live here alone.
@@ -70,6 +83,12 @@ QUANTITIES: dict[str, Quantity] = {
 A record may hold other metrics: they stand in the tables under their own names, after these, and without a direction.
 """
 
+
+SHOWN = tuple(name for name, quantity in QUANTITIES.items() if quantity.shown)
+"""What the first table shows beside the headline."""
+
+WATCHED = tuple(name for name, quantity in QUANTITIES.items() if quantity.watched)
+"""What every validation in training measures."""
 
 AT_LENGTH = {
     "nll": Quantity("validation NLL, blocks of {} tokens", "nats/token", "lower"),

@@ -28,7 +28,7 @@ class Observer:
         data: where the batches come from.
     """
 
-    KEPT = ("initial", "final", "flags", "trace", "signal")
+    KEPT = ("initial", "final", "flags", "trace", "signal", "update_ratio")
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -36,6 +36,7 @@ class Observer:
         self.final: dict[str, Any] = {}
         self.flags: list[str] = []
         self.trace, self.signal = 0.0, 0.0
+        self.update_ratio: float | None = None
 
     def look(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """Looks now; returns a number for each of what there was to see, for the learning curve."""
@@ -78,6 +79,7 @@ class Observer:
 
     def matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """Norms of the step just measured, by part and kind, for the learning curve."""
+        self.update_ratio = None
         if module.groups is None or not module.squares:
             return {}
         groups, squares = module.groups, {name: square.cpu() for name, square in module.squares.items()}
@@ -92,13 +94,16 @@ class Observer:
             updates, weights = groups.summed(squares["update"]), groups.summed(squares["weight"])
             kinds = dict.fromkeys(kind for _, kind in groups.names)
             row |= {f"update_ratio/{kind}": updates[kind] / weights[kind] for kind in kinds if weights[kind]}
-            row["update_ratio"] = ratio
+            row["update_ratio"] = self.update_ratio = ratio
         return row
 
-    @property
-    def noise_scale(self) -> float | None:
-        """Tokens: the mean trace over the mean signal, as their ratio at one time is too noisy."""
-        return self.trace / self.signal if self.signal > 0 and self.trace > 0 else None
+    def metrics(self) -> dict[str, float | None]:
+        """What all of training came to, for the record; each is one of QUANTITIES.
+
+        The noise scale, in tokens, is the mean trace over the mean signal, as their ratio at one time is too noisy.
+        """
+        noise_scale = self.trace / self.signal if self.signal > 0 and self.trace > 0 else None
+        return {"update_ratio": self.update_ratio, "noise_scale": noise_scale}
 
 
 class Meter:

@@ -18,7 +18,7 @@ from lm.store.damage import sealed
 from lm.store.disk import save
 from lm.store.files import curve, finite, to_json, write_atomic
 from lm.store.formats import OUTCOME
-from lm.store.quantities import metrics_of
+from lm.store.quantities import WATCHED, metrics_of
 from lm.training.adapter import as_the_first_says, evaluating, over_processes, placed
 from lm.training.module import LanguageModel, gathered, numbers
 from lm.training.observer import Meter, Observer
@@ -28,9 +28,6 @@ Report = Callable[[int, int, float], None]
 
 Judge = Callable[[int, dict[str, float]], bool]
 """Told what a validation in training measured at an optimiser step; says whether the run goes on."""
-
-JUDGED = ("nll", "bits_per_byte", "accuracy", "ece")
-"""Quantities that every validation measures."""
 
 
 def go_on(step: int, measured: dict[str, float]) -> bool:
@@ -204,7 +201,7 @@ class Recorder(Callback):
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         measured = pl_module.validation.compute()
         row = self.rows.setdefault(trainer.global_step, {})
-        row.update({f"validation_{name}": measured[name] for name in JUDGED})
+        row.update({f"validation_{name}": measured[name] for name in WATCHED})
         if math.isfinite(measured["nll"]):
             self.looked = trainer.global_step, self.observer.look(trainer, pl_module)
             row.update(self.looked[1])
@@ -214,7 +211,7 @@ class Recorder(Callback):
             self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
         if self.diverged is None and trainer.global_step < trainer.max_steps:
-            self._ask(trainer, {name: measured[name] for name in JUDGED})
+            self._ask(trainer, {name: measured[name] for name in WATCHED})
 
     def _ask(self, trainer: Any, measured: dict[str, float]) -> None:
         """The first process asks whether to go on; all obey."""
@@ -272,8 +269,7 @@ class Recorder(Callback):
             metrics["train_loss"] = rows[-1]["train_loss"] if rows else None
             metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
             metrics["clipped_share"] = self.clipped / max(1, self.norm_count) if trainer.gradient_clip_val else None
-            metrics["update_ratio"] = rows[-1].get("update_ratio") if rows else None
-            metrics["noise_scale"] = self.observer.noise_scale
+            metrics |= self.observer.metrics()
             if (best := self.data.entropy_per_token()) is not None:
                 metrics["excess_nll"] = measured["nll"] - best
         return {

@@ -183,7 +183,7 @@ def test_a_joint_interval_leaves_out_zero_exactly_where_there_is_a_verdict(arms:
         family = [Comparison(row, p=sign_flip_p(row)) for row in random.normal(0.9, 1.0, (arms, n)).tolist()]
         confirm(family)
         for one in family:
-            assert (one.low > 0 or one.high < 0) == one.significant == (one.verdict in ("higher", "lower"))
+            assert (one.low > 0 or one.high < 0) == one.significant == (one.verdict.kind in ("higher", "lower"))
             seen.add(one.significant)
     assert seen == {True, False}
 

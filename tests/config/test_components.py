@@ -259,35 +259,62 @@ def test_the_choices_are_the_concrete_public_subclasses_of_the_package() -> None
     assert {"AdamW", "SGD"} <= choices(torch.optim.Optimizer).keys()
 
 
+NEW = {
+    "model/cubed.py": "from lm.model.mlp import MLP\n\nclass Cubed(MLP):\n    activation = lambda self, x: x**3\n",
+    "data/my_text.py": "from lm.data.corpus import Corpus, StdlibText\n\nclass MyText(StdlibText):\n    pass\n",
+    "training/slow.py": "import torch\n\nclass SlowSGD(torch.optim.SGD):\n    pass\n",
+    "model/cubed copy.py": "no Python",  # what an editor leaves is no module
+}
+
+
 @pytest.mark.slow
 def test_a_class_in_a_new_file_is_found_though_nothing_imports_it(tmp_path: Path) -> None:
     folder = tmp_path / "lm"
     shutil.copytree(Path(lm.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    new = "from lm.model.mlp import MLP\n\nclass Cubed(MLP):\n    def activation(self, x):\n        return x**3\n"
-    (folder / "model/cubed.py").write_text(new)
-    corpus = "from lm.data.corpus import Corpus, StdlibText\n\nclass MyText(StdlibText):\n    pass\n"
-    (folder / "data/my_text.py").write_text(corpus)
-    (folder / "model/cubed copy.py").write_text("no Python")  # what an editor leaves is no module
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
-
-    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-m", "lm", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-
-    kinds = json.loads(said("list", "--json").stdout)
-    assert "Cubed" in [one["name"] for one in kinds["model.mlp"]]
-    assert "MyText" in [one["name"] for one in kinds["data.corpus"]]
-    assert "Did you mean Cubed?" in said("fit", "run.yaml", "--model.mlp", "Cubde").stderr
-    trained = said("fit", "run.yaml", "--model.mlp", "Cubed", "--data.corpus.class_path", "MyText", "--out", "out")
-    assert trained.returncode == 0, trained.stderr
-
-    (folder / "model/broken.py").write_text("\nunknown\n")
-    broken = said("count", "run.yaml")
-    assert broken.returncode == 2
+    for name, content in NEW.items():
+        (folder / name).write_text(content)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(override(RUN, {"trainer.max_steps": 4})))
+    chosen = ["--model.mlp", "Cubed", "--data.corpus.class_path", "MyText", "--optim.optimizer", "SlowSGD"]
+    commands = [
+        ["--help"],
+        ["list", "--json"],
+        ["fit", "run.yaml", "--model.mlp", "Cubde"],
+        ["fit", "run.yaml", *chosen, "--out", "out"],
+        ["count", "run.yaml"],
+    ]
+    code = f"""
+import contextlib, importlib, io, json, pathlib, sys
+from lm.cli import main
+said = []
+for arguments in {commands!r}:
+    if arguments[0] == "count":
+        from lm.config.imported import import_all
+        import_all.cache_clear()
+        pathlib.Path("lm/model/broken.py").write_text("\\nunknown\\n")
+        importlib.invalidate_caches()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(arguments)
+        except SystemExit as exit:
+            code = exit.code
+    said.append([code, out.getvalue(), err.getvalue(), "torch" in sys.modules])
+print(json.dumps(said))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    helped, listed, misspelt, trained, broken = json.loads(ran.stdout.splitlines()[-1])
+    assert (helped[0], helped[3]) == (0, False), "nothing is imported before a command needs it"
+    kinds = {kind: [one["name"] for one in found] for kind, found in json.loads(listed[1]).items()}
+    assert "Cubed" in kinds["model.mlp"]
+    assert "MyText" in kinds["data.corpus"]
+    assert "SlowSGD" in kinds["optim.optimizer"]
+    assert "Did you mean Cubed?" in misspelt[2]
+    assert trained[0] == 0, trained[2]
     place = "(lm/model/broken.py:2)"
-    assert broken.stderr == f"lm: cannot import 'lm.model.broken': NameError: name 'unknown' is not defined {place}\n"
-    assert said("--help").returncode == 0
+    said = f"lm: cannot import 'lm.model.broken': NameError: name 'unknown' is not defined {place}\n"
+    assert (broken[0], broken[2]) == (2, said)
 
 
 def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> None:

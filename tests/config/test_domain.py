@@ -13,6 +13,7 @@ from lm.config.tree import InputError, override
 from lm.data.synthetic import BracketText, MarkovText
 from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Unigram, WordPiece
+from lm.model.mlp import MLP
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
 from lm.training.cell import check
@@ -92,10 +93,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
-    *[
-        ("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]})
-        for name in ("ReLU", "GELU", "SiLU", "Sigmoid", "GLU", "ReGLU", "GEGLU", "SwiGLU")
-    ],
+    *[("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]}) for name in choices(MLP)],
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]

@@ -15,9 +15,10 @@ from lm.store.paths import SECTIONS, dead_end
 
 
 def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
-    """Every path below a node with what lies there; lists are gone into as well."""
+    """Every path below a node with what lies there; of a list the first and the last place are gone into."""
     yield way, node
-    below = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    ends = {0: node[0], len(node) - 1: node[-1]} if isinstance(node, list) and node else {}
+    below = node.items() if isinstance(node, dict) else ends.items()
     for key, inner in below:
         yield from paths(inner, f"{way}/{key}")
 

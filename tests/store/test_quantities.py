@@ -1,0 +1,21 @@
+"""What is declared of a quantity is all that tables, comparisons and searches know of it."""
+
+import torch
+
+from lm.metrics.tokens import TokenStatistics
+from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, describe
+
+
+def test_what_is_counted_in_tokens_is_not_compared_across_tokenizers() -> None:
+    for name, quantity in (QUANTITIES | AT_LENGTH).items():
+        if "token" in quantity.unit or "token" in quantity.label:
+            assert quantity.per_token, name
+    assert describe("nll@512").per_token
+    assert describe("of somebody's own").per_token, "nobody said that it may be compared"
+    assert not describe("bits_per_byte").per_token
+
+
+def test_what_is_watched_is_what_every_evaluation_measures() -> None:
+    statistics = TokenStatistics(torch.ones(4, dtype=torch.int64))
+    statistics.update(torch.zeros(6, 4), torch.arange(6) % 4)
+    assert {"nll", *WATCHED} <= statistics.compute().keys()
