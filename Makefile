@@ -9,6 +9,9 @@ export OMP_NUM_THREADS ?= 1
 
 REFERENCE ?= results/reference
 
+# What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
+BENCH ?=
+
 .PHONY: demo test check check-portable coverage bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
@@ -48,15 +51,18 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet docs docs/_build
 
-bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics, many arms and records
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/generation.py
-	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/scale.py
+bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
+	env -u OMP_NUM_THREADS $(BIN)/lm bench $(BENCH) --out docs/bench/CPU.json
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# litgpt asks for older versions of what the rest needs; its model works with these.
+.venv/bench: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps litgpt psutil
 	touch $@
 
 .venv-docs/installed: constraints.txt

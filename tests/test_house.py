@@ -26,6 +26,7 @@ ORDER = (
     "search",
     "ablation",
     "verify",
+    "bench",
     "cli",
     "__main__",
 )
