@@ -7,6 +7,8 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
+    "lm.bench.ratios",
+    "lm.bench.show",
     "lm.stats.tests",
     "lm.stats.verdicts",
     "lm.training.schedule",

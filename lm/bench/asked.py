@@ -1,5 +1,6 @@
 """How the benchmarks are to be run."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,3 +18,7 @@ class Asked:
     threads: int = 1
     quick: bool = False
     nanogpt: Path | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Of a command that is to have as many threads."""
+        return {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}

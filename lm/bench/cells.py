@@ -28,7 +28,7 @@ def cells(asked: Asked) -> list[Row]:
         write_atomic(place / "short.yaml", yaml.safe_dump(shortened(steps, seeds), sort_keys=False))
         command = [sys.executable, "-P", "-m", "lm", "ablate", str(place / "short.yaml"), "--out", str(place / "out")]
         begun = time.perf_counter()
-        done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True)
+        done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, env=asked.environment())
         wall = time.perf_counter() - begun
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]

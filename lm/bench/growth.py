@@ -120,7 +120,7 @@ def _stepping(at: Grown) -> Callable[[], object]:
     def step() -> None:
         loss = cross_entropy(model(tokens_bt).flatten(0, 1), tokens_bt.flatten())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

@@ -36,7 +36,7 @@ def bare(contender: Contender, size: Size, cell: Cell, bfloat: bool = False) -> 
     for batch in opened.data.training_batches(0, size.steps):
         loss = loss_in(contender.loss, model, batch.inputs[0], batch.targets_bt, bfloat)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
     return (time.perf_counter() - begun) / size.steps

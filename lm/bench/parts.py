@@ -8,7 +8,7 @@ Legend: b batch, h heads, t time, k head size, d width, n tokens, v vocabulary.
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,8 +155,10 @@ def chunked(x_nd: Tensor, head_vd: Tensor, targets_n: Tensor, rows: int = 512) -
 LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"all at once": whole, "chunks of 512 rows": chunked}
 """From the last hidden states (n, d), the map to logits (v, d) and targets (n,) to the mean loss, by name."""
 
-if hasattr(torch.nn.functional, "linear_cross_entropy"):  # torch 2.13
-    LOSSES["torch's linear_cross_entropy"] = torch.nn.functional.linear_cross_entropy
+if hasattr(torch.nn, "LinearCrossEntropyOptions"):  # from torch 2.13 on
+    LOSSES["torch's linear_cross_entropy, in chunks"] = functools.partial(
+        torch.nn.functional.linear_cross_entropy, options=torch.nn.LinearCrossEntropyOptions()
+    )
 
 
 def of_loss(way: Callable[[Tensor, Tensor, Tensor], Tensor], at: At) -> Work:
@@ -185,7 +187,7 @@ class Group:
 
     name: str
     first: str
-    makers: dict[str, Callable[[At], Work]]
+    makers: Mapping[str, Callable[[At], Work]]
     tried_on: tuple[At, ...] = (SMALL, LARGE)
     told: Callable[[At], str] = str
     weighed: bool = False
@@ -233,9 +235,10 @@ def _memory(group: Group, at: At, asked: Asked) -> dict[str, dict[str, float | N
 
 
 def memory_here(group: str, way: str, sizes: list[int], threads: int) -> float:
-    """MiB that one pass adds to this process, with what it reads."""
+    """MiB that one pass adds to this process, with what it reads; a small one has loaded what it needs before."""
     torch.set_num_threads(threads)
     make = next(one for one in groups() if one.name == group).makers[way]
+    make(QUICK)()
     return added(lambda: make(At(*sizes))())
 
 

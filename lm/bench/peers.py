@@ -77,6 +77,7 @@ def _litgpt(size: Size, vocabulary: int) -> nn.Module:
 def _transformers(size: Size, vocabulary: int) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    fused: dict[str, Any] = {"attn_implementation": "sdpa"}
     config = GPT2Config(
         vocab_size=vocabulary,
         n_positions=size.context,
@@ -89,7 +90,7 @@ def _transformers(size: Size, vocabulary: int) -> nn.Module:
         bos_token_id=0,
         eos_token_id=0,
         use_cache=False,
-        attn_implementation="sdpa",
+        **fused,
     )
     return GPT2LMHeadModel(config)
 
@@ -143,7 +144,10 @@ def contenders(checkout: Path | None) -> dict[str, Contender | str]:
     found: dict[str, Contender | str] = {}
     for name, peer in PACKAGED.items():
         found[name] = peer if installed(name) else f"not installed: see docs/bench.md on {name}"
-    found["nanoGPT"] = nanogpt(checkout) if checkout else "no checkout given: --nanogpt PATH"
+    try:
+        found["nanoGPT"] = nanogpt(checkout) if checkout else "no checkout given: --nanogpt PATH"
+    except Exception as error:  # its file is run, and may be any
+        found["nanoGPT"] = _in_words(error)
     return found
 
 
@@ -151,8 +155,12 @@ def tried(peer: Contender, size: Size, vocabulary: int) -> str:
     """Why a peer cannot be timed at a size, in a line; nothing where it can. It is tried on one row."""
     tokens_bt = torch.zeros(1, size.context, dtype=torch.long)
     try:
-        peer.loss(peer.make(size, vocabulary), tokens_bt, tokens_bt).backward()  # type: ignore[no-untyped-call]
+        peer.loss(peer.make(size, vocabulary), tokens_bt, tokens_bt).backward()
     except Exception as error:  # another version of it may fail in any way, which is no fault of the others
-        first = str(error).splitlines()[:1] or [""]
-        return f"failed: {type(error).__name__}: {first[0]}"
+        return _in_words(error)
     return ""
+
+
+def _in_words(error: Exception) -> str:
+    first = str(error).splitlines()[:1] or [""]
+    return f"failed: {type(error).__name__}: {first[0]}"

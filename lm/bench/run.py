@@ -1,6 +1,6 @@
 """`lm bench`: the cases asked for, one after the other, as tables, a file and a figure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -47,10 +47,15 @@ def write(result: Result, out: Path) -> None:
         write_atomic(out.with_suffix(".png"), figure)
 
 
-def show_again(path: Path, to: Console) -> None:
-    """Shows what an earlier run has written, and draws its figure again. Raises InputError."""
+def show_again(path: Path, names: Sequence[str], to: Console) -> None:
+    """Shows cases that an earlier run has written, all where none is named, and draws its figure again.
+
+    Raises:
+        InputError: where the file is none of a run's.
+    """
     result = read_result(path)
-    show(result, to)
+    shown = {name: case for name, case in result["cases"].items() if not names or name in names}
+    show({**result, "cases": shown}, to)
     figure = drawn(result)
     if figure is not None:
         write_atomic(path.with_suffix(".png"), figure)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -29,26 +30,29 @@ def start(asked: Asked) -> list[Row]:
         described = SMALLEST.cell({"trainer.log_every_n_steps": 1}).config
         write_atomic(config, yaml.safe_dump(described, sort_keys=False))
         ways = {
-            TORCH: functools.partial(_whole, [*python, "-c", "import torch"]),
-            "lm --help": functools.partial(_whole, [*python, "-m", "lm", "--help"]),
-            "lm fit, until its first step is done": functools.partial(_first_step, [*python, "-m", "lm"], config),
+            TORCH: functools.partial(_whole, [*python, "-c", "import torch"], asked),
+            "lm --help": functools.partial(_whole, [*python, "-m", "lm", "--help"], asked),
+            "lm fit, until its first step is done": functools.partial(
+                _first_step, [*python, "-m", "lm"], config, asked
+            ),
         }
         taken = alternate(ways, 1 if asked.quick else 7)
     return rows_of("start", taken, TORCH)
 
 
-def _whole(command: list[str]) -> float:
+def _whole(command: list[str], asked: Asked) -> float:
     begun = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=asked.environment())
     return time.perf_counter() - begun
 
 
-def _first_step(lm: list[str], config: Path) -> float:
+def _first_step(lm: list[str], config: Path, asked: Asked) -> float:
     """Seconds until `lm fit` says that its first step is done; it is ended then."""
     with tempfile.TemporaryDirectory() as out:
         begun = time.perf_counter()
         command = [*lm, "fit", str(config), "--out", out]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=asked.environment(), **streams) as process:
             assert process.stderr is not None
             said = ""
             for line in process.stderr:

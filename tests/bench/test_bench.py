@@ -119,6 +119,11 @@ def test_a_checkout_of_nanogpt_is_built_with_the_sizes_asked_for(tmp_path: Path,
     assert capsys.readouterr().out == ""
 
 
+def test_a_file_that_is_no_checkout_of_nanogpt_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("raise SyntaxError('not this')")
+    assert contenders(tmp_path)["nanoGPT"] == "failed: SyntaxError: not this"
+
+
 # machine and memory --------------------------------------------------------------------------------------------------
 
 CPUINFO = "processor\t: 0\nmodel name\t: Some Processor 3\nflags\t\t: fpu avx2 amx_bf16 amx_tile\n"
@@ -158,7 +163,14 @@ def test_a_measurement_that_fails_in_its_process_says_how() -> None:
 
 
 def result(rows: list[Row]) -> Result:
-    return {**fuzz.BENCH, "cases": {"start": {"about": "so", "rows": rows}}}
+    machine = dict(fuzz.BENCH["machine"])
+    return {
+        "format": 1,
+        "lm": "1",
+        "quick": False,
+        "machine": machine,
+        "cases": {"start": {"about": "so", "rows": rows}},
+    }
 
 
 def written(path: Path, content: Any) -> Path:
@@ -194,6 +206,17 @@ def test_what_is_not_there_is_a_row_all_the_same(capsys: Said) -> None:
 def test_a_quick_look_says_that_its_figures_mean_nothing() -> None:
     assert machine_line({**result([]), "quick": True}).startswith("a quick look")
     assert not machine_line({**result([]), "quick": False}).startswith("a quick look")
+
+
+def test_cases_are_shown_by_name(tmp_path: Path, capsys: Said) -> None:
+    from rich.console import Console
+
+    path = written(tmp_path / "b.json", fuzz.BENCH)
+    run.show_again(path, ["scale"], Console(width=120))
+    assert "start" not in capsys.readouterr().out
+    run.show_again(path, [], Console(width=120))
+    assert "start" in capsys.readouterr().out
+    assert path.with_suffix(".png").is_file()
 
 
 def drop(name: str) -> Callable[[Any], None]:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         from lm.bench.run import show_again
         from lm.bench.show import console
 
-        show_again(options.show, console())
+        show_again(options.show, options.cases, console())
         return 0
     from lm.bench.asked import Asked
     from lm.bench.run import bench
