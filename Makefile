@@ -12,6 +12,9 @@ export PYTHONDONTWRITEBYTECODE =
 
 REFERENCE ?= results/reference
 
+# What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
+BENCH ?=
+
 .PHONY: demo test test-all check check-portable coverage bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
@@ -54,16 +57,18 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
 
-bench: .venv/installed  ## the harness against a bare loop, generation with a cache, calibration against torchmetrics, many arms and records, processes that take many cells
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/generation.py
-	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/scale.py
-	$(BIN)/python benchmarks/staying.py
+bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
+	env -u OMP_NUM_THREADS $(BIN)/lm bench $(BENCH) --out docs/bench/CPU.json
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# litgpt asks for older versions of what the rest needs; its model works with these.
+.venv/bench: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps litgpt psutil
 	touch $@
 
 .venv-docs/installed: constraints.txt

@@ -181,6 +181,31 @@ STUDY: dict[str, Any] = {
 }
 TEXT = "".join(f"line {number} of a short text, twice {number % 7}\n" for number in range(40))
 
+BENCH: Any = {
+    "format": 1,
+    "lm": "1",
+    "quick": True,
+    "machine": {"processor": "here", "cores": 2, "threads": 1, "flags": ["avx2"], "packages": {"torch": "2"}},
+    "cases": {
+        "start": {
+            "about": "how long it takes to begin",
+            "rows": [
+                {
+                    "group": "start",
+                    "way": way,
+                    "value": value,
+                    "unit": "s",
+                    "to": "torch",
+                    "ratio": {"median": value, "low": value, "high": 2 * value, "rounds": 3},
+                    "more": {"added_mib": 3.0},
+                    "note": "",
+                }
+                for way, value in (("torch", 1.0), ("help", 0.5))
+            ],
+        }
+    },
+}
+
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "fit": (["fit", "base.yaml", "--out", "out"], ["base.yaml"]),
     "count": (["count", "base.yaml", "--json"], ["base.yaml"]),
@@ -196,6 +221,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "evaluate": (["evaluate", "a-0", "--lengths", "4,8", "--out", "out"], []),
     "generate": (["generate", "a-0", "--prompt", "line", "--seed", "1", "--out", "out"], []),
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
+    "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
 }
 """For each kind of case a valid command line and the files it reads, of which some are damaged."""
 
@@ -403,7 +429,7 @@ def valid_files() -> dict[str, Any]:
     """The files of a case that nothing was done to."""
     named = {"base": BASE, "experiment": EXPERIMENT, "tuned": TUNED, "designed": DESIGNED, "sweep": SWEEP}
     trees: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
-    return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY}
+    return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY, "out/bench.json": BENCH}
 
 
 def make(number: int) -> Case:

@@ -8,6 +8,8 @@ from conftest import ROOT
 
 MODULES = (
     "lm.analysis.words",
+    "lm.bench.ratios",
+    "lm.bench.show",
     "lm.stats.tests",
     "lm.stats.verdicts",
     "lm.training.schedule",

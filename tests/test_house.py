@@ -26,6 +26,7 @@ ORDER = (
     "search",
     "ablation",
     "verify",
+    "bench",
     "cli",
     "__main__",
 )
@@ -97,7 +98,11 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         named = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
         named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
-        allowed = {"lm.execution.engines": {"lm.execution.local"}, "lm.ablation.ablate": {"lm.execution.sharing"}}
+        allowed = {
+            "lm.execution.engines": {"lm.execution.local"},
+            "lm.ablation.ablate": {"lm.execution.sharing"},
+            "lm.bench.staying": {"lm.execution.local"},
+        }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name
 
 

@@ -11,6 +11,7 @@ import fuzz
 import pytest
 from records import record
 
+import lm.bench.run
 import lm.training.train
 from lm.cli import main
 from lm.store.store import Store
@@ -35,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(lm.training.train, "train", lambda *_, **__: None)
+    monkeypatch.setattr(lm.bench.run, "bench", lambda *_, **__: 0)
     yield place
     os.unlink(place / "pipe")
 

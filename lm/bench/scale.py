@@ -1,17 +1,13 @@
-"""How long a plan of 300 arms with 30 seeds takes, and a report of 1,000 records, by the clock and by this process.
+"""How long a plan of 10,000 cells takes, and a report of 1,000 records, against what they may take.
 
 Both are made up in a temporary folder: arms that differ in their parts and rates over a tiny base, of which nothing is
 trained, and records as training leaves them, with curves of 100 steps and what was seen inside each model.
-
-    python benchmarks/scale.py [ARMS [SEEDS [RECORDS]]]
 """
 
 import contextlib
 import io
 import itertools
 import math
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +18,10 @@ import numpy as np
 import yaml
 from rich.console import Console
 
-from lm.cli import main
+from lm.ablation.ablate import Manner, ablate
+from lm.ablation.experiment import load_experiment
+from lm.bench.asked import Asked
+from lm.bench.rows import Row, exactly, row
 from lm.config.tree import Tree
 from lm.report.write import write_report
 from lm.store.damage import sealed
@@ -31,8 +30,11 @@ from lm.store.formats import MANIFEST, RECORD
 from lm.store.record import Inside, Record
 from lm.store.store import Store
 
-ARMS, SEEDS, RECORDS = 300, 30, 1000
 SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15
+PLAN, REPORT = 10.0, 30.0
+"""Seconds that a plan of 10,000 cells and a report of 1,000 records may take."""
+
+OVER = "over its limit"
 
 BASE: Tree = {
     "data": {
@@ -165,21 +167,33 @@ def results(out: Path, records: int) -> Path:
     return folder
 
 
-def timed(what: str, work: Callable[[], object]) -> None:
-    """Prints how long something took whose own output is of no interest."""
-    start, own = time.perf_counter(), time.process_time()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        work()
-    print(f"{what}: {time.perf_counter() - start:.1f} s, {time.process_time() - own:.1f} s of this process")
+# what is measured ----------------------------------------------------------------------------------------------------
 
 
-if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    arms, seeds, records = [*given, *(ARMS, SEEDS, RECORDS)[len(given) :]]
+def scale(asked: Asked) -> list[Row]:
+    """A row for the plan and one for the report."""
+    arms, seeds, records = (4, 2, 40) if asked.quick else (250, 40, 1000)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        os.environ["LM_CACHE"] = str(place / "cache")
-        command = ["ablate", str(experiment(place, arms, seeds)), "--plan", "--out", str(place / "out")]
-        timed(f"a plan of {arms} arms with {seeds} seeds", lambda: main(command))
+        many = experiment(place, arms, seeds)
+        planned = seconds(lambda: ablate(load_experiment(many, {}, None, ""), Manner(place / "out"), plan_only=True))
         folder = results(place / "results", records)
-        timed(f"a report of {records} records", lambda: write_report(folder, Console(file=io.StringIO(), width=200)))
+        reported = seconds(lambda: write_report(folder, Console(file=io.StringIO(), width=200)))
+    return [
+        limited("planning", f"{arms * seeds:,} cells: {arms} arms with {seeds} seeds", planned, PLAN),
+        limited("reporting", f"{records:,} records of {records // SEEDS_OF_REPORT} arms", reported, REPORT),
+    ]
+
+
+def limited(group: str, way: str, taken: float, limit: float) -> Row:
+    """A row for what took so many seconds, compared with how many it may take."""
+    note = OVER if taken > limit else ""
+    return row(group, way, taken, to=f"a limit of {limit:zg} s", ratio=exactly(taken / limit), note=note)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long something takes whose own output is of no interest."""
+    start = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        work()
+    return time.perf_counter() - start

@@ -1,0 +1,326 @@
+"""What the benchmarks compare, what they write, and that they run; no test looks at how long anything takes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fuzz
+import pytest
+import torch
+from torch import nn
+
+from lm.bench import machine, run
+from lm.bench.asked import Asked
+from lm.bench.cases import CASES, Case
+from lm.bench.figure import compared, drawn
+from lm.bench.growth import AXES, Grown, _counted, _grown
+from lm.bench.memory import in_child
+from lm.bench.parts import ATTENTION, LOSSES, QUICK, groups
+from lm.bench.peers import PACKAGED, Contender, contenders, loss_of_logits, nanogpt, tried
+from lm.bench.rows import Measured, Result, Row, exactly, read_result, row
+from lm.bench.scale import OVER
+from lm.bench.show import machine_line, show
+from lm.bench.sizes import BASE, SMALLEST
+from lm.cli import main
+from lm.config.tree import InputError, load_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+Said = pytest.CaptureFixture[str]
+
+# what is compared ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ATTENTION)
+def test_every_way_to_attend_computes_the_same(way: str) -> None:
+    q, k, v = (torch.randn(2, 3, 7, 4, dtype=torch.float64) for _ in range(3))
+    first = next(iter(ATTENTION.values()))
+    assert torch.allclose(ATTENTION[way](q, k, v), first(q, k, v), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", LOSSES)
+def test_every_way_to_take_the_loss_computes_the_same(way: str) -> None:
+    """Over more rows than a chunk holds, and not a whole number of chunks; gradients too."""
+    made = (torch.randn(1100, 5, dtype=torch.float64), torch.randn(11, 5, dtype=torch.float64))
+    targets = torch.randint(11, (1100,))
+    found = []
+    for one in (next(iter(LOSSES.values())), LOSSES[way]):
+        x, head = (tensor.clone().requires_grad_() for tensor in made)
+        loss = one(x, head, targets)
+        found.append([loss, *torch.autograd.grad(loss, [x, head])])
+    for wanted, got in zip(*found, strict=True):
+        assert torch.allclose(wanted, got, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("group", list(groups()), ids=lambda group: group.name)
+def test_every_way_of_a_group_can_be_worked(group: Any) -> None:
+    assert next(iter(group.makers)) == group.first
+    for make in group.makers.values():
+        make(QUICK)()
+
+
+def test_the_model_that_is_timed_is_the_one_of_the_quickstart() -> None:
+    shipped = load_yaml(ROOT / "experiments" / "bases" / "char_tiny.yaml")
+    assert BASE["model"] == shipped["model"]
+    assert {key: shipped["data"]["init_args"][key] for key in ("context", "batch_size")} == {
+        key: BASE["data"]["init_args"][key] for key in ("context", "batch_size")
+    }
+
+
+def test_what_growth_is_expected_to_be_is_counted() -> None:
+    """FLOPs beyond attention and the map to logits are in proportion to the layers; so are the bytes."""
+    few, more, most = (_counted(_grown("layers", layers)) for layers in (1, 2, 3))
+    for place in (0, 1):
+        assert more[place] - few[place] == pytest.approx(most[place] - more[place])
+    assert set(AXES) == set(vars(Grown()))
+
+
+# peers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.bench.peers.installed", lambda name: None)
+    found = contenders(None)
+    assert set(found) == {*PACKAGED, "nanoGPT"}
+    assert found["nanoGPT"] == "no checkout given: --nanogpt PATH"
+    assert all(isinstance(found[name], str) and "not installed" in str(found[name]) for name in PACKAGED)
+
+
+def test_a_peer_of_another_version_that_fails_is_a_reason() -> None:
+    def refuse(*_: Any) -> nn.Module:
+        raise TypeError("no argument 'heads'\nof mine")
+
+    assert tried(Contender(refuse, loss_of_logits, ""), SMALLEST, 9) == "failed: TypeError: no argument 'heads'"
+
+
+def test_a_checkout_of_nanogpt_is_built_with_the_sizes_asked_for(tmp_path: Path, capsys: Said) -> None:
+    """Its model prints how many parameters it has, gives logits and loss, and knows `bias` and `dropout`."""
+    (tmp_path / "model.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from torch import nn\n"
+        "@dataclass\n"
+        "class GPTConfig:\n"
+        "    block_size: int; vocab_size: int; n_layer: int; n_head: int; n_embd: int; dropout: float; bias: bool\n"
+        "class GPT(nn.Module):\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__()\n"
+        "        print('number of parameters')\n"
+        "        self.config, self.table = config, nn.Embedding(config.vocab_size, config.vocab_size)\n"
+        "    def forward(self, x, y):\n"
+        "        logits = self.table(x)\n"
+        "        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())\n"
+    )
+    peer = nanogpt(tmp_path)
+    made: Any = peer.make(SMALLEST, 9)
+    assert (made.config.n_embd, made.config.block_size, made.config.dropout) == (SMALLEST.width, SMALLEST.context, 0.0)
+    assert tried(peer, SMALLEST, 9) == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_that_is_no_checkout_of_nanogpt_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("raise SyntaxError('not this')")
+    assert contenders(tmp_path)["nanoGPT"] == "failed: SyntaxError: not this"
+
+
+# machine and memory --------------------------------------------------------------------------------------------------
+
+CPUINFO = "processor\t: 0\nmodel name\t: Some Processor 3\nflags\t\t: fpu avx2 amx_bf16 amx_tile\n"
+
+
+def test_the_machine_is_described_without_its_name() -> None:
+    assert machine.processor(CPUINFO) == "Some Processor 3"
+    assert machine.flags(CPUINFO) == ["avx2", "amx_tile", "amx_bf16"]
+    assert machine.flags("Features\t: fp asimd sve\n") == ["asimd", "sve"]
+    assert machine.flags("") == []
+    assert machine.blas("BLAS_INFO=mkl, X=1, USE_MKLDNN=ON, ") == "mkl, oneDNN"
+    assert machine.blas("") == "unknown"
+    found = machine.described(threads=3)
+    assert found["threads"] == 3
+    assert found["packages"]["torch"] == machine.installed("torch")
+    assert machine.installed("no-such-package-anywhere") is None
+    assert not {"host", "hostname", "node"} & found.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's own mark of the peak")
+def test_the_peak_of_a_process_is_its_own_and_not_its_parents() -> None:
+    code = "import sys; from lm.bench.memory import peak; print(peak())"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-P', '-c', {code!r}], check=True)"
+    parent = f"held = b'x' * 800 * 2**20; {child}"
+    done = subprocess.run([sys.executable, "-P", "-c", parent], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 400
+
+
+@pytest.mark.slow
+def test_a_measurement_that_fails_in_its_process_says_how() -> None:
+    with pytest.raises(RuntimeError, match="KeyError"):
+        in_child("no such kind")
+
+
+# what is written -----------------------------------------------------------------------------------------------------
+
+
+def result(rows: list[Row]) -> Result:
+    machine = dict(fuzz.BENCH["machine"])
+    return {
+        "format": 1,
+        "lm": "1",
+        "quick": False,
+        "machine": machine,
+        "cases": {"start": {"about": "so", "rows": rows}},
+    }
+
+
+def written(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+ROWS = [
+    row("g", "a", 1.0, to="a", ratio=exactly(1.0)),
+    row("g", "b", 0.5, to="a", ratio=exactly(0.5)),
+    row("g", "c", None),
+]
+
+
+def test_a_figure_draws_what_is_compared_with_something_else() -> None:
+    assert [one["way"] for one in compared(ROWS)] == ["b"]
+    first = drawn(result(ROWS))
+    assert first is not None
+    assert first.startswith(b"\x89PNG")
+    assert first == drawn(result(ROWS))
+    assert drawn(result(ROWS[::2])) is None
+
+
+def test_what_is_not_there_is_a_row_all_the_same(capsys: Said) -> None:
+    from rich.console import Console
+
+    show(result([*ROWS[:2], row("g", "peer", None, to="a", note="not installed")]), Console(width=120))
+    said = capsys.readouterr().out
+    assert "peer: not installed" in said
+    assert "500 ms" in said
+
+
+def test_a_quick_look_says_that_its_figures_mean_nothing() -> None:
+    assert machine_line({**result([]), "quick": True}).startswith("a quick look")
+    assert not machine_line({**result([]), "quick": False}).startswith("a quick look")
+
+
+def test_cases_are_shown_by_name(tmp_path: Path, capsys: Said) -> None:
+    from rich.console import Console
+
+    path = written(tmp_path / "b.json", fuzz.BENCH)
+    run.show_again(path, ["scale"], Console(width=120))
+    assert "start" not in capsys.readouterr().out
+    run.show_again(path, [], Console(width=120))
+    assert "start" in capsys.readouterr().out
+    assert path.with_suffix(".png").is_file()
+
+
+def drop(name: str) -> Callable[[Any], None]:
+    return lambda found: found.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (drop("format"), "in format 1"),
+        (drop("cases"), "no cases"),
+        (drop("machine"), "no machine"),
+        (lambda found: found["machine"].pop("flags"), "no flags"),
+        (lambda found: found["cases"]["start"]["rows"][0].pop("note"), "case start has rows of another shape"),
+        (lambda found: found["cases"]["start"]["rows"][0].update(value="1"), "rows of another shape"),
+        (lambda found: found["cases"]["start"]["rows"][0]["ratio"].pop("low"), "rows of another shape"),
+        (lambda found: found["cases"]["start"].update(rows={}), "rows of another shape"),
+    ],
+)
+def test_a_file_that_no_run_has_written_is_refused(tmp_path: Path, damage: Callable[[Any], None], words: str) -> None:
+    content = json.loads(json.dumps(fuzz.BENCH))
+    path = written(tmp_path / "b.json", content)
+    assert read_result(path) == content
+    damage(content)
+    with pytest.raises(InputError, match=words):
+        read_result(written(path, content))
+
+
+def test_each_case_is_written_as_it_ends_and_a_limit_overrun_is_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    def measured(self: Case, asked: Asked) -> Measured:
+        if self.name == "cells":
+            raise RuntimeError("it failed")
+        return {"about": self.about, "rows": [row("g", self.name, 1.0, note=OVER)]}
+
+    monkeypatch.setattr(Case, "measured", measured)
+    out, quiet = tmp_path / "b.json", Console(quiet=True)
+    with pytest.raises(RuntimeError, match="it failed"):
+        run.bench([CASES["start"], CASES["cells"]], Asked(), out, quiet)
+    assert list(read_result(out)["cases"]) == ["start"]
+    assert run.bench([CASES["scale"]], Asked(), None, quiet) == 1
+    assert run.bench([CASES["scale"]], Asked(quick=True), None, quiet) == 0
+
+
+# the command ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["stp"], ["no case 'stp'", "Did you mean step?", "Choose from step, parts"]),
+        (["step", "--nanogpt", "nowhere"], ["--nanogpt nowhere", "model.py", "expected a checkout"]),
+        (["--threads", "0"], ["--threads", "1 or more", "found 0"]),
+        (["--out", "here.txt"], ["--out here.txt", ".json"]),
+        (["--out", "file/b.json"], ["--out file/b.json", "no folder"]),
+        (["--show", "nowhere.json"], ["nowhere.json", "cannot be read"]),
+        (["--show", "file"], ["file", "not valid JSON"]),
+        (["step", "--model.width", "8"], ["takes no setting"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("no JSON")
+    assert main(["bench", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) == 1
+    assert all(word in said.err for word in words), said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_cases_are_listed(capsys: Said) -> None:
+    assert main(["bench", "--list"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == list(CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys: Said) -> None:
+    out = tmp_path / "deep" / "b.json"
+    assert main(["bench", "--quick", "parts", "step", "--threads", "1", "--out", str(out)]) == 0
+    found = read_result(out)
+    assert found["quick"] is True
+    assert list(found["cases"]) == ["step", "parts"]
+    ways = {one["way"]: one for one in found["cases"]["step"]["rows"]}
+    assert {"ours, bare loop, fp32", "lm fit, fp32", "lm fit, bf16"} <= ways.keys()
+    assert ways["nanoGPT"]["note"] == "no checkout given: --nanogpt PATH"
+    assert ways["lm fit, fp32"]["more"]["peak_mib"] is not None
+    for case in found["cases"].values():
+        assert all(one["value"] is None or one["value"] > 0 for one in case["rows"])
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "lm fit, bf16" in capsys.readouterr().out
+    assert main(["bench", "--show", str(out)]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_the_other_cases_run_at_their_smallest() -> None:
+    for name in ("generation", "start", "cells", "growth", "scale"):
+        measured = CASES[name].measured(Asked(quick=True))
+        assert measured["rows"], name
+        assert all(one["value"] is not None for one in measured["rows"]), name
