@@ -11,7 +11,7 @@ from lm.config.domain import require_positive, require_share
 from lm.model.cache import Cache
 from lm.model.initial import QueryKeyLinear, ResidualLinear
 from lm.model.joined import in_one
-from lm.model.mixing import WAYS, Way
+from lm.model.mixing import WAYS, Way, folded, shared_out
 from lm.model.position import Position, relative
 from lm.model.shape import Shape
 
@@ -31,9 +31,17 @@ class Mask:
         causal: no query sees a later key; the queries are the last of the keys' positions.
         bias_hqs: added to the scaled scores, from the position encoding.
         hidden_bs: keys that no query sees, such as padding.
+        slopes_h: where the bias is nothing but minus a slope for each head times the distance: these slopes.
     """
 
-    def __init__(self, causal: bool = True, bias_hqs: Tensor | None = None, hidden_bs: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        causal: bool = True,
+        bias_hqs: Tensor | None = None,
+        hidden_bs: Tensor | None = None,
+        slopes_h: Tensor | None = None,
+    ) -> None:
+        self.slopes_h = slopes_h
         self.causal = causal
         self.bias_hqs = bias_hqs
         self.hidden_bs = hidden_bs
@@ -141,7 +149,11 @@ class SoftmaxAttention(Attention):
         cache: Cache | None = None,
     ) -> Tensor:
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
-        bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
+        if self.way == "folded" and mask.slopes_h is not None and self._folds(q_bhqk, k_bgsk, mask):
+            q_bhqk, k_bgsk = folded(q_bhqk, k_bgsk, mask.slopes_h, self.scale)
+            v_bgsk, bias = shared_out(v_bgsk, q_bhqk.shape[1]), None
+        else:
+            bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
         dropout = self.dropout if self.training else 0.0
         mix = WAYS[self.way]
         mixed_bhqk = mix(q_bhqk, k_bgsk, v_bgsk, bias, mask.causal, self.scale, self.softcap, dropout)
@@ -164,6 +176,11 @@ class SoftmaxAttention(Attention):
             if cache is not None:
                 k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
+
+    def _folds(self, q_bhqk: Tensor, k_bgsk: Tensor, mask: Mask) -> bool:
+        """Whether nothing is added to the scores but what their distance says."""
+        alone = mask.hidden_bs is None and self.window is None and self.softcap is None
+        return alone and mask.causal and q_bhqk.shape[2] == k_bgsk.shape[2]
 
     def _split(self, x_btd: Tensor) -> Tensor:
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)

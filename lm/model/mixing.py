@@ -14,10 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lm.model.position import relative
 
-Way = Literal["sdpa", "plain", "blocked", "flex"]
-"""`sdpa`: torch's fused call. `plain`: two matrix products and a softmax, all weights in memory. `blocked`: the plain
-form for `BLOCK` queries at a time against the keys up to their end, which leaves out what causality hides. `flex`: on
-CUDA torch's FlexAttention where something is added to the scores, and `sdpa` where nothing is."""
+Way = Literal["sdpa", "folded", "plain", "blocked", "flex"]
+"""`sdpa`: torch's fused call. `folded`: the same, a penalty on distance folded into queries and keys. `plain`: two
+matrix products and a softmax, all weights in memory. `blocked`: the plain form for `BLOCK` queries at a time against
+the keys up to their end, which leaves out what causality hides. `flex`: on CUDA torch's FlexAttention where something
+is added to the scores, and `sdpa` where nothing is."""
 
 BLOCK = 128
 
@@ -71,6 +72,27 @@ def sdpa(
         is_causal=bias is None and causal and q_bhqk.shape[2] > 1,
         scale=scale,
         enable_gqa=q_bhqk.shape[1] > k_bgsk.shape[1],
+    )
+
+
+HALF = 256
+"""Whole numbers up to it are exact in bfloat16, and so are its own multiples up to its square."""
+
+
+def folded(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Queries and keys, two larger, whose scaled products are the old ones plus slope * (position of the key).
+
+    Under causality that is ALiBi's penalty on distance: what it lacks, slope * (position of the query), is the same for
+    all keys of a row, and the softmax takes no notice. The keys' heads become as many as the queries'.
+    """
+    place_s = torch.arange(k_bgsk.shape[2], device=k_bgsk.device)
+    low_s = place_s % HALF
+    place_s2 = torch.stack([place_s - low_s, low_s], dim=-1).to(k_bgsk.dtype)
+    slope_h2 = (slopes_h / scale).to(q_bhqk.dtype)[:, None, None].expand(-1, 1, 2)
+    k_bhsk = shared_out(k_bgsk, q_bhqk.shape[1])
+    return (
+        torch.cat([q_bhqk, slope_h2.expand(*q_bhqk.shape[:3], 2)], dim=-1),
+        torch.cat([k_bhsk, place_s2.expand(*k_bhsk.shape[:3], 2)], dim=-1),
     )
 
 
@@ -173,4 +195,4 @@ def _diagonal(within: Tensor, size: int, end: int) -> Tensor:
 
 Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float | None, float], Tensor]
 
-WAYS: dict[Way, Mix] = {"sdpa": sdpa, "plain": plain, "blocked": blocked, "flex": flex}
+WAYS: dict[Way, Mix] = {"sdpa": sdpa, "folded": sdpa, "plain": plain, "blocked": blocked, "flex": flex}

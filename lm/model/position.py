@@ -30,6 +30,10 @@ class Position(nn.Module, ABC):
         """What is added to the scaled scores, (h, q, k), or None. The queries are the last of the keys' positions."""
         return None
 
+    def slopes(self) -> Tensor | None:
+        """The slope of each head, (h,), where `bias` is minus the slope times the distance; else None."""
+        return None
+
 
 class NoPosition(Position):
     """No encoding: a causal model still tells positions apart by what it can see (Haviv et al. 2022)."""
@@ -119,6 +123,9 @@ class Alibi(Position):
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
         distance_qk = relative(queries, keys, self.slopes_h.device).abs()
         return -self.slopes_h[:, None, None] * distance_qk
+
+    def slopes(self) -> Tensor:
+        return self.slopes_h
 
 
 def relative_buckets(relative_qk: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:

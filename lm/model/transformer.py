@@ -113,17 +113,18 @@ class Decoder(Model):
         """Logits of the next token at each position, (b, t, v); with caches, tokens go on from those held."""
         return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
 
-    def factors(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+    def factors(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
         matrix = self.embedding.matrix
         if matrix is None or type(self).forward is not Decoder.forward:
             return None
-        return self.final_norm(self._stream(*inputs)), matrix
+        return self.final_norm(self._stream(tokens_bt)), matrix
 
     def _stream(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
         """The residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         time = tokens_bt.shape[1]
-        mask = Mask(self.causal, self.position.bias(time, start + time, self.causal))
+        bias = self.position.bias(time, start + time, self.causal)
+        mask = Mask(self.causal, bias, slopes_h=self.position.slopes())
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
         for index, block in enumerate(self.blocks):
             x_btd = block(x_btd, self.position, mask, caches[index] if caches else None)

@@ -20,6 +20,7 @@ from lm.config.components import build
 from lm.config.tree import InputError, Tree, override, run_id
 from lm.model.attention import SoftmaxAttention, attending
 from lm.model.mixing import BLOCK
+from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import WAYS
@@ -160,13 +161,19 @@ class _Timing:
         options = {name: list(AUTO[name]) for name in self.names} | {"compile": [False]}
         with torch.device("meta"):
             model = self.built.run.model(self.cell.facts.vocabulary, self.built.data.context)
-        if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
-            options["attention"] = ["sdpa"]
-        else:
-            long, on_cuda = self.built.data.context > BLOCK, device_of(self._trainer({})).type == "cuda"
-            options["attention"] = ["sdpa", "plain", *(["blocked"] if long else []), *(["flex"] if on_cuda else [])]
+        options["attention"] = [way for way in AUTO["attention"] if self._differs(way, model)]
         asked = [options[name] for name in self.names]
         return [dict(zip(self.names, values, strict=True)) for values in itertools.product(*asked)]
+
+    def _differs(self, way: str, model: Model) -> bool:
+        """Whether a way of attention is another than a plainer one for this model, here."""
+        if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
+            return way == "sdpa"
+        if way == "folded":
+            return any(isinstance(part, Position) and part.slopes() is not None for part in model.modules())
+        if way == "blocked":
+            return self.built.data.context > BLOCK
+        return way != "flex" or device_of(self._trainer({})).type == "cuda"
 
     def _trained(self) -> tuple[Model, Optimizer]:
         """A model on its device, and what makes its steps."""

@@ -87,7 +87,7 @@ UNSOUND = {
 
 AUTO: dict[str, tuple[Any, ...]] = {
     "precision": ("32-true", "bf16-mixed"),
-    "attention": ("sdpa", "plain", "blocked", "flex"),
+    "attention": ("sdpa", "folded", "plain", "blocked", "flex"),
     "compile": (False, True),
 }
 """Settings of the trainer that may be `auto` where an experiment starts, and what each may come to, the plain one

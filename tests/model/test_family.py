@@ -87,7 +87,7 @@ def test_every_way_of_attention_is_the_definition(
     hidden_bs = torch.zeros(2, TIME, dtype=torch.bool)
     hidden_bs[1, 3:] = True
     hidden_bs[1, 5] = False  # within every window there is a key to see
-    mask = Mask(causal, position.bias(TIME, TIME, causal), hidden_bs if padded else None)
+    mask = Mask(causal, position.bias(TIME, TIME, causal), hidden_bs if padded else None, position.slopes())
     q, k, v = attention.projected(x, position)
     expected, expected_weights = by_hand(attention, q, k, v, mask)
     weights = weights_of(attention, q, k, mask)
@@ -264,7 +264,32 @@ def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], m
     found = []
     for one in ("plain", way):
         attention.way = one
-        y = attention(x, position, Mask(True, position.bias(256, 256)))
+        y = attention(x, position, Mask(True, position.bias(256, 256), slopes_h=position.slopes()))
         found.append((y, *torch.autograd.grad(y.square().sum(), (x, *attention.parameters()))))
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3 * float(right.abs().max()))
+
+
+OFF_IN_BF16 = 0.02
+"""Root mean square by which they may be off under autocast, as a share of their own: about five roundings."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any, biased: bool) -> None:
+    shape = Shape(VOCABULARY, 2 * mixing.BLOCK + 9, width=32, heads=4, layers=1)
+    attention = MultiHead(shape)
+    position = Alibi(shape) if biased else Rope(shape)
+    x = example(2, shape.context, 32).float().requires_grad_()
+    found = []
+    for one, bfloat in (("plain", False), (way, True)):
+        attention.way = one
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat):
+            y = attention(
+                x, position, Mask(True, position.bias(shape.context, shape.context), slopes_h=position.slopes())
+            )
+        found.append((y.float(), *torch.autograd.grad(y.float().square().sum(), (x, *attention.parameters()))))
+    for name, exact, other in zip(["output", "input", *dict(attention.named_parameters())], *found, strict=True):
+        if name == "key.bias":  # by which no weight changes: all of its gradient is rounding
+            continue
+        assert (other - exact).square().mean().sqrt() <= OFF_IN_BF16 * exact.square().mean().sqrt(), name

@@ -484,4 +484,4 @@ def test_the_end_reads_no_block_that_the_last_validation_has_read(
     assert read == [3, 3, *[6] * blocks, 4, 4, *[6] * blocks]
     assert {**found[0]["metrics"], "noise_scale": 0} == {**found[1]["metrics"], "noise_scale": 0}
     assert found[0]["reliability"] == found[1]["reliability"]
-    assert found[0]["final"]["entropy"] == found[1]["final"]["entropy"]
+    assert found[0]["final"] == found[1]["final"]
