@@ -163,18 +163,20 @@ class SoftmaxAttention(Attention):
         self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (b, h, q, k), and keys and values (b, g, s, k), normed and turned as they enter the scores."""
-        if memory_bsd is None:
-            q_bqd, k_bsd, v_bsd = in_one(x_bqd, self.query, self.key, self.value)
+        if memory_bsd is not None:
+            k_bgsk, v_bgsk = self._split(in_one(memory_bsd, self.key, self.value)).chunk(2, dim=1)
+            return self.query_norm(self._split(self.query(x_bqd))), self.key_norm(k_bgsk), v_bgsk
+        start = 0 if cache is None else cache.length
+        heads, shared = self.query.out_features // self.head_size, self.key.out_features // self.head_size
+        both, v_bgsk = self._split(in_one(x_bqd, self.query, self.key, self.value)).split((heads + shared, shared), 1)
+        if position.alike and isinstance(self.query_norm, nn.Identity):
+            q_bhqk, k_bgsk = position.rotate(both, start).split((heads, shared), dim=1)
         else:
-            q_bqd = self.query(x_bqd)
-            k_bsd, v_bsd = in_one(memory_bsd, self.key, self.value)
-        q_bhqk, k_bgsk = self.query_norm(self._split(q_bqd)), self.key_norm(self._split(k_bsd))
-        v_bgsk = self._split(v_bsd)
-        if memory_bsd is None:
-            start = 0 if cache is None else cache.length
-            q_bhqk, k_bgsk = position.rotate(q_bhqk, start), position.rotate(k_bgsk, start)
-            if cache is not None:
-                k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
+            q_bhqk, k_bgsk = both.split((heads, shared), dim=1)
+            q_bhqk = position.rotate(self.query_norm(q_bhqk), start)
+            k_bgsk = position.rotate(self.key_norm(k_bgsk), start)
+        if cache is not None:
+            k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
 
     def _folds(self, q_bhqk: Tensor, k_bgsk: Tensor, mask: Mask) -> bool:

@@ -1,15 +1,13 @@
 """Several linear maps of one input as one matrix product. Legend: ... any sizes, i inputs, o outputs."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 FEW_ROWS = 32
 
 
-def in_one(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
-    """What each of `maps` makes of x (..., i): (..., o) each, by one product where nothing stands in the way.
+def in_one(x: Tensor, *maps: nn.Linear) -> Tensor:
+    """What `maps` make of x (..., i), side by side, (..., sum of o), by one product where nothing stands in the way.
 
     The parameters stay those of the maps, with their names, initial values and gradients; sums may be taken in another
     order, so that results are equal up to rounding. Maps that something else watches or replaces, by a hook, a subclass
@@ -17,10 +15,9 @@ def in_one(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
     joining the maps takes as long as reading them.
     """
     if x.numel() < FEW_ROWS * x.shape[-1] or not all(map(is_bare, maps)) or len({one.bias is None for one in maps}) > 1:
-        return [one(x) for one in maps]
+        return torch.cat([one(x) for one in maps], dim=-1)
     bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
-    joined = nn.functional.linear(x, torch.cat([one.weight for one in maps]), bias)
-    return joined.split([one.out_features for one in maps], dim=-1)
+    return nn.functional.linear(x, torch.cat([one.weight for one in maps]), bias)
 
 
 def is_bare(module: nn.Linear) -> bool:

@@ -57,7 +57,7 @@ class LinearAttention(Attention):
             raise ValueError("LinearAttention is causal self-attention without padding; use MultiHead here")
         if cache is not None:
             raise ValueError("LinearAttention keeps no cache of keys and values")
-        q_btd, k_btd, v_btd = in_one(x_bqd, self.query, self.key, self.value)
+        q_btd, k_btd, v_btd = in_one(x_bqd, self.query, self.key, self.value).chunk(3, dim=-1)
         q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
         k_bhtk = nn.functional.elu(self._split(k_btd)) + 1
         v_bhtv = self._split(v_btd)

@@ -107,7 +107,7 @@ class GatedMLP(MLP):
         return round(hidden * (2 * width + bias) / (3 * width + 2 * bias))
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        gate_btf, up_btf = in_one(x_btd, self.gate, self.up)
+        gate_btf, up_btf = in_one(x_btd, self.gate, self.up).chunk(2, dim=-1)
         return self.down(self.dropout(self.activation(gate_btf) * up_btf))
 
 

@@ -18,6 +18,9 @@ from lm.model.shape import Shape
 class Position(nn.Module, ABC):
     """A position encoding. `start` is the position of the first row, above 0 when earlier keys are cached."""
 
+    alike = False
+    """Whether `rotate` turns any number of heads, all alike, so that queries and keys may be turned at once."""
+
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         """Token embeddings with positions added; unchanged by default."""
         return x_btd

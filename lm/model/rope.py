@@ -24,6 +24,8 @@ class Rope(Position):
     Su et al. 2021, https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
     """
 
+    alike = True
+
     def __init__(self, shape: Shape, base: float = 10000.0) -> None:
         super().__init__()
         if shape.head_size % 2:
@@ -46,13 +48,13 @@ class Rope(Position):
         """Makes the tables long enough for `time` positions. They stay float64 until they are used, and are no buffers,
         so that a model in half precision keeps exact positions."""
         angle = torch.arange(time, dtype=torch.float64)[:, None] * self.frequency()
-        angle = torch.cat([angle, angle], dim=-1)
         self.length = time
-        self.cosine_tk, self.sine_tk = self.factor() * angle.cos(), self.factor() * angle.sin()
+        self.cosine_tk = self.factor() * torch.cat([angle.cos(), angle.cos()], dim=-1)
+        self.sine_tk = self.factor() * torch.cat([-angle.sin(), angle.sin()], dim=-1)
         self.cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin, (t, k), in the precision and on the device of `like`."""
+        """cos, and sin with its sign in the turn of each half, (t, k), in the precision and on the device of `like`."""
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self.cosine_tk.to(like), self.sine_tk.to(like)
         key = like.dtype, like.device
@@ -65,8 +67,7 @@ class Rope(Position):
         if end > self.length:
             self.grow(end)
         cosine_tk, sine_tk = (table[start:end] for table in self.tables(x_bhtk))
-        first, second = x_bhtk.chunk(2, dim=-1)
-        return x_bhtk * cosine_tk + torch.cat([-second, first], dim=-1) * sine_tk
+        return x_bhtk * cosine_tk + x_bhtk.roll(self.head_size // 2, dims=-1) * sine_tk
 
 
 class RopeLinear(Rope):
