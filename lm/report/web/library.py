@@ -1,0 +1,16 @@
+"""Vega-Lite as one script, from the package that carries it; it draws by the tree of an expression, without `eval`."""
+
+import functools
+import re
+
+MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
+
+
+@functools.cache
+def library() -> str:
+    """The script, which defines `vegaEmbed`; empty where the package is not installed."""
+    try:
+        import vl_convert
+    except ImportError:
+        return ""
+    return re.sub(r"</(?=script)", r"<\\/", vl_convert.javascript_bundle(), flags=re.IGNORECASE)
