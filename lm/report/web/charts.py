@@ -38,7 +38,7 @@ def colour(place: int) -> str:
 
 def dash(place: int) -> list[int]:
     """Its line style; solid for the baseline."""
-    return DASHES[(place + place // COLOURS * 4) % len(DASHES)]
+    return DASHES[(place + place // COLOURS) % len(DASHES)]
 
 
 def shape(place: int) -> str:
