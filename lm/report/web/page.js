@@ -83,6 +83,10 @@
       tell(summary(behind(button)), box.left, box.bottom - 8);
     });
   }
+  table.addEventListener("click", (event) => {
+    const button = event.target.closest("td button");
+    if (button) open(button);
+  });
   for (const kind of ["pointerleave", "focusout"]) table.addEventListener(kind, hide);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   document.addEventListener("scroll", hide, true);
@@ -145,7 +149,7 @@
       if (!value || typeof value !== "object") return hide();
       tell(Object.entries(value).map(([title, text]) => `${title}: ${text}`), event.clientX, event.clientY);
     };
-    const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, tooltip };
+    const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, logLevel: 1, tooltip };
     views.set(name, await vegaEmbed(document.getElementById(`chart-${name}`), spec, options));
   };
   const redraw = (name) => draw(name).catch((error) => {
