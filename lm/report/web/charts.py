@@ -82,11 +82,11 @@ def layer(mark: str, encoding: Spec, data: Spec | None = None, **how: Any) -> Sp
     return {**({"data": data} if data else {}), "mark": {"type": mark, **how}, "encoding": encoding}
 
 
-def dots(encoding: Spec, size: int = 60) -> Spec:
-    """Points that show where the pointer is, with what is told there."""
+def dots(encoding: Spec, always: bool) -> Spec:
+    """Points that tell what they are; where there are many they show only under the pointer."""
     hover = {"name": "hover", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
-    shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
-    return {**layer("point", {**encoding, "opacity": shown}, filled=True, size=size), "params": [hover]}
+    shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 1 if always else 0}
+    return {**layer("point", {**encoding, "opacity": shown}, filled=True, size=60), "params": [hover]}
 
 
 def forest(names: Sequence[str]) -> Spec:
@@ -95,13 +95,11 @@ def forest(names: Sequence[str]) -> Spec:
     x, low = number("difference", title), number("low", title)
     fill = {"condition": {"test": "datum.bold", "value": INK}, "value": "var(--page)"}
     zero = {"x": {"datum": 0}, "y": {"value": 0}, "y2": {"value": "height"}}
-    seeds, below = (
-        {"x": x, "tooltip": tips("arm", "seed", "difference")},
-        {"yOffset": 9, "strokeWidth": 1.5, "size": 40},
-    )
-    mean = {"stroke": INK, "size": 110, "opacity": 1}
+    seeds = {"x": x, "tooltip": tips("arm", "seed", "difference")}
+    below: Spec = {"yOffset": 9, "strokeWidth": 1.5, "size": 40}
+    mean: Spec = {"stroke": INK, "size": 110, "opacity": 1}
     return chart(
-        height=34 * max(1, len(names) - 1),
+        height=(34 if len(names) <= 12 else 26) * max(1, len(names) - 1),
         encoding={"y": {"field": "arm", "type": "nominal", "title": None, "scale": {"domain": list(names[1:])}}},
         layer=[
             layer("rule", zero, {"values": [{}]}, color=INK, strokeDash=[4, 3]),
@@ -112,8 +110,8 @@ def forest(names: Sequence[str]) -> Spec:
     )
 
 
-def learning_curve(names: Sequence[str]) -> Spec:
-    """Means over seeds, with bands."""
+def learning_curve(names: Sequence[str], few: bool = False) -> Spec:
+    """Means over seeds, with bands, and with markers where the points of a curve are few."""
     y, by_colour = number("mean", axis={"title": None}), {"color": arms(names, colour)}
     points = {"y": y, **by_colour, "shape": arms(names, shape), "tooltip": tips("arm", "step", "mean", "sd", "n")}
     return chart(
@@ -122,7 +120,7 @@ def learning_curve(names: Sequence[str]) -> Spec:
         layer=[
             layer("area", {"y": {**y, "field": "low"}, "y2": {"field": "high"}, **by_colour}, opacity=0.16),
             layer("line", {"y": y, **by_colour, "strokeDash": arms(names, dash)}, strokeWidth=2),
-            dots(points),
+            dots(points, few),
         ],
     )
 

@@ -15,6 +15,9 @@ from lm.report.web.numbers import Columns, label
 MOST_SHOWN = 16
 """Arms whose curves are shown at first; the others are a click away."""
 
+FEW = 20
+"""Points of a curve up to which each has a marker."""
+
 SPREAD = "Mean over seeds, and one standard deviation either way."
 
 
@@ -105,8 +108,9 @@ def gallery(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> 
 def _curves(results: Results, drawing: Charts) -> Html:
     rows = {"rows": numbers.of_curves(results)}
     options = _there(rows["rows"], "column", numbers.CURVES)
-    note = f"{SPREAD} At most {numbers.POINTS} steps a curve, those that keep its shape."
-    spec = charts.learning_curve(results.arms)
+    note = f"{SPREAD} At most {numbers.points(results)} steps a curve, those that keep its shape."
+    first = list(zip(rows["rows"].get("column", ()), rows["rows"].get("arm", ()), strict=True))
+    spec = charts.learning_curve(results.arms, bool(first) and first.count(first[0]) <= FEW)
     return drawing.add("curves", "Learning curves", spec, rows, "column", options, note, log=True)
 
 

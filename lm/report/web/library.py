@@ -5,6 +5,9 @@ import re
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 
+SNIPPET = "window.vegaEmbed = vegaEmbed;"
+"""What the script is to do; what this does not need is left out of it."""
+
 
 @functools.cache
 def library() -> str:
@@ -13,4 +16,4 @@ def library() -> str:
         import vl_convert
     except ImportError:
         return ""
-    return re.sub(r"</(?=script)", r"<\\/", vl_convert.javascript_bundle(), flags=re.IGNORECASE)
+    return re.sub(r"</(?=script)", r"<\\/", vl_convert.javascript_bundle(SNIPPET), flags=re.IGNORECASE)

@@ -82,10 +82,14 @@ def thinned(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
     return np.array([*chosen, len(x_n) - 1])
 
 
+def points(results: Results) -> int:
+    """The points of a curve, fewer where there are many arms."""
+    return max(LEAST_POINTS, min(POINTS, ALL_POINTS // len(results.arms)))
+
+
 def of_curves(results: Results) -> Columns:
     """The mean over seeds of each curve at steps that keep its shape, and one standard deviation either way."""
-    count = max(LEAST_POINTS, min(POINTS, ALL_POINTS // max(1, len(results.arms))))
-    rows = []
+    count, rows = points(results), []
     for column, (place, arm) in itertools.product(CURVES, enumerate(results.arms)):
         frame = curves(results, arm, column)
         if frame.empty:
@@ -132,7 +136,7 @@ def gradients(path: Path) -> list[dict[str, Any]]:
             return []
         step, first = heads.index("step"), next(iter(parts.values()))
         kept = [line for line in lines if len(line) == len(heads) and line[first]]
-    places = np.unique(np.linspace(0, len(kept) - 1, min(MOST_STEPS, len(kept))).astype(int)) if kept else []
+    places = np.unique(np.linspace(0, max(0, len(kept) - 1), min(MOST_STEPS, len(kept))).astype(int))
     return [
         {"part": name, "place": order, "step": int(float(kept[at][step])), "norm": norm}
         for at in places

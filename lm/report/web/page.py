@@ -53,7 +53,7 @@ def html(
         section("differences", "Differences to the baseline", differences(results, compared, drawing)),
         section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
         section("charts", "Charts", gallery(results, drawing, tuning[2] if tuning else {})),
-        *(section(_id(name), name, table(*rows), listed(below)) for name, *rows, below in sections(results, paces)),
+        *(section(_id(one[0]), one[0], table(one[1], one[2]), listed(one[3])) for one in sections(results, paces)),
         section("tuning", "Tuning", _tuning(results, tuning)),
         section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
         section("claims", "Claims", _claims(claims)),

@@ -55,7 +55,8 @@ def author(results: Results) -> Html:
 
 def found(results: Results, compared: pd.DataFrame) -> Html:
     """The verdict on each arm; of many arms those that stand out, and how many do not."""
-    lines, others = [], Counter[str]()
+    lines: list[Html] = []
+    others = Counter[str]()
     rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
     rows = [row for row in rows if row.verdict != "baseline"]
     for row in sorted(rows, key=lambda row: not row.bold) if len(rows) > MOST_VERDICTS else rows:
