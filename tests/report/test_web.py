@@ -293,7 +293,8 @@ def test_every_chart_is_one_that_vega_lite_knows() -> None:
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     names = ["a", "b"]
     specs = [
-        charts.forest(names), charts.learning_curve(names), charts.learning_curve(names, few=True), charts.gradients([0.1, 1.0], [1, 2], ["a"]),
+        charts.forest(names), charts.learning_curve(names), charts.learning_curve(names, few=True),
+        charts.gradients([0.1, 1.0], [1, 2], ["a"]),
         charts.reliability(names), charts.lines(names, charts.number("x"), charts.number("y"), "way", way=True),
         charts.scatter(names, charts.number("x"), "y", along=True), charts.trials(names, "y"),
     ]  # fmt: skip

@@ -20,7 +20,7 @@ TEXTS = ("arm", "verdict", "text", "way")
 AXIS: Spec = {
     **{f"{part}Color": INK for part in ("label", "title", "domain", "tick", "grid")},
     **{"gridOpacity": 0.13, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 170},
-    **{"labelOverlap": "greedy", "labelSeparation": 6, "tickCount": 8},
+    **{"labelOverlap": True, "labelSeparation": 6, "tickCount": 8},
 }
 CONFIG: Spec = {
     "background": None,
