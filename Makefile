@@ -51,6 +51,7 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 	(cd "$$there" && find . -type f ! -path './cells/.locks/*') | while read -r file; do \
 		if cmp -s "$$file" "$$there/$$file"; then rm "$$file"; fi; \
 	done; \
+	rm -f */report.html; \
 	if [ -d cells ]; then rm -rf cells/.locks; find cells -type d -empty -delete; fi; \
 	if [ -d cells ]; then echo "in no pack, and left:"; find cells -type f; exit 1; fi
 

@@ -1,9 +1,22 @@
 """Records as training leaves them, made up for the tests that read them."""
 
+from typing import Any
+
 from lm.store.formats import RECORD
 from lm.store.record import Inside, Provenance, Record, Status, Text
 
 BINS = 15
+
+IMAGE, SCRIPT = "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"
+ARM_NAMES = {"base": "base", "image": IMAGE, "script": SCRIPT}
+"""Names of arms that a browser would run, by those that may be part of a cell's id."""
+
+CELLS: dict[str, list[Any]] = {
+    "base": [2.0, 2.1, 1.9, 2.05, 2.02, 1.97],
+    "image": [1.9, 1.8, 1.7, 1.75, 1.72, 1.68],
+    "script": [2.1, "diverged", None, None, None, None],
+}
+"""What became of the cells of these arms."""
 
 
 def text() -> Text:

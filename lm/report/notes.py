@@ -21,7 +21,17 @@ CELLS = Path("cells")
 
 def notes(results: Results, table: pd.DataFrame) -> list[str]:
     """All notes: on the method, on the runs, on what makes arms hard to compare."""
-    return [*_method(results, table), *_runs(results, table), *_comparability(results), *_evaluation(results)]
+    return [line for lines in grouped(results, table).values() for line in lines]
+
+
+def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
+    """The notes by what they are on: `method`, `runs`, `comparability`, `evaluation`."""
+    return {
+        "method": list(_method(results, table)),
+        "runs": list(_runs(results, table)),
+        "comparability": list(_comparability(results)),
+        "evaluation": list(_evaluation(results)),
+    }
 
 
 def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:

@@ -13,10 +13,12 @@ from lm.report.less import lost, lost_of_csv, present, put, wanting
 from lm.report.page import markdown, terminal
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
+from lm.report.web.library import MISSING, library
+from lm.report.web.page import html
 
 
 def write_report(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Results:
-    """Prints the table, and writes table.csv, the figures and table.md.
+    """Prints the table, and writes table.csv, the figures, report.html and table.md.
 
     Args:
         folder: of the experiment.
@@ -43,7 +45,8 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
     comparisons = as_csv(table)
     less = lost(present(into / "table.md"), page)
     less = less or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
-    files: dict[str, str | bytes] = {"table.csv": comparisons, **as_files(figures), "table.md": page}
+    files: dict[str, str | bytes] = {"table.csv": comparisons, **as_files(figures)}
+    files |= {"report.html": html(results, table, claims, tuning), "table.md": page}
     try:
         terminal(results, table, console)
         if claims:
@@ -54,4 +57,6 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
         line = put(into, files, less, wanting(results), replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
+    if not library():
+        print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
     return results

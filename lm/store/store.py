@@ -3,7 +3,7 @@
     OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, last.ckpt, log.txt
     OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
     OUT/cells/.locks/<id>    held by the process that trains the cell, which alone writes into the work folder
-    OUT/<experiment>/        experiment.json, table.md, table.csv, figures
+    OUT/<experiment>/        experiment.json, table.md, table.csv, report.html, figures
 
 A cell is finished or it is not: the rename is the only step that makes it so.
 """

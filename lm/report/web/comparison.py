@@ -1,0 +1,146 @@
+"""The table of the page that is sorted and filtered, and what each of its numbers leads to."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lm.analysis.pace import Pace, mean_share
+from lm.analysis.results import HEADLINE, Results, value
+from lm.report.tables import cells, difference, heading, interval_heading, mean_and_sd, share
+from lm.report.web.elements import Html, joined, tag
+from lm.report.web.numbers import label
+from lm.store.quantities import SHOWN
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, whether it is shown at first, and of each arm a text, what it is sorted by, and the
+    quantity that it leads to."""
+
+    title: str
+    shown: bool
+    cells: Sequence[tuple[str, float | str, str]]
+    bold: Sequence[bool] = ()
+    long: bool = False
+
+
+def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) -> list[Column]:
+    """A column for the mean of each quantity that was measured, and one for its difference; verdicts of the judged."""
+    first = list(table[table.metric == results.headline].itertuples())
+    others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
+    found = [Column("n", True, [(cells(row), row.n, "") for row in first])]
+    for name in results.judged:
+        found += _of_quantity(results, table, name)
+    found.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
+    if paces:
+        by_arm = {one.arm: one for one in paces}
+        found.append(
+            Column("steps to the baseline's loss", True, [_pace(by_arm.get(arm)) for arm in results.arms], long=True)
+        )
+    return found + [column for name in others for column in _of_quantity(results, table, name)]
+
+
+def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Column]:
+    """Mean, difference where there is one, and verdict where the quantity is judged."""
+    of_it = table[table.metric == name]
+    rows, judged, alone = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
+    shown = judged or name in (HEADLINE, *SHOWN)
+    found = [Column(heading(name), shown, [(mean_and_sd(row), row.mean, name) for row in rows])]
+    if any(row.pairs for row in rows):
+        title, labelled = interval_heading(of_it)
+        title = title if judged and alone else f"{heading(name)}, {title}"
+        texts = [(difference(row, labelled), row.difference, name) for row in rows]
+        found.append(Column(title, judged, texts, [bool(row.bold) for row in rows]))
+    if judged and len(results.arms) > 1:
+        title = "verdict" if alone else f"verdict, {heading(name)}"
+        found.append(Column(title, True, [(str(row.verdict), str(row.verdict), "") for row in rows], long=True))
+    return found
+
+
+def _pace(one: Pace | None) -> tuple[str, float | str, str]:
+    reached = one.shares.get("steps", []) if one else []
+    return share(one), mean_share(reached) if reached else math.nan, ""
+
+
+def comparison(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) -> Html:
+    """The table with its controls. Without scripts it is a table of what is shown at first."""
+    columns = all_columns(results, table, paces)
+    boxes = [
+        tag("label", tag("input", type="checkbox", data_column=index + 1, checked=column.shown), column.title)
+        for index, column in enumerate(columns)
+    ]
+    controls = tag(
+        "div",
+        tag("label", "Filter ", tag("input", type="search", id="filter", placeholder="arm, verdict, ...")),
+        tag("span", id="count", class_="hint", role="status"),
+        class_="controls",
+    )
+    chooser = tag("details", tag("summary", "Columns"), tag("div", boxes, class_="chosen"), class_="controls")
+    heads = [_head("arm", False, False), *(_head(c.title, not c.shown, c.long) for c in columns)]
+    rows = [_row(place, arm, columns) for place, arm in enumerate(results.arms)]
+    body = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), id="comparison")
+    box = tag("div", body, class_="scroll tall", tabindex="0", role="region", aria_label="comparison of the arms")
+    return joined(controls, chooser, box)
+
+
+def _head(title: str, hidden: bool, long: bool) -> Html:
+    return tag("th", tag("button", title, type="button"), scope="col", hidden=hidden, class_="long" if long else False)
+
+
+def _row(place: int, arm: str, columns: Sequence[Column]) -> Html:
+    found = [tag("th", arm, scope="row", data_v=arm)]
+    for column in columns:
+        text, key, metric = column.cells[place]
+        inside: str = text
+        if metric and text != "-":
+            bold = "bold" if column.bold and column.bold[place] else False
+            inside = tag("button", text, type="button", data_metric=metric, data_arm=place, class_=bold)
+        key = "" if isinstance(key, float) and math.isnan(key) else key
+        found.append(
+            tag("td", inside, data_v=str(key), hidden=not column.shown, class_="long" if column.long else False)
+        )
+    return tag("tr", found)
+
+
+def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:
+    """What a number leads to: table.csv whole, the cells, what each of them measured, and the commands to look."""
+    name, arms, seeds = results.manifest["name"], results.manifest["arms"], results.manifest["seeds"]
+    names = [str(metric) for metric in dict.fromkeys(table.metric)]
+    numbers = {
+        metric: [[_plain(_measured(results, arm, seed, metric)) for seed in seeds] for arm in results.arms]
+        for metric in names
+    }
+    return {
+        "arms": results.arms,
+        "seeds": seeds,
+        "cells": [[arms[arm]["cells"][str(seed)] for seed in seeds] for arm in results.arms],
+        "status": [[_status(results, arm, seed) for seed in seeds] for arm in results.arms],
+        "labels": {metric: label(metric) for metric in names},
+        "values": numbers,
+        "trace": [shlex.join(["lm", "trace", name, arm]) for arm in results.arms],
+        "quoted": {metric: shlex.quote(metric) for metric in names},
+        "table": {column: [_plain(entry) for entry in table[column]] for column in table.columns},
+    }
+
+
+def _measured(results: Results, arm: str, seed: int, metric: str) -> float:
+    record = results.records[arm, seed]
+    return math.nan if record is None else value(record, metric)
+
+
+def _status(results: Results, arm: str, seed: int) -> str:
+    record = results.records[arm, seed]
+    return "damaged" if (arm, seed) in results.damaged else "missing" if record is None else record["status"]
+
+
+def _plain(entry: Any) -> Any:
+    """What JSON can hold, letter for letter as in table.csv: no number is None, an infinite one text."""
+    if hasattr(entry, "item"):
+        entry = entry.item()
+    if isinstance(entry, float):
+        return None if math.isnan(entry) else entry + 0.0 if math.isfinite(entry) else str(entry)
+    return entry

@@ -1,0 +1,178 @@
+"""The charts of the page: which there are, over which numbers, and the figures and controls that hold them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from lm.analysis.results import Results
+from lm.report.study import Study
+from lm.report.web import charts, numbers
+from lm.report.web.charts import Spec, colour, dash, number
+from lm.report.web.elements import Html, joined, tag
+from lm.report.web.numbers import Columns, label
+
+MOST_SHOWN = 16
+"""Arms whose curves are shown at first; the others are a click away."""
+
+FEW = 20
+"""Points of a curve up to which each has a marker."""
+
+SPREAD = "Mean over seeds, and one standard deviation either way."
+
+
+class Charts:
+    """The charts of a page, gathered while it is written: specifications, and the columns that they draw."""
+
+    def __init__(self, results: Results, drawn: bool) -> None:
+        self.results, self.drawn = results, drawn
+        self.specs: dict[str, dict[str, Any]] = {}
+        self.columns: dict[str, Columns] = {}
+
+    def add(
+        self,
+        name: str,
+        title: str,
+        spec: Spec,
+        rows: Mapping[str, Columns],
+        field: str = "",
+        options: Mapping[str, str] | None = None,
+        note: str = "",
+        **how: Any,
+    ) -> Html:
+        """A figure with its controls; nothing where there are no rows.
+
+        Args:
+            name: of the figure, as an id.
+            title: above it.
+            spec: of Vega-Lite, whose data are called `rows`.
+            rows: the columns of each of its data by name, `rows` first.
+            field: by which rows are chosen from a list.
+            options: that list: what `field` may be, and how each is called.
+            note: below the title.
+            how: `chosen`, the option at first; `log`, whether the vertical axis can be made logarithmic; `arms`, False
+                where arms cannot be switched off in it.
+        """
+        if not rows["rows"] or not self.drawn:
+            return Html()
+        sets = {part: self._kept(f"{name}-{part}", found) for part, found in rows.items()}
+        arms = how.get("arms", True)
+        self.specs[name] = {"spec": {"data": {"name": "rows"}, **spec}, "sets": sets, "field": field, "arms": arms}
+        controls = []
+        if options:
+            chosen = how.get("chosen", "")
+            entries = [tag("option", text, value=one, selected=one == chosen) for one, text in options.items()]
+            select = tag("select", entries, data_for=name, aria_label=f"{title}: what is drawn")
+            controls.append(tag("label", "Show ", select))
+        if how.get("log"):
+            controls.append(tag("label", tag("input", type="checkbox", data_log=name), " logarithmic"))
+        return tag(
+            "figure",
+            tag("h3", title),
+            tag("figcaption", note, class_="hint") if note else "",
+            tag("div", controls, class_="controls") if controls else "",
+            tag("div", class_="chart", id=f"chart-{name}", role="group", aria_label=title),
+        )
+
+    def _kept(self, name: str, found: Columns) -> str:
+        """The name under which columns are sent, once for all charts that draw them."""
+        there = next((key for key, kept in self.columns.items() if kept is found), None)
+        self.columns[there or name] = found
+        return there or name
+
+
+def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Html:
+    """The forest plot."""
+    rows, seeds = numbers.of_differences(results, compared)
+    options = {name: label(name) for name in numbers.compared(results, compared)}
+    note = (
+        "Diamonds: mean differences, paired by seed; filled where a test of healthy arms found one. Bars: 95 % "
+        "intervals, of the kind that the table names. Circles: single seeds. Left of the line the arm has less."
+    )
+    return drawing.add(
+        "forest", "Paired differences", charts.forest(results.arms), {"rows": rows, "seeds": seeds}, "metric", options,
+        arms=False, note=note,
+    )  # fmt: skip
+
+
+def gallery(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> Html:
+    """All other charts, and the arms that are switched on and off in them."""
+    drawn = [
+        _curves(results, drawing),
+        tag("div", found, class_="pair") if any(found := _heat(results, drawing)) else "",
+        tag("div", found, class_="pair") if any(found := _small(results, drawing, studies)) else "",
+    ]
+    return joined(_legend(results), drawn) if any(drawn) else Html()
+
+
+def _curves(results: Results, drawing: Charts) -> Html:
+    rows = {"rows": numbers.of_curves(results)}
+    options = _there(rows["rows"], "column", numbers.CURVES)
+    note = f"{SPREAD} At most {numbers.points(results)} steps a curve, those that keep its shape."
+    first = list(zip(rows["rows"].get("column", ()), rows["rows"].get("arm", ()), strict=True))
+    spec = charts.learning_curve(results.arms, bool(first) and first.count(first[0]) <= FEW)
+    return drawing.add("curves", "Learning curves", spec, rows, "column", options, note, log=True)
+
+
+def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> list[Html]:
+    """Those of which two stand beside each other."""
+    arms, y, nll = results.arms, label(results.headline), number("nll", "validation NLL (nats/token)")
+    found = {"reliability": numbers.of_reliability(results), "costs": numbers.of_costs(results)}
+    found["lengths"], found["positions"] = numbers.of_lengths(results)
+    found["numbers"], found["trials"] = numbers.of_numbers(results), numbers.of_trials(results, studies)
+    rows = {name: {"rows": columns} for name, columns in found.items()}
+    varied, tried = _there(found["numbers"], "path"), _there(found["trials"], "path")
+    costs = _there(found["costs"], "cost", numbers.COSTS)
+    pooled = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
+    tokens, position = number("length", "tokens of context", log=True), number("position", "position", log=True)
+    lengths = charts.lines(arms, tokens, nll, "way", "length", "nll", way=True)
+    by_position = charts.lines(arms, position, nll, "position", "nll")
+    over, against = (charts.scatter(arms, number("x", title), y, title == "value") for title in ("value", "cost"))
+    alike = f"{SPREAD} Lines join arms alike in all else."
+    trials = charts.trials(arms, y)
+    return [
+        drawing.add("costs", "Loss against cost", against, rows["costs"], "cost", costs, SPREAD, log=True),
+        drawing.add("reliability", "Reliability", charts.reliability(arms), rows["reliability"], note=pooled),
+        drawing.add("lengths", "Other lengths of context", lengths, rows["lengths"], note="Thin: a sliding window."),
+        drawing.add("positions", "Loss by position", by_position, rows["positions"], note="In the longest blocks."),
+        drawing.add("numbers", "Loss over what was varied", over, rows["numbers"], "path", varied, alike, log=True),
+        drawing.add("trials", "Trials of the searches", trials, rows["trials"], "path", tried, "A point a trial."),
+    ]
+
+
+def _there(rows: Columns, field: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a field of the rows may be, in order, and how each is called."""
+    return {found: (names or {}).get(found, found) for found in dict.fromkeys(rows.get(field, ()))}
+
+
+def _heat(results: Results, drawing: Charts) -> list[Html]:
+    """Two heat maps on one scale: the baseline's, and that of an arm."""
+    rows = numbers.of_gradients(results)
+    there = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
+    if not there:
+        return []
+    spec = charts.gradients(rows["norm"], rows["step"], rows["part"])
+    note = "Norm before clipping, of the first run of an arm; maps beside each other have one scale."
+    names = {"gradients": "Gradients by layer and step", "gradients-2": "The same of another arm"}
+    return [
+        drawing.add(name, title, spec, {"rows": rows}, "arm", there, note, chosen=chosen, arms=False)
+        for (name, title), chosen in zip(names.items(), there, strict=False)
+    ]
+
+
+def _legend(results: Results) -> Html:
+    """The arms, each with its line, to be switched on and off in all charts."""
+    boxes = []
+    for place, arm in enumerate(results.arms):
+        pattern = " ".join(map(str, dash(place))) if place else "none"
+        line = tag("line", x1=1, x2=33, y1=7, y2=7, stroke=colour(place), stroke_dasharray=pattern)
+        key = tag("svg", line, class_="swatch", viewBox="0 0 34 14", aria_hidden="true")
+        box = tag("input", type="checkbox", data_shown=place, checked=place < MOST_SHOWN)
+        boxes.append(tag("label", box, key, tag("span", arm)))
+    switches = [tag("button", text, type="button", data_all=name) for name, text in (("all", "All"), ("none", "None"))]
+    return tag(
+        "fieldset",
+        tag("legend", "Arms in the charts"),
+        tag("div", boxes, class_="chosen"),
+        tag("div", switches, class_="controls"),
+    )

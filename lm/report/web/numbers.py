@@ -1,0 +1,297 @@
+"""What the charts of the page are drawn from: columns of text and numbers, few enough to be sent.
+
+Legend: s seeds, n points, p positions, m bins.
+"""
+
+import csv
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.results import HEADLINE, Results, curves, value
+from lm.report.arms import gathered
+from lm.report.lengths import common, log_edges, of_each
+from lm.report.study import Study
+from lm.report.tables import difference
+from lm.store.quantities import SHOWN, describe
+from lm.store.record import Record
+
+Columns = dict[str, list[Any]]
+"""Rows as a list a column, which is half the size of a mapping a row."""
+
+CURVES = {
+    "validation_nll": "validation NLL (nats/token)",
+    "train_loss": "training loss (nats/token)",
+    "gradient_norm": "gradient norm before clipping",
+    "learning_rate": "learning rate",
+}
+"""The columns of learning curves that are drawn, and their labels."""
+
+POINTS, LEAST_POINTS, ALL_POINTS = 240, 60, 6000
+"""Points of a curve: at most, at least, and of all arms together."""
+
+MOST_STEPS = 60
+"""Steps of a heat map."""
+
+COSTS = {
+    "parameters": "parameters",
+    "train_seconds": "training seconds",
+    "tokens": "training tokens",
+    "flops": "training FLOPs",
+    "peak_memory": "peak memory (MiB)",
+    "energy": "energy (J)",
+}
+
+
+def short(number: Any) -> float | None:
+    """A number of five digits; None for one that JSON cannot hold."""
+    if number is None or not math.isfinite(number):
+        return None
+    return float(f"{number:z.5g}")
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
+    """Rows alike as columns; none for no row."""
+    found: Columns = {}
+    for row in rows:
+        for name, entry in row.items():
+            found.setdefault(name, []).append(entry)
+    return found
+
+
+def thinned(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
+    """The places of so many points that keep the shape of a curve, peaks too; all where there are not more.
+
+    Largest triangles (Steinarsson 2013, section 4.2): of each of equal stretches the point that spans the largest
+    triangle with the one chosen before it and with the mean of the stretch after it.
+    """
+    if len(x_n) <= count:
+        return np.arange(len(x_n))
+    edges = np.linspace(1, len(x_n) - 1, count - 1).astype(int)
+    chosen = [0]
+    for (start, end), (_, after) in itertools.pairwise([*itertools.pairwise(edges), (0, len(x_n))]):
+        x, y, last = x_n[end:after].mean(), y_n[end:after].mean(), chosen[-1]
+        area = np.abs((x_n[last] - x) * (y_n[start:end] - y_n[last]) - (x_n[last] - x_n[start:end]) * (y - y_n[last]))
+        chosen.append(start + int(np.argmax(area)))
+    return np.array([*chosen, len(x_n) - 1])
+
+
+def points(results: Results) -> int:
+    """The points of a curve, fewer where there are many arms."""
+    return max(LEAST_POINTS, min(POINTS, ALL_POINTS // len(results.arms)))
+
+
+def of_curves(results: Results) -> Columns:
+    """The mean over seeds of each curve at steps that keep its shape, and one standard deviation either way."""
+    count, rows = points(results), []
+    for column, (place, arm) in itertools.product(CURVES, enumerate(results.arms)):
+        frame = curves(results, arm, column)
+        if frame.empty:
+            continue
+        mean, spread = frame.mean(axis=1), frame.std(axis=1, ddof=1)
+        mean = mean[np.isfinite(mean)]
+        for at in thinned(mean.index.to_numpy(dtype=float), mean.to_numpy(), count):
+            step, middle = mean.index[at], float(mean.iloc[at])
+            sd = float(spread[step])
+            band = (middle - sd, middle + sd) if math.isfinite(sd) else (middle, middle)
+            numbers = {"mean": middle, "sd": sd, "low": band[0], "high": band[1]}
+            row = {"column": column, "arm": place, "step": int(step), "n": int(frame.loc[step].count())}
+            rows.append(row | {name: short(number) for name, number in numbers.items()})
+    return columns(rows)
+
+
+def of_gradients(results: Results) -> Columns:
+    """The gradient's norm by part of the model and step, of the first run of each arm that has it by part."""
+    rows = []
+    for place, arm in enumerate(results.arms):
+        for seed in results.manifest["seeds"]:
+            record = results.records[arm, seed]
+            if record is None or record["status"] != "ok" or record["id"] in results.broken:
+                continue
+            found = gradients(results.store.history(record["id"]))
+            rows += [{"arm": place, "seed": seed, **row} for row in found]
+            if found:
+                break
+    return columns(rows)
+
+
+def gradients(path: Path) -> list[dict[str, Any]]:
+    """Part, layer, step and norm from the file of a curve, at evenly spaced steps.
+
+    Read line by line: a table of all of its columns takes ten times as long, and most of them are not asked for.
+    """
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.reader(file)
+        heads = next(lines, [])
+        parts = {name: heads.index(column) for name, column in parts_of(heads).items()}
+        if not parts or "step" not in heads:
+            return []
+        step, first = heads.index("step"), next(iter(parts.values()))
+        kept = [line for line in lines if len(line) == len(heads) and line[first]]
+    places = np.unique(np.linspace(0, max(0, len(kept) - 1), min(MOST_STEPS, len(kept))).astype(int))
+    return [
+        {"part": name, "place": order, "step": int(float(kept[at][step])), "norm": norm}
+        for at in places
+        for order, (name, column) in enumerate(parts.items())
+        if (norm := short(float(kept[at][column] or "nan")))
+    ]
+
+
+def parts_of(heads: Sequence[str]) -> dict[str, str]:
+    """The parts of a model whose gradients are columns, in order, and these columns.
+
+    A part is what has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
+    """
+    names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
+    above = {name.rpartition(".")[0] for name in names}
+    found = {}
+    for name in names:
+        part = name.removesuffix(".all")
+        if part in above and (name != part or f"{name}.all" not in names) and not re.search(r"\.all\.", name):
+            found[part] = f"gradient_norm/{name}"
+    return found
+
+
+def compared(results: Results, table: pd.DataFrame) -> list[str]:
+    """The quantities whose differences are drawn: the judged, and those of the first table."""
+    there = set(table[table.n > 0].metric)
+    return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SHOWN)) if name in there]
+
+
+def of_differences(results: Results, table: pd.DataFrame) -> tuple[Columns, Columns]:
+    """The paired differences with their intervals, and those of single seeds."""
+    rows, seeds = [], []
+    places = {arm: place for place, arm in enumerate(results.arms)}
+    for name in compared(results, table):
+        for row in table[(table.metric == name) & (table.pairs > 0)].itertuples():
+            arm = str(row.arm)
+            said = {"verdict": str(row.verdict), "text": difference(row), "n": int(row.pairs), "bold": bool(row.bold)}
+            ends = {"difference": short(row.difference), "low": short(row.low), "high": short(row.high)}
+            rows.append({"metric": name, "arm": places[arm], **ends, **said})
+            for seed, (mine, base) in results.pairs(arm).items():
+                found = short(value(mine, name) - value(base, name))
+                if found is not None:
+                    seeds.append({"metric": name, "arm": places[arm], "seed": seed, "difference": found})
+    return columns(rows), columns(seeds)
+
+
+def of_reliability(results: Results) -> Columns:
+    """Confidence, accuracy and share of the tokens by bin, pooled over seeds; bins with under 0.1 % left out."""
+    rows = []
+    for place, arm in enumerate(results.arms):
+        diagrams = [found for record in results.of(arm) if (found := record["reliability"])]
+        diagrams = [one for one in diagrams if len(one["count"]) == len(diagrams[0]["count"])]
+        if not diagrams:
+            continue
+        count_sm = np.array([one["count"] for one in diagrams], dtype=float)
+        total_m = count_sm.sum(axis=0)
+        sums = [
+            (count_sm * np.array([one[name] for one in diagrams])).sum(axis=0) for name in ("confidence", "accuracy")
+        ]
+        for tokens, confidence, accuracy in zip(total_m, *sums, strict=True):
+            if tokens > 1e-3 * total_m.sum():
+                numbers = {"confidence": confidence / tokens, "accuracy": accuracy / tokens}
+                numbers["share"] = tokens / total_m.sum()
+                rows.append({"arm": place} | {name: short(number) for name, number in numbers.items()})
+    return columns(rows)
+
+
+def of_lengths(results: Results) -> tuple[Columns, Columns]:
+    """The loss by the length of the context, and by the position in blocks of the longest length."""
+    rows, positions = [], []
+    for place, arm in enumerate(results.arms):
+        lengths = common(results, arm)
+        for name, label in (("nll", "blocks"), ("sliding_nll", "sliding window")) if lengths else ():
+            found_sn = gathered(results, arm, of_each(name, lengths))
+            for length, mean in zip(lengths, found_sn.mean(axis=0) if found_sn is not None else (), strict=False):
+                rows.append({"arm": place, "way": label, "length": length, "nll": short(mean)})
+        each = gathered(results, arm, of_each("by_position", lengths[-1:])) if lengths[-1:] > [1] else None
+        if each is None:
+            continue
+        losses_p = each[:, 0].mean(axis=0)
+        edges = log_edges(len(losses_p))
+        for start, end in itertools.pairwise(edges):
+            mean = losses_p[start:end].mean()
+            positions.append({"arm": place, "position": (start + end + 1) / 2, "nll": short(mean)})
+    return columns(rows), columns(positions)
+
+
+def cost_of(record: Record, name: str) -> float:
+    """What a run cost; NaN where that was not measured."""
+    if name == "flops":
+        return value(record, "flops_per_token") * value(record, "tokens")
+    return value(record, name)
+
+
+def of_costs(results: Results) -> Columns:
+    """Of each arm the headline over each cost that was measured: means over seeds, and the spread of the headline."""
+    rows = []
+    for name, (place, arm) in itertools.product(COSTS, enumerate(results.arms)):
+        runs = [record for record in results.of(arm) if record["status"] == "ok"]
+        cost, loss = _finite(cost_of(r, name) for r in runs), _finite(value(r, results.headline) for r in runs)
+        if cost and loss:
+            rows.append({"cost": name, "arm": place, "x": short(np.mean(cost)), "n": len(loss), **_spread(loss)})
+    return columns(rows)
+
+
+def of_numbers(results: Results) -> Columns:
+    """The headline over each number in which at least three arms differ, a line for arms alike in all else."""
+    changes = {arm: results.manifest["arms"][arm]["changes"] for arm in results.arms}
+    paths = dict.fromkeys(path for found in changes.values() for path, pair in found.items() if _number(pair[0]))
+    rows = []
+    for path in paths:
+        before = next(pair[0] for found in changes.values() for name, pair in found.items() if name == path)
+        at = {arm: found[path][1] if path in found else before for arm, found in changes.items()}
+        if len({number for number in at.values() if _number(number)}) < 3:
+            continue
+        for place, arm in enumerate(results.arms):
+            loss = _finite(value(record, results.headline) for record in results.of(arm))
+            if loss and _number(at[arm]):
+                rest = {name: pair for name, pair in changes[arm].items() if name != path}
+                line = ", ".join(f"{name.rpartition('.')[2]} {pair[1]}" for name, pair in rest.items())
+                row = {"path": path, "arm": place, "x": float(at[arm]), "line": line or "as the baseline"}
+                rows.append(row | {"n": len(loss)} | _spread(loss))
+    return columns(rows)
+
+
+def of_trials(results: Results, studies: Mapping[str, Study]) -> Columns:
+    """Every complete trial of every arm's search, by each number that was searched."""
+    rows = []
+    for place, arm in enumerate(results.arms):
+        if arm not in studies:
+            continue
+        study = studies[arm]
+        quantity = next(iter(study.objectives))
+        for name in (name for name, described in study.space.items() if "choices" not in described):
+            for x, y in zip(
+                *(study.complete.dropna(subset=[name])[column] for column in (name, quantity)), strict=True
+            ):
+                rows.append({"arm": place, "path": name, "x": short(x), "y": short(y)})
+    return columns(rows)
+
+
+def _number(found: Any) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool)
+
+
+def _finite(numbers: Iterable[float]) -> list[float]:
+    return [number for number in numbers if math.isfinite(number)]
+
+
+def _spread(loss: Sequence[float]) -> dict[str, float | None]:
+    mean, sd = float(np.mean(loss)), float(np.std(loss, ddof=1)) if len(loss) > 1 else 0.0
+    return {"mean": short(mean), "sd": short(sd), "low": short(mean - sd), "high": short(mean + sd)}
+
+
+def label(name: str) -> str:
+    """A quantity with its unit."""
+    meaning = describe(name)
+    return meaning.label + (f" ({meaning.unit})" if meaning.unit else "")

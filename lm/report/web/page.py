@@ -1,0 +1,146 @@
+"""The page: one file that needs no network, and whose policy forbids it any."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lm.analysis.answers import Answer
+from lm.analysis.pace import pace
+from lm.analysis.results import Results
+from lm.report import claims as of_claims
+from lm.report import tuning as of_tuning
+from lm.report.costs import made_under
+from lm.report.notes import axes, grouped
+from lm.report.page import sections
+from lm.report.study import Study
+from lm.report.tables import DETAILS, details
+from lm.report.web.comparison import behind, comparison
+from lm.report.web.elements import Html, data, digest, joined, listed, table, tag
+from lm.report.web.gallery import Charts, differences, gallery
+from lm.report.web.library import MISSING, library
+from lm.report.web.parts import again, asked, author, found, lost, provenance, section, unhealthy
+
+HERE = Path(__file__).parent
+Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
+
+
+def html(
+    results: Results, compared: pd.DataFrame, claims: Sequence[tuple[str, Answer]] = (), tuning: Tuning | None = None
+) -> str:
+    """The whole report as one file.
+
+    Args:
+        results: of the experiment.
+        compared: their comparison.
+        claims: the answers to its claims, each with the experiment's name.
+        tuning: what tuning found, where there was any.
+    """
+    script = library()
+    drawing, notes, paces = Charts(results, bool(script)), grouped(results, compared), pace(results)
+    title = results.manifest["title"]
+    parts = [
+        section(
+            "verdict",
+            "Verdict",
+            asked(results),
+            found(results, compared),
+            [tag("h3", "How sure"), listed([*notes["method"], *notes["evaluation"]])],
+            unhealthy(results, notes["runs"]),
+            author(results),
+        ),
+        section("differences", "Differences to the baseline", differences(results, compared, drawing)),
+        section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
+        section("charts", "Charts", gallery(results, drawing, tuning[2] if tuning else {})),
+        *(section(_id(one[0]), one[0], table(one[1], one[2]), listed(one[3])) for one in sections(results, paces)),
+        section("tuning", "Tuning", _tuning(results, tuning)),
+        section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
+        section("claims", "Claims", _claims(claims)),
+        section("lost", "Lost runs", lost(results)),
+        section("provenance", "Provenance", provenance(results, made_under(results))),
+        section("again", "How to run it again", again(results)),
+        section("all", "All measurements", _all(compared)),
+    ]
+    missing = "" if script else tag("p", f"No charts: {MISSING}.", class_="warn")
+    shown = joined(tag("h1", title), tag("p", _below(results), class_="soft"), missing, _contents(parts), parts)
+    embedded = joined(
+        data("report", behind(results, compared)),
+        data("specs", drawing.specs),
+        data("columns", drawing.columns),
+    )
+    return _file(title, shown, embedded, script)
+
+
+def _confounds(lines: Sequence[str]) -> Html:
+    return listed(lines) or tag("p", "Nothing was found that differs besides what the arms declare.")
+
+
+def _all(compared: pd.DataFrame) -> Html:
+    return tag("details", tag("summary", "Every quantity of every arm"), table(DETAILS, details(compared)))
+
+
+DRAWN_BY = (
+    "Charts: Vega, Vega-Lite and Vega-Embed, copyright University of Washington Interactive Data Lab and contributors, "
+    "BSD-3-Clause."
+)
+NUMBERS = "Point at a number for its n and interval; press it for the cells behind it and the commands that show them."
+
+
+def _below(results: Results) -> str:
+    seeds = results.manifest["seeds"]
+    return f"{results.manifest['name']}: {len(results.arms)} arms, {len(seeds)} seeds, baseline {results.arms[0]}"
+
+
+def _id(title: str) -> str:
+    return title.split()[0].lower()
+
+
+def _contents(parts: Sequence[Html]) -> Html:
+    """Links to the sections that are there."""
+    names = {
+        "verdict": "Verdict", "differences": "Differences", "table": "Table", "charts": "Charts", "costs": "Costs",
+        "tuning": "Tuning", "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
+        "provenance": "Provenance", "again": "Run it again",
+    }  # fmt: skip
+    there = [name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)]
+    return tag("nav", [tag("a", names[name], href=f"#{name}") for name in there], aria_label="sections")
+
+
+def _tuning(results: Results, tuning: Tuning | None) -> Html:
+    if tuning is None:
+        return Html()
+    rows = of_tuning.rows(results, *tuning)
+    return joined(table(of_tuning.COLUMNS, rows), listed(of_tuning.notes(tuning[0], tuning[2])))
+
+
+def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
+    answers = [one for _, one in claims]
+    if not answers:
+        return Html()
+    lines = [*of_claims.tally(answers), *of_claims.method(answers)]
+    return joined(table(of_claims.COLUMNS, [of_claims.row(one) for one in answers]), listed(lines))
+
+
+def _file(title: str, shown: Html, embedded: Html, script: str) -> str:
+    """The file, in which nothing runs but the two scripts whose hashes its policy names, and nothing is fetched."""
+    style, own = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    allowed = " ".join(digest(text) for text in (script, own) if text)
+    policy = f"default-src 'none'; script-src {allowed}; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(style)),
+    ]
+    body = [
+        tag("a", "To the verdict", href="#verdict", class_="skip"),
+        tag("main", shown, tag("p", DRAWN_BY, class_="hint") if script else ""),
+        tag("div", id="tip", role="tooltip", hidden=True),
+        tag("dialog", id="panel", aria_label="behind a number"),
+        embedded,
+        tag("script", Html(script)) if script else "",
+        tag("script", Html(own)),
+    ]
+    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"

@@ -1,0 +1,201 @@
+"""The sections of the page that are text: the verdict first, and what a reader must know to believe it."""
+
+import datetime
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lm.analysis.results import Results
+from lm.report.notes import CELLS, changes
+from lm.report.tables import difference, heading
+from lm.report.web.elements import Html, joined, listed, table, tag
+from lm.report.web.numbers import label
+from lm.store.record import Provenance, Record
+from lm.store.store import LOG
+
+MOST_VERDICTS = 10
+MOST_LOST, LAST_LINES, LAST_BYTES = 30, 12, 16_384
+MARKS = {"better": "▲", "worse": "▼"}
+
+
+def section(name: str, title: str, *content: str | Sequence[str]) -> Html:
+    """A section with its heading; nothing where it has no content."""
+    inside = joined(*content)
+    return tag("section", tag("h2", title, id=f"{name}-heading"), inside, id=name) if inside else Html()
+
+
+# the verdict ---------------------------------------------------------------------------------------------------------
+
+
+def asked(results: Results) -> Html:
+    """What the experiment was to find out."""
+    manifest = results.manifest
+    count, seeds = len(results.arms), len(manifest["seeds"])
+    judged = ", ".join(label(name) for name in results.judged)
+    against = f", each compared with {manifest['baseline']} on the same seed" if count > 1 else ""
+    line = f"{count} arm{'s' * (count != 1)} on {seeds} seed{'s' * (seeds != 1)}{against}. Judged: {judged}."
+    differ = listed(changes(results))
+    return joined(
+        tag("h3", "What was asked"),
+        tag("p", line),
+        tag("details", tag("summary", "How the arms differ from the baseline"), differ) if differ else "",
+    )
+
+
+def author(results: Results) -> Html:
+    """What the experiment's file says of it."""
+    notes = results.manifest["notes"].strip()
+    return joined(tag("h3", "What its author says"), tag("p", notes, class_="notes")) if notes else Html()
+
+
+def found(results: Results, compared: pd.DataFrame) -> Html:
+    """The verdict on each arm; of many arms those that stand out, and how many do not."""
+    lines: list[Html] = []
+    others = Counter[str]()
+    rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
+    rows = [row for row in rows if row.verdict != "baseline"]
+    for row in sorted(rows, key=lambda row: not row.bold) if len(rows) > MOST_VERDICTS else rows:
+        kind = _kind(str(row.verdict))
+        if len(lines) == MOST_VERDICTS:
+            others[kind] += 1
+            continue
+        what = f"{row.arm}, {heading(str(row.metric))}" if len(results.judged) > 1 else str(row.arm)
+        mark = tag("span", MARKS.get(kind, "●"), class_="mark", aria_hidden="true")
+        number = tag("span", difference(row), class_="number")
+        lines.append(
+            tag("li", mark, tag("strong", what), number, tag("span", str(row.verdict), class_="word"), class_=kind)
+        )
+    if not lines:
+        lines = [tag("li", "One arm, compared with nothing.", class_="none")]
+    counted = ", ".join(
+        f"{count} {'without a direction' if kind == 'none' else kind}" for kind, count in others.items()
+    )
+    more = tag("p", f"And {sum(others.values())} more in the table below: {counted}.") if others else ""
+    return joined(tag("h3", "What was found"), tag("ul", lines, class_="verdicts"), more)
+
+
+def _kind(verdict: str) -> str:
+    word = re.match(r"(?:exploratory: )?(better|worse)\b", verdict)
+    return word[1] if word else "none"
+
+
+def unhealthy(results: Results, said: Sequence[str]) -> Html:
+    """What makes runs unfit to be compared, and those that were lost or are not there."""
+    ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
+    lines = [*ill, *said]
+    well = "Every run ended, and none was found unhealthy."
+    return joined(tag("h3", "What is unhealthy"), listed(lines, class_="ill") or tag("p", well))
+
+
+# lost runs -----------------------------------------------------------------------------------------------------------
+
+
+def lost(results: Results) -> Html:
+    """Every run that diverged or failed, with the last lines that it printed."""
+    runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
+    shown = [
+        tag(
+            "details",
+            tag("summary", f"{arm}, seed {seed}: {record['status']}: {record['error']}"),
+            tag("p", f"{CELLS / record['id']}", class_="hint"),
+            tag("pre", text, class_="log") if (text := last_lines(results.store.directory(record["id"]) / LOG)) else "",
+            tag("p", f"Last finite: {_pairs(record)}") if record["diverged"] else "",
+            open=len(runs) == 1,
+        )
+        for (arm, seed), record in runs[:MOST_LOST]
+    ]
+    more = tag("p", f"And {len(runs) - MOST_LOST} more.") if len(runs) > MOST_LOST else ""
+    return joined(shown, more)
+
+
+def _pairs(record: Record) -> str:
+    last = (record["diverged"] or {}).get("last_finite") or {}
+    return (
+        ", ".join(f"{name} {value:z.4g}" for name, value in last.items() if isinstance(value, int | float)) or "nothing"
+    )
+
+
+def last_lines(path: Path) -> str:
+    """The last lines of a log as a terminal would show them; empty where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LAST_BYTES))
+        text = file.read().decode(errors="replace")
+    text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    shown = [re.sub(r"[^\t -~\u00a0-\uffff]", "", line).rstrip() for line in lines]
+    return "\n".join([line for line in shown if line][-LAST_LINES:])
+
+
+# where it comes from -------------------------------------------------------------------------------------------------
+
+
+def provenance(results: Results, made_under: Sequence[str]) -> Html:
+    """What the cells were made by, on and with, and the cells themselves."""
+    records = [record for record in results.records.values() if record is not None]
+    origins = [record["provenance"] for record in records]
+    counted = Counter(tuple(_origin(one)) for one in origins)
+    rows = [[*told, str(count)] for told, count in counted.items()]
+    columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
+    times = [time for one in origins for time in (one.get("started"), one.get("finished")) if time]
+    when = f"Trained between {_day(min(times))} and {_day(max(times))}." if times else ""
+    return joined(
+        listed(made_under),
+        tag("p", when) if when else "",
+        table(columns, rows) if rows else "",
+        tag("details", tag("summary", "All cells"), table(["cell", "arm", "seed", "status", "steps"], _cells(results))),
+    )
+
+
+def _origin(one: Provenance) -> Iterator[str]:
+    git = one["git"]
+    yield str(one.get("lm", "-"))
+    yield f"{str(git['commit'])[:12]}{' with changes' if git['dirty'] else ''}"
+    yield str(one.get("python", "-"))
+    yield ", ".join(f"{name} {version}" for name, version in one["packages"].items())
+    yield f"{one.get('host', '-')}, {one.get('cores', '-')} cores, {one.get('threads', '-')} threads"
+    yield str(one.get("device", "-"))
+    yield str(one.get("precision") or "-")
+
+
+def _day(time: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(time, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _cells(results: Results) -> Iterator[list[str]]:
+    for arm in results.arms:
+        for seed in results.manifest["seeds"]:
+            record = results.records[arm, seed]
+            status = "damaged" if (arm, seed) in results.damaged else record["status"] if record else "missing"
+            cell = results.manifest["arms"][arm]["cells"][str(seed)]
+            yield [cell, arm, str(seed), status, str((record and record["steps"]) or "-")]
+
+
+def again(results: Results) -> Html:
+    """The commands that make this again, and that look closer."""
+    name, command = results.manifest["name"], results.manifest["command"]
+    made = (
+        [
+            tag("p", "Everything again, training only what is missing, where it was given first:"),
+            tag("pre", shlex.join(["lm", *command])),
+        ]
+        if command
+        else [tag("p", "The command that made it was not recorded.")]
+    )
+    looks = [
+        (["lm", "report", name], "this report, made again from the records"),
+        (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
+        (["lm", "pack", name], "everything but the weights as one file"),
+    ]
+    rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in looks]
+    return joined(
+        made,
+        tag("p", f"In the folder that holds {name}/ and cells/:"),
+        table(["command", "what it gives"], rows),
+    )

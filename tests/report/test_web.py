@@ -1,0 +1,311 @@
+"""The page: safe whoever named the arms, whole without a network, and the same numbers as table.csv."""
+
+import base64
+import hashlib
+import io
+import itertools
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
+from rich.console import Console
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.report.claims import answers
+from lm.report.pack import pack
+from lm.report.tables import as_csv
+from lm.report.web import charts, library, page
+from lm.report.web.elements import EMPTY, data, tag
+from lm.report.web.library import MISSING
+from lm.report.web.numbers import gradients, of_curves, parts_of, thinned
+from lm.report.web.page import HERE, html
+from lm.report.web.parts import last_lines
+from lm.report.write import write_report
+
+MakeExperiment = Callable[..., Path]
+
+FOR_MAIL = ("verdict", "differences", "table", "charts", "confounds", "lost", "provenance", "again", "all")
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: its elements with their attributes, and the text of each."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+    def told(self) -> str:
+        return "\n".join(text for tag, text in self.texts if tag not in ("script", "style"))
+
+    def json(self, name: str) -> Any:
+        scripts = [text for tag, text in self.texts if tag == "script"]
+        place = [attributes.get("id") for attributes in self.of("script")].index(name)
+        return json.loads(scripts[place])
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script that draws is a line, which is enough for all but drawing."""
+    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = 1;")
+
+
+def made(folder: Path) -> str:
+    results = load(folder)
+    return html(results, compare(results), [(results.manifest["name"], one) for one in answers(results)])
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_page_names_by_hash_all_that_may_run_and_loads_nothing(hostile: MakeExperiment) -> None:
+    text = made(hostile())
+    found = Page(text)
+    assert found.open == []
+    (policy,) = [one["content"] for one in found.of("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert "unsafe" not in policy
+    for kind in ("script", "style"):
+        bodies = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for body in bodies]
+        assert rules[f"{kind}-src"].split() == [f"'sha256-{digest}'" for digest in digests]
+    for name, attributes in found.found:
+        assert name not in ("link", "iframe", "object", "embed", "base", "form", "img")
+        assert "src" not in attributes, name
+        assert "style" not in attributes, name
+        assert not [key for key in attributes if key.startswith("on")], name
+        assert (attributes.get("href") or "#").startswith("#")
+
+
+@pytest.mark.usefixtures("no_library")
+def test_hostile_names_stay_text(hostile: MakeExperiment) -> None:
+    nasty = f"{IMAGE}{SCRIPT}"
+    found = Page(made(hostile(title=nasty, notes=nasty, command=["ablate", nasty])))
+    assert IMAGE in found.told()
+    assert SCRIPT in found.told()
+    assert "alert" not in "".join(str(attributes.get("src")) for _, attributes in found.found)
+    assert [one.get("id") for one in found.of("script")] == ["report", "specs", "columns", None, None]
+    assert found.json("report")["arms"] == ["base", IMAGE, SCRIPT]
+    assert found.json("specs")["curves"]["spec"]["layer"][1]["encoding"]["color"]["scale"]["domain"] == [
+        *ARM_NAMES.values()
+    ]
+
+
+@pytest.mark.usefixtures("no_library")
+def test_all_numbers_of_the_csv_are_in_the_page(hostile: MakeExperiment) -> None:
+    folder = hostile(secondary=["accuracy"])
+    table = compare(load(folder))
+    found = Page(made(folder))
+    kept = found.json("report")["table"]
+    again = pd.DataFrame(
+        {name: [float(x) if x in ("inf", "-inf") else x for x in column] for name, column in kept.items()}
+    )
+    again = again.astype(table.dtypes)
+    assert as_csv(again) == as_csv(table)
+    shown = found.told()
+    for row in table[table.metric == "accuracy"].itertuples():
+        assert f"{row.mean:z.4f}" in shown
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_number_leads_to_its_cells_and_commands(hostile: MakeExperiment) -> None:
+    found = Page(made(hostile()))
+    report = found.json("report")
+    buttons = [one for one in found.of("button") if one.get("data-metric")]
+    assert {(one["data-metric"], one["data-arm"]) for one in buttons} >= {("nll", "0"), ("nll", "1"), ("accuracy", "2")}
+    assert report["cells"][1] == [f"image-{seed}" for seed in range(6)]
+    assert report["status"][2] == ["ok", "diverged", "missing", "missing", "missing", "missing"]
+    assert report["values"]["nll"][0] == CELLS["base"]
+    assert report["trace"][1] == f"lm trace demo '{IMAGE}'"
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_page_begins_with_the_verdict_and_has_every_section(hostile: MakeExperiment) -> None:
+    found = Page(made(hostile()))
+    there = [one["id"] for one in found.of("section")]
+    assert there[:3] == ["verdict", "differences", "table"]
+    assert set(FOR_MAIL) <= set(there)
+    told = found.told()
+    assert "loss not finite at step 3" in told
+    links = [str(one["href"]).removeprefix("#") for one in found.of("a")]
+    assert set(links) <= set(there)
+    assert len(told[: told.index("Differences to the baseline")]) < 3000
+
+
+@pytest.mark.usefixtures("no_library")
+@pytest.mark.parametrize(
+    "cells", [{"base": [None], "arm": [None]}, {"base": ["failed"], "arm": ["diverged"]}, {"a": [2.0]}]
+)
+def test_a_page_of_next_to_nothing(experiment: MakeExperiment, cells: dict[str, Any]) -> None:
+    assert Page(made(experiment(cells))).of("section")
+
+
+def test_without_the_library_the_page_says_what_to_install(
+    hostile: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
+    library.library.cache_clear()
+    folder = hostile()
+    write_report(folder, Console(file=io.StringIO(), width=200))
+    library.library.cache_clear()
+    found = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert f"No charts: {MISSING}." in found.told()
+    assert not [one for one in found.of("div") if one.get("class") == "chart"]
+    assert capsys.readouterr().err == f"lm: {folder / 'report.html'}: {MISSING}\n"
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_page_made_again_elsewhere_is_the_same(hostile: MakeExperiment, tmp_path: Path) -> None:
+    folder = hostile()
+    first = made(folder)
+    folder.parent.rename(tmp_path / "elsewhere")
+    assert made(tmp_path / "elsewhere" / folder.name) == first
+
+
+def test_a_pack_leaves_the_page_out(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
+    (folder / "report.html").write_text("a page")
+    archive, _ = pack(folder)
+    assert "demo/experiment.json" in archive.files
+    assert not [name for name in archive.files if name.endswith(".html")]
+
+
+# colours -------------------------------------------------------------------------------------------------------------
+
+
+def palettes() -> dict[str, dict[str, str]]:
+    """The colours that the style declares, by where: in the light, in the dark, in print."""
+    found = re.findall(r":root \{(.*?)\}", (HERE / "page.css").read_text(encoding="utf-8"), re.DOTALL)
+    return {
+        name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+        for name, block in zip(("light", "dark", "print"), found, strict=True)
+    }
+
+
+def luminance(colour: str) -> float:
+    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("where", ["light", "dark", "print"])
+def test_every_colour_has_a_contrast_of_four_and_a_half_to_what_it_stands_on(where: str) -> None:
+    palette = palettes()[where]
+    assert {f"arm-{place}" for place in range(charts.COLOURS)} <= palette.keys()
+    for name, colour in palette.items():
+        if name in ("page", "box", "line"):
+            continue
+        for ground in ("page", "box"):
+            dark, light = sorted([luminance(colour), luminance(palette[ground])])
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{name} on {ground}"
+
+
+def test_no_two_of_forty_arms_look_alike_and_neighbours_differ_in_everything() -> None:
+    looks = [(charts.colour(at), tuple(charts.dash(at)), charts.shape(at)) for at in range(40)]
+    assert len({look[:2] for look in looks}) == len({look[::2] for look in looks}) == 40
+    for one, other in itertools.pairwise(looks):
+        assert all(mine != its for mine, its in zip(one, other, strict=True))
+    assert charts.dash(0) == [1, 0]
+
+
+# what is drawn -------------------------------------------------------------------------------------------------------
+
+
+def test_a_thinned_curve_keeps_its_ends_and_its_peak() -> None:
+    x = np.arange(5000.0)
+    y = np.sin(x / 500)
+    y[1234] = 50.0
+    kept = thinned(x, y, 100)
+    assert len(kept) == len(set(kept)) == 100
+    assert (kept[0], kept[-1]) == (0, 4999)
+    assert 1234 in kept
+    assert (np.diff(kept) > 0).all()
+    assert thinned(x[:50], y[:50], 100).tolist() == list(range(50))
+
+
+def test_curves_are_means_over_seeds(experiment: MakeExperiment) -> None:
+    found = pd.DataFrame(of_curves(load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]}))))
+    (base,) = found[(found.column == "validation_nll") & (found.arm == 0) & (found.step == 10)].itertuples()
+    assert (base.mean, base.n) == (3.1, 2)
+    assert base.sd == pytest.approx(0.1 * np.sqrt(2), abs=1e-5)
+    (arm,) = found[(found.column == "validation_nll") & (found.arm == 1) & (found.step == 10)].itertuples()
+    assert (arm.mean, arm.n, arm.low, arm.high) == (2.9, 1, 2.9, 2.9)
+
+
+def test_the_parts_of_a_model_are_found_in_the_columns_of_its_gradients(tmp_path: Path) -> None:
+    names = ["embedding.all", "embedding", "embedding.embedding", "blocks.0", "query", "blocks.0.query", "final_norm"]
+    heads = ["step", "train_loss", "gradient_norm", *(f"gradient_norm/{name}" for name in [*names, "final_norm.norm"])]
+    assert list(parts_of(heads)) == ["embedding", "blocks.0", "final_norm"]
+    assert parts_of(heads)["embedding"] == "gradient_norm/embedding.all"
+    rows = [",".join(heads), "1,2,3,4,5,6,7,8,9,10,11", "2,2" + "," * 9, "3,2,3,0.5,5,6,,8,9,0,11"]
+    (tmp_path / "history.csv").write_text("\n".join(rows) + "\n")
+    found = [(one["part"], one["step"], one["norm"]) for one in gradients(tmp_path / "history.csv")]
+    assert found == [("embedding", 1, 4), ("blocks.0", 1, 7), ("final_norm", 1, 10), ("embedding", 3, 0.5)]
+    assert gradients(tmp_path / "none.csv") == []
+
+
+def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    assert last_lines(log) == ""
+    log.write_bytes(
+        b"\n".join(b"line %d" % at for at in range(50)) + b"\nstep 1\rstep 2\r\n\x1b[31mred\x1b[0m \x07<b>\n"
+    )
+    assert last_lines(log).splitlines()[-3:] == ["line 49", "step 2", "red <b>"]
+    assert len(last_lines(log).splitlines()) == 12
+
+
+def test_text_is_escaped_wherever_it_stands() -> None:
+    assert tag("b", "<", title='"&') == '<b title="&quot;&amp;">&lt;</b>'
+    assert tag("b", ["<", tag("i", ">")]) == "<b>&lt;<i>&gt;</i></b>"
+    inside = data("x", {"<!--": "</script>\u2028"})
+    assert "<!--" not in inside
+    assert inside.count("</script>") == 1
+    assert json.loads(inside.removesuffix("</script>").split(">", 1)[1]) == {"<!--": "</script>\u2028"}
+
+
+def test_every_chart_is_one_that_vega_lite_knows() -> None:
+    convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
+    names = ["a", "b"]
+    specs = [
+        charts.forest(names), charts.learning_curve(names), charts.learning_curve(names, few=True),
+        charts.gradients([0.1, 1.0], [1, 2], ["a"]),
+        charts.reliability(names), charts.lines(names, charts.number("x"), charts.number("y"), "way", way=True),
+        charts.scatter(names, charts.number("x"), "y", along=True), charts.trials(names, "y"),
+    ]  # fmt: skip
+    for spec in specs:
+        sets = {"rows": [{"arm": "a", "norm": 1}], "seeds": [{"arm": "a"}]}
+        assert convert.vegalite_to_vega({"data": {"name": "rows"}, **spec, "datasets": sets, "width": 300})["marks"]
+
+
+def test_the_library_cannot_end_its_own_element() -> None:
+    pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
+    text = library.library()
+    assert "vegaEmbed" in text
+    assert "</script" not in text.lower()
+    assert len(text) < 2_000_000

@@ -1,0 +1,191 @@
+"""The page in a browser: what it does when it is read, sorted, filtered and pointed at."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import IMAGE, SCRIPT
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.report.web.page import html
+
+pytestmark = pytest.mark.slow
+MakeExperiment = Callable[..., Path]
+
+OPENED = 3.0
+"""Seconds in which a page opens; five times as many on a machine that has other things to do are no failure."""
+
+LARGEST = 15 * 2**20
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser, where there is one and something to drive it with."""
+    pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="a browser is driven by playwright: pip install playwright"
+    )
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no chromium and no google-chrome here")
+    with driver.sync_playwright() as playwright:
+        free = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=free)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the page of an experiment; at the end there has been no error, and nothing was asked of a network."""
+    said: list[str] = []
+    asked: list[str] = []
+    pages = []
+
+    def opened(folder: Path, **how: Any) -> Any:
+        results = load(folder)
+        path = tmp_path / "report.html"
+        path.write_text(html(results, compare(results)), encoding="utf-8")
+        page = chromium.new_page(**how)
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn]")
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith("file:")] == []
+
+
+def column(page: Any, at: int) -> list[str]:
+    return [text.strip() for text in page.locator(f"#comparison tbody tr:visible > :nth-child({at})").all_inner_texts()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_chart_is_drawn_and_nothing_is_wider_than_the_screen(
+    hostile: MakeExperiment, show: Callable[..., Any], width: int, scheme: str
+) -> None:
+    page = show(hostile(), viewport={"width": width, "height": 800}, color_scheme=scheme)
+    for chart in page.locator(".chart").all():
+        assert chart.locator("svg path, svg line").count() > 5
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("p.warn").count() == 0
+
+
+def test_hostile_names_are_shown_letter_for_letter(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+    page = show(hostile(title=IMAGE + SCRIPT))
+    assert page.locator("img").count() == 0
+    assert page.locator("h1").inner_text() == IMAGE + SCRIPT
+    assert column(page, 1) == ["base", IMAGE, SCRIPT]
+    assert page.locator("svg text", has_text="onerror").count() > 0
+    page.locator("#comparison button[data-arm='1']").first.click()
+    assert IMAGE in page.locator("#panel h2").inner_text()
+    assert f"lm trace demo '{IMAGE}' nll" in page.locator("#panel pre").inner_text()
+
+
+def test_the_table_sorts_filters_and_lets_columns_be_chosen(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+    page = show(hostile())
+    head = page.locator("#comparison thead th", has_text="validation NLL").first
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column(page, 1) == [IMAGE, "base", SCRIPT]
+    head.locator("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert column(page, 1) == [SCRIPT, "base", IMAGE]
+    page.locator("#filter").fill("onerror")
+    assert column(page, 1) == [IMAGE]
+    assert page.locator("#count").inner_text() == "1 of 3 arms"
+    page.locator("#filter").fill("")
+    page.locator("summary", has_text="Columns").click()
+    wide = page.locator("#comparison thead th:visible").count()
+    page.get_by_label("training loss ↓", exact=True).check()
+    page.get_by_label("verdict", exact=True).uncheck()
+    page.get_by_label("health", exact=True).uncheck()
+    assert page.locator("#comparison thead th:visible").count() == wide - 1
+
+
+def test_a_number_has_a_tooltip_and_leads_to_its_cells(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+    page = show(hostile())
+    number = page.locator("#comparison button[data-metric='nll'][data-arm='1']").nth(1)
+    number.hover()
+    tip = page.locator("#tip")
+    assert "n = 6" in tip.inner_text()
+    assert "95 % interval" in tip.inner_text()
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+    number.focus()
+    assert tip.is_visible()
+    number.press("Enter")
+    assert "image-0" in page.locator("#panel").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#panel").is_hidden()
+
+
+def test_arms_are_switched_off_and_a_point_tells_what_it_is(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+    page = show(hostile())
+    lines = page.locator("#chart-curves .mark-line path")
+    assert lines.count() == 3
+    page.locator("input[data-shown='1']").uncheck()
+    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 2")
+    page.locator("button[data-all='none']").click()
+    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 0")
+    page.locator("button[data-all='all']").click()
+    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+    page.locator("#chart-curves .mark-symbol path").first.hover(force=True)
+    page.wait_for_function("!document.getElementById('tip').hidden")
+    assert "step: 10" in page.locator("#tip").inner_text()
+    page.locator("select[data-for='curves']").select_option("gradient_norm")
+    page.locator("[data-log='curves']").check()
+    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+
+
+def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+    page = show(hostile(), color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.locator("nav").is_hidden()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#all table").is_visible()
+    assert page.locator("#filter").is_hidden()
+
+
+def test_forty_arms_of_ten_seeds_and_five_thousand_steps_open_at_once(
+    experiment: MakeExperiment, show: Callable[..., Any], tmp_path: Path
+) -> None:
+    arms = {f"arm_{place:02}": [2 + place / 50 + seed / 100 for seed in range(10)] for place in range(40)}
+    folder = experiment(arms)
+    parts = [f"blocks.{layer}" for layer in range(12)]
+    norms = [f"gradient_norm/{name}" for part in parts for name in (part, f"{part}.query")]
+    heads = ["step", "train_loss", "gradient_norm", "learning_rate", "validation_nll", *norms]
+    steps = range(1, 5001)
+    lines = [[step, 2 + 5 / step, 1 / step, 0.1, 3 + 5 / step, *[(step % 97 + 1) / 50] * len(norms)] for step in steps]
+    curve = "\n".join([",".join(heads), *(",".join(f"{number:z.4g}" for number in line) for line in lines)]) + "\n"
+    for place, cells in enumerate(arms):
+        for seed in range(10):
+            path = tmp_path / "out" / "cells" / f"{cells}-{seed}" / "history.csv"
+            path.write_text(curve.replace("2.", f"2.{place}", 500), encoding="utf-8")
+    begun = time.monotonic()
+    page = show(folder, viewport={"width": 1280, "height": 900})
+    print(f"made and drawn in {time.monotonic() - begun:z.1f} s")
+    size = (tmp_path / "report.html").stat().st_size
+    print(f"{size / 2**20:z.2f} MiB")
+    assert size < LARGEST
+    begun = time.monotonic()
+    page.reload()
+    page.wait_for_selector("html[data-drawn]")
+    took = time.monotonic() - begun
+    print(f"opened in {took:z.2f} s")
+    assert took < 5 * OPENED
