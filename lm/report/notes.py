@@ -24,6 +24,11 @@ def notes(results: Results, table: pd.DataFrame) -> list[str]:
     return [*_method(results, table), *_runs(results, table), *_comparability(results), *_evaluation(results)]
 
 
+def method(results: Results, table: pd.DataFrame) -> list[str]:
+    """The notes without those on single runs, for a table that stands elsewhere than in its report."""
+    return [*_method(results, table), *_comparability(results), *_evaluation(results)]
+
+
 def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     first = f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."
     if len(results.arms) > 1:
