@@ -38,7 +38,7 @@ def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
 
     One of many panels is written at the width of two columns alone.
     """
-    found = {}
+    found: dict[str, bytes] = {}
     for width, inches in WIDTHS.items():
         with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
             for name, make in FIGURES.items():
@@ -49,7 +49,7 @@ def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
     return found
 
 
-def _style(points: float) -> dict[str, Any]:
+def _style(points: float) -> Any:  # of keys that Matplotlib's types list one by one
     thin = {"lines.linewidth": 1.0, "lines.markersize": 3, "axes.linewidth": 0.6, "grid.linewidth": 0.5}
     small = dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), points - 0.5)
     return {"font.size": points, "axes.labelsize": points, "axes.titlesize": points + 0.5, **small, **thin, **EMBEDDED}
