@@ -8,4 +8,5 @@ from lm.api import fit as fit
 from lm.api import load as load
 from lm.api import load_model as load_model
 
+__all__: list[str]
 __version__: str

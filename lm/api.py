@@ -201,7 +201,7 @@ def fit(
     lm.config.tree.InputError: model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from ...
     """
     folder = _begin(out)
-    tree: Tree = override(load_yaml(config) if isinstance(config, str | Path) else dict(config), changes)
+    tree: Tree = override(load_yaml(Path(config)) if isinstance(config, str | Path) else dict(config), changes)
     from lm.execution.machine import threads_each
     from lm.execution.progress import step_lines
     from lm.runs.ways import decided
@@ -238,7 +238,8 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results") -> Trained
     from lm.runs.generate import load_tokenizer
 
     found = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))
-    return Trained(found.model(Model, "a {} is no model"), load_tokenizer(found))
+    kind: Any = Model  # the class of all, which has no instances of its own
+    return Trained(found.model(kind, "a {} is no model"), load_tokenizer(found))
 
 
 def ablate(

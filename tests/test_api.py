@@ -21,6 +21,7 @@ MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 CONFIG = ROOT / "experiments" / "bases" / "char_tiny.yaml"
+WRONG: dict[str, Any] = {"optim.lrr": 1}
 SHORT: dict[str, Any] = {
     "trainer.max_steps": 4,
     "trainer.val_check_interval": 2,
@@ -88,8 +89,8 @@ def test_what_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda out: lm.fit(CONFIG, out=out, **{"optim.lrr": 1}), "Did you mean lr?"),
-        (lambda out: lm.fit(out / "nothing.yaml"), "cannot be read (No such file or directory)"),
+        (lambda out: lm.fit(CONFIG, out=out, **WRONG), "Did you mean lr?"),
+        (lambda out: lm.fit(str(out / "nothing.yaml")), "cannot be read (No such file or directory)"),
         (lambda out: lm.ablate(ROOT / "experiments" / "quickstart.yaml", out=out, seed=1), "use seeds=[0, 1, 2]"),
         (lambda out: lm.ablate(ROOT / "experiments" / "quickstart.yaml", out=out, seeds=2), "cannot"),
         (lambda out: lm.load_model("abc", out=out), "no finished run"),

@@ -177,7 +177,9 @@ def test_the_package_alone_loads_nothing_heavy() -> None:
 
 def test_what_the_package_exposes_is_what_type_checkers_are_told() -> None:
     stub = (ROOT / "__init__.pyi").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^from lm.api import (\w+) as \1$", stub, re.MULTILINE)) == sorted(lm._PUBLIC)
-    assert all(getattr(lm, name) is getattr(lm.api, name) for name in lm._PUBLIC)
+    assert sorted(re.findall(r"^from lm.api import (\w+) as \1$", stub, re.MULTILINE)) == sorted(
+        {*lm.__all__} - {"__version__"}
+    )
+    assert all(getattr(lm, name) is getattr(lm.api, name) for name in lm.__all__ if name != "__version__")
     with pytest.raises(AttributeError, match="no attribute 'laod'"):
         getattr(lm, "laod")  # noqa: B009, of which type checkers know that it is not there

@@ -15,7 +15,7 @@ from lm.report.latex import latex
 from lm.report.less import put, wanting
 from lm.report.notes import notes
 from lm.report.page import listed
-from lm.report.paper import paper_figures
+from lm.report.paper import METADATA, Kind, paper_figures
 from lm.report.sheet import Sheet, markdown_sheet, sheet
 from lm.report.tables import as_csv, escape
 from lm.report.write import Findings, find, less_than, page_files, show
@@ -105,7 +105,7 @@ def _parquet(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -
 
 def _figures(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
     """Those of several experiments begin with their names."""
-    kinds = [name for name in asked.formats if name in ("pdf", "svg")]
+    kinds: list[Kind] = [kind for kind in METADATA if kind in asked.formats]
     files: Files = {}
     for one in found:
         before = f"{one.results.manifest['name']}_" if len(found) > 1 else ""

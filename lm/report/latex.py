@@ -57,7 +57,7 @@ def escape(text: str) -> str:
 def _letter(letter: str) -> str:
     if letter in SPECIAL:
         return SPECIAL[letter]
-    base, *accents = unicodedata.normalize("NFD", letter)
+    base, *accents = list(unicodedata.normalize("NFD", letter))
     latin = letter < "\u0180" and base.isascii() and base.isprintable() and ACCENTS.issuperset(accents)
     return letter if latin or letter in KNOWN else f"{{[}}U+{ord(letter):04X}{{]}}"
 
