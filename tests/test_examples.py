@@ -7,6 +7,7 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
+    "lm.api",
     "lm.analysis.words",
     "lm.bench.ratios",
     "lm.bench.show",
@@ -20,9 +21,16 @@ MODULES = (
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_give_what_they_say(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(name))
+TRAINING = ("lm.api",)
+"""Those of which an example trains something."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in TRAINING else []) for name in MODULES]
+)
+def test_examples_give_what_they_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert found.attempted > 0
     assert found.failed == 0
 

@@ -27,6 +27,7 @@ ORDER = (
     "ablation",
     "verify",
     "bench",
+    "api",
     "cli",
     "__main__",
 )
@@ -147,9 +148,17 @@ def loaded(statement: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["lm.store.store", "lm.analysis.results", "lm.report.write"])
-def test_reading_results_takes_no_torch(module: str) -> None:
-    found = loaded(f"import {module}")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(f"import {name}" for name in ("lm.store.store", "lm.analysis.results", "lm.report.write", "lm.api")),
+        "import lm; lm.figure(lm.load('results/reference/glu'), 'reliability')",
+    ],
+)
+def test_reading_results_takes_no_torch(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT.parent)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT.parent))
+    found = loaded(statement)
     assert "lm" in found
     assert not found & {"torch", "lightning"}
 
@@ -159,3 +168,18 @@ def test_the_command_line_loads_nothing_heavy_before_a_command_needs_it() -> Non
     found = loaded("import lm.cli")
     assert "lm" in found
     assert not found & {"torch", "lightning", "pandas", "matplotlib", "jsonargparse", "datasets", "scipy"}
+
+
+@pytest.mark.slow
+def test_the_package_alone_loads_nothing_heavy() -> None:
+    assert not loaded("import lm") & {"torch", "lightning", "pandas", "matplotlib", "numpy"}
+
+
+def test_what_the_package_exposes_is_what_type_checkers_are_told() -> None:
+    stub = (ROOT / "__init__.pyi").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^from lm.api import (\w+) as \1$", stub, re.MULTILINE)) == sorted(
+        {*lm.__all__} - {"__version__"}
+    )
+    assert all(getattr(lm, name) is getattr(lm.api, name) for name in lm.__all__ if name != "__version__")
+    with pytest.raises(AttributeError, match="no attribute 'laod'"):
+        getattr(lm, "laod")  # noqa: B009, of which type checkers know that it is not there

@@ -30,6 +30,15 @@ END: Style = "-"
 """Line styles of a model as it was initialised, and as it was trained."""
 
 
+def blank(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **how: Any) -> tuple[Figure, Any]:
+    """A figure with its axes, as `pyplot.subplots` gives them, of which the pyplot of a notebook knows nothing.
+
+    Size in inches; `how` is what `Figure.subplots` takes.
+    """
+    figure = Figure(figsize=figsize, layout="constrained")
+    return figure, figure.subplots(rows, columns, **how)
+
+
 def colours(results: Results) -> dict[str, Colour]:
     """One colour an arm, told apart by the colour-blind too; the same in every figure."""
     return dict(zip(results.arms, sns.color_palette("colorblind", len(results.arms)), strict=True))

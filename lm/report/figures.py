@@ -4,17 +4,13 @@ import io
 from collections.abc import Callable, Iterable
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
 import seaborn as sns
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lm.analysis.results import Results, curves
-from lm.report.arms import colours
+from lm.report.arms import blank, colours
 from lm.report.inside import (
     attention_entropy,
     gradient_norm_by_layer,
@@ -70,7 +66,7 @@ def reliability(results: Results) -> Figure | None:
     Bins with under 0.1 % of the tokens are drawn in the last panel only.
     """
     ratios = {"height_ratios": [3.2, 1.2, 1.2]}
-    figure, panels = plt.subplots(3, 1, figsize=(6.4, 7.4), layout="constrained", sharex=True, gridspec_kw=ratios)
+    figure, panels = blank(3, 1, figsize=(6.4, 7.4), sharex=True, gridspec_kw=ratios)
     diagram, gap, histogram = panels
     drawn, bins = False, 15
     diagram.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
@@ -89,7 +85,6 @@ def reliability(results: Results) -> Figure | None:
         histogram.stairs(pooled / len(diagrams), np.linspace(0, 1, bins + 1), color=colour, label=arm, baseline=None)
         drawn = True
     if not drawn:
-        plt.close(figure)
         return None
     diagram.set(ylabel="accuracy", title=f"Reliability, {bins} bins", xlim=(0, 1), ylim=(0, 1))
     gap.set(ylabel="accuracy\n- confidence")
@@ -108,10 +103,9 @@ def alone(draw_on: Draw) -> Callable[[Results], Figure | None]:
     """A figure of one panel."""
 
     def make(results: Results) -> Figure | None:
-        figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+        figure, axes = blank(figsize=(6.4, 4.2))
         if draw_on(results, axes):
             return figure
-        plt.close(figure)
         return None
 
     return make
@@ -138,11 +132,10 @@ def draw(results: Results) -> Drawn:
 def drawn(figures: Iterable[tuple[str, Figure | None]]) -> Drawn:
     """Figures by name as files, those left out of which there is nothing; each is drawn as it is asked for."""
     found: Drawn = {}
-    with sns.axes_style("whitegrid"), plt.rc_context({"svg.hashsalt": "lm"}):
+    with sns.axes_style("whitegrid"), matplotlib.rc_context({"svg.hashsalt": "lm"}):
         for name, figure in figures:
             if figure is not None:
                 found[name] = rendered(figure)
-                plt.close(figure)
     return found
 
 

@@ -6,13 +6,12 @@ Legend: s seeds, l layers, h heads.
 import itertools
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lm.analysis.results import Results
 from lm.config.tree import canonical
-from lm.report.arms import BEGINNING, END, at, colours, gathered, legend, line, panels
+from lm.report.arms import BEGINNING, END, at, blank, colours, gathered, legend, line, panels
 
 MOMENTS = {"initial": BEGINNING, "final": END}
 STYLES = {"at initialisation": BEGINNING, "at the end": END}
@@ -36,7 +35,7 @@ def gradient_norm_by_layer(results: Results) -> Figure | None:
         return None
     rows, columns = panels(len(shown), 4)
     size = (2.7 * columns + 0.4, 2.4 * rows + 0.9)
-    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure, grid = blank(rows, columns, figsize=size, squeeze=False)
     drawn = {}
     for kind, axes in zip(shown, grid.flat, strict=False):
         for arm, colour in colours(results).items():
@@ -66,7 +65,7 @@ def gradient_norm_over_depth(results: Results) -> Figure | None:
     groups = {name: found for name, found in groups.items() if len({layers for layers, _ in found}) > 1}
     if not groups:
         return None
-    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure, axes = blank(figsize=(6.4, 4.2))
     depths = sorted({layers for found in groups.values() for layers, _ in found})
     for name, found in groups.items():
         found.sort(key=lambda pair: pair[0])
@@ -108,7 +107,7 @@ def attention_entropy(results: Results) -> Figure | None:
     shown = dict(itertools.islice(maps.items(), MOST_MAPS))
     rows, columns = panels(len(shown), 6)
     size = (1.7 * columns + 1.6, 3.4 * rows + 0.4)
-    figure, grid = plt.subplots(2 * rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure, grid = blank(2 * rows, columns, figsize=size, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for place, (arm, moments) in enumerate(shown.items()):
@@ -138,7 +137,7 @@ def spaced(count: int) -> tuple[list[int], list[str]]:
 
 def residual_norm_by_layer(results: Results) -> Figure | None:
     """The norm of the residual stream after each layer, at initialisation and at the end."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    figure, axes = blank(figsize=(6.4, 4.4))
     drawn = {}
     for arm, colour in colours(results).items():
         for moment, style in MOMENTS.items():
@@ -147,7 +146,6 @@ def residual_norm_by_layer(results: Results) -> Figure | None:
                 line(axes, range(1, norms_sl.shape[1] + 1), norms_sl, colour, linestyle=style, label=arm)
                 drawn[arm] = colour
     if not drawn:
-        plt.close(figure)
         return None
     axes.set(xlabel="layer", ylabel="mean norm of the residual stream", title="Residual stream", yscale="log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -7,14 +7,13 @@ import itertools
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from lm.analysis.results import Results
 from lm.config.tree import load_yaml
-from lm.report.arms import Pick, Style, colours, gathered, legend, line
+from lm.report.arms import Pick, Style, blank, colours, gathered, legend, line
 from lm.store.record import Record
 
 BLOCKS: Style = "-"
@@ -62,7 +61,7 @@ def context(results: Results, arm: str) -> int | None:
 
 def nll_by_length(results: Results) -> Figure | None:
     """NLL over the length of the context, of consecutive blocks and of a sliding window."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+    figure, axes = blank(figsize=(6.4, 4.6))
     drawn, ticks = {}, set[int]()
     for arm, colour in colours(results).items():
         lengths = common(results, arm)
@@ -76,7 +75,6 @@ def nll_by_length(results: Results) -> Figure | None:
         drawn[arm] = colour
         ticks |= set(lengths)
     if not drawn:
-        plt.close(figure)
         return None
     axes.set(xscale="log", xlabel="tokens of context", ylabel="validation NLL (nats/token)", title="Length of context")
     few = sorted(ticks)[:: -(-len(ticks) // MOST_TICKS)]
@@ -107,7 +105,7 @@ def log_edges(positions: int, per_doubling: int = 3) -> np.ndarray:
 
 def loss_by_position(results: Results) -> Figure | None:
     """The loss by the number of tokens seen before, in blocks of the longest length, averaged in log-spaced bins."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    figure, axes = blank(figsize=(6.4, 4.4))
     drawn = {}
     for arm, colour in colours(results).items():
         longest = common(results, arm)[-1:]
@@ -122,7 +120,6 @@ def loss_by_position(results: Results) -> Figure | None:
         line(axes, seen_m, losses_sm, colour, label=f"{arm} ({losses_sp.shape[1]} tokens)")
         drawn[arm] = colour
     if not drawn:
-        plt.close(figure)
         return None
     axes.set(xscale="log", xlabel="position in the context", ylabel="validation NLL (nats/token)")
     axes.set_title("Loss by position, blocks of the longest length")

@@ -34,6 +34,11 @@ def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
     }
 
 
+def method(results: Results, table: pd.DataFrame) -> list[str]:
+    """The notes without those on single runs, for a table that stands elsewhere than in its report."""
+    return [*_method(results, table), *_comparability(results), *_evaluation(results)]
+
+
 def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     first = f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."
     if len(results.arms) > 1:

@@ -64,27 +64,21 @@ def show(
     console.print(shown)
 
 
-def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
-    """The report as one page of Markdown."""
+def markdown(results: Results, table: pd.DataFrame, figures: list[str], first: Sequence[str] | None = None) -> str:
+    """The report as one page of Markdown; `first` are the lines of another first table than the usual one."""
     paces = pace(results)
-    columns, rows, bold = summary(results, table, paces)
-    lines = [f"# {escape(results.manifest['title'])}", "", markdown_row(columns), markdown_row(["---"] * len(columns))]
-    for row, strong in zip(rows, bold, strict=True):
-        text = [escape(cell) for cell in row]
-        if strong:
-            text[3] = f"**{text[3]}**"
-        lines.append(markdown_row(text))
-    lines += ["", *_listed(notes(results, table))]
+    shown = _first(*summary(results, table, paces)) if first is None else first
+    lines = [f"# {escape(results.manifest['title'])}", "", *shown, "", *listed(notes(results, table))]
     if results.manifest["notes"]:
         lines += [escape(results.manifest["notes"].strip()), ""]
     if len(results.arms) > 1:
-        lines += ["## Arms", "", *_listed([*changes(results), *axes(results)])]
+        lines += ["## Arms", "", *listed([*changes(results), *axes(results)])]
     for title, heads, body, below in sections(results, paces):
-        lines += [f"## {title}", "", *markdown_table(heads, body), "", *_listed(below)]
-    lines += ["## Made under", "", *_listed(made_under(results))]
+        lines += [f"## {title}", "", *markdown_table(heads, body), "", *listed(below)]
+    lines += ["## Made under", "", *listed(made_under(results))]
     lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]
     lines += ["## All measurements", "", *markdown_table(DETAILS, details(table)), ""]
-    lines += _listed(
+    lines += listed(
         [
             "Detectable: the smallest difference that the test would find four times in five, with as many seeds and "
             "as much noise. table.csv has Student's 95 % intervals of all, bootstrap intervals (BCa) and unadjusted p."
@@ -93,6 +87,17 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _listed(lines: Sequence[str]) -> list[str]:
+def _first(columns: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool]) -> list[str]:
+    """The lines of the usual first table."""
+    lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
+    for row, strong in zip(rows, bold, strict=True):
+        text = [escape(cell) for cell in row]
+        if strong:
+            text[3] = f"**{text[3]}**"
+        lines.append(markdown_row(text))
+    return lines
+
+
+def listed(lines: Sequence[str]) -> list[str]:
     """Lines as a Markdown list with an empty line after it; nothing for none."""
     return [*(f"- {escape(line)}" for line in lines), ""] if lines else []

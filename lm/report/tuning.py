@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
-from lm.report.arms import colours
+from lm.report.arms import blank, colours
 from lm.report.figures import Drawn, drawn
 from lm.report.study import Study, load_study, warnings_of
 from lm.report.study_figures import label
@@ -114,7 +113,7 @@ def _figure(results: Results, studies: dict[str, Study]) -> Figure | None:
     if not names or all(study.complete.empty for study in studies.values()):
         return None
     size = (4.8 * len(names) + 1.6, 4.2)
-    figure, panels = plt.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    figure, panels = blank(1, len(names), figsize=size, squeeze=False)
     for name, axes in zip(names, panels[0], strict=True):
         _panel(axes, name, spaces[name], studies, results)
     panels[0][0].set_ylabel(label(next(iter(next(iter(studies.values())).objectives))))

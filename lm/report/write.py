@@ -1,20 +1,82 @@
 """Everything an experiment's folder shows, rebuilt from its records."""
 
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from rich.console import Console
 
+from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import as_files, draw
 from lm.report.less import lost, lost_of_csv, present, put, wanting
 from lm.report.page import markdown, terminal
+from lm.report.study import Study
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
 from lm.report.web.library import MISSING, library
 from lm.report.web.page import html
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report tells of an experiment, worked out once for all of its formats."""
+
+    results: Results
+    table: pd.DataFrame
+    claims: list[tuple[str, Answer]]
+    tuning: tuple[dict[str, Any], Results, dict[str, Study]] | None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a record or a curve is no longer what training wrote."""
+        return bool(self.results.damaged or self.results.broken)
+
+
+def find(folder: Path) -> Findings:
+    """What there is to tell of an experiment. Raises InputError where there is none that this version reads."""
+    results = load(folder)
+    claims = [(results.manifest["name"], one) for one in answers(results)]
+    return Findings(results, compare(results), claims, tuning_of(results, folder))
+
+
+def page_files(found: Findings, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
+    """table.csv, the figures and table.md by their names; `first` are the lines of another first table."""
+    results = found.results
+    figures = draw(results)
+    page = markdown(results, found.table, list(figures), first)
+    if found.claims:
+        page += "\n".join(["", "## Claims", "", *markdown_claims(found.claims), ""])
+    if found.tuning:
+        of_tuning = draw_tuning(results, found.tuning[2])
+        page += "\n".join(["", *markdown_tuning(results, *found.tuning, next(iter(of_tuning), None))])
+        figures |= of_tuning
+    return {"table.csv": as_csv(found.table), **as_files(figures), "table.md": page}
+
+
+def html_of(found: Findings) -> str:
+    """The page of HTML."""
+    return html(found.results, found.table, found.claims, found.tuning)
+
+
+def show(found: Findings, console: Console) -> None:
+    """Prints the tables."""
+    terminal(found.results, found.table, console)
+    if found.claims:
+        show_claims(found.claims, console)
+    if found.tuning:
+        show_tuning(found.results, *found.tuning, console)
+
+
+def less_than(into: Path, files: Mapping[str, str | bytes]) -> list[str]:
+    """What the page and the table of a report would no longer say, in words."""
+    page, comparisons = (str(files.get(name, present(into / name))) for name in ("table.md", "table.csv"))
+    return lost(present(into / "table.md"), page) or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
 
 
 def write_report(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Results:
@@ -31,32 +93,15 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
         LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
             nothing written.
     """
-    results, into = load(folder), into or folder
-    table, claims = compare(results), [(results.manifest["name"], one) for one in answers(results)]
-    figures = draw(results)
-    page = markdown(results, table, list(figures))
-    if claims:
-        page += "\n".join(["", "## Claims", "", *markdown_claims(claims), ""])
-    tuning = tuning_of(results, folder)
-    if tuning:
-        of_tuning = draw_tuning(results, tuning[2])
-        page += "\n".join(["", *markdown_tuning(results, *tuning, next(iter(of_tuning), None))])
-        figures |= of_tuning
-    comparisons = as_csv(table)
-    less = lost(present(into / "table.md"), page)
-    less = less or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
-    files: dict[str, str | bytes] = {"table.csv": comparisons, **as_files(figures)}
-    files |= {"report.html": html(results, table, claims, tuning), "table.md": page}
+    found, into = find(folder), into or folder
+    files = {"report.html": html_of(found), **page_files(found)}
+    less = less_than(into, files)
     try:
-        terminal(results, table, console)
-        if claims:
-            show_claims(claims, console)
-        if tuning:
-            show_tuning(results, *tuning, console)
+        show(found, console)
     finally:  # also where nobody reads the terminal to its end
-        line = put(into, files, less, wanting(results), replace)
+        line = put(into, files, less, wanting(found.results), replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     if not library():
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
-    return results
+    return found.results

@@ -1,40 +1,80 @@
-"""`lm report`: table and figures once more."""
+"""`lm report`: table and figures once more, and in the formats of a paper."""
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_experiment
-from lm.config.tree import require_place
+from lm.cli.options import Parser
+from lm.config.tree import InputError, require_place
 
 HELP = "rebuild table and figures from the records"
 
 
 def add_options(command: Parser) -> None:
-    add_experiment(command)
+    command.add_argument(
+        "folders",
+        type=Path,
+        nargs="+",
+        metavar="folder",
+        help="an experiment's folder, such as results/quickstart, or its pack; several share one report",
+    )
     command.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of the report (default: the experiment's, or beside its pack)"
+    )
+    command.add_argument(
+        "--format",
+        metavar="F",
+        help="md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
+    )
+    command.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
+    command.add_argument(
+        "--check", action="store_true", help="write nothing, and name the files that differ from what is rebuilt"
     )
     command.add_argument("--replace", action="store_true", help="write it even over a report that says more")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if len(options.folders) > 1 and options.out is None:
+        raise InputError(f"a report of {len(options.folders)} experiments has no place; give --out DIR")
+    with contextlib.ExitStack() as stack:
+        from lm.report.pack import opened
+
+        places = [stack.enter_context(opened(folder, options.out)) for folder in options.folders]
+        require_place(places[0].report, "the report's folder", folder=True)
+        return _report([place.folder for place in places], places[0].report, options)
+
+
+def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int:
+    """Writes a report, or checks the one that is there; returns the exit code."""
     from rich.console import Console
 
-    from lm.report.pack import opened
+    from lm.report.formats import asked_for, check, write_formats
     from lm.report.search import write_study
     from lm.report.write import write_report
 
+    usual = len(folders) == 1 and options.format is None and options.columns is None and not options.check
+    searches = [place for place in folders if os.path.isfile(place / "study.json")]
+    if searches and not usual:
+        raise InputError(
+            f"{searches[0]}: is a search, whose report is table.md, trials.csv and figures; --format, --columns, "
+            "--check and a report of several take experiments"
+        )
     damaged = False
-    with opened(options.folder, options.out) as place:
-        require_place(place.report, "the report's folder", folder=True)
-        if os.path.isfile(place.folder / "study.json"):
-            write_study(place.folder, Console(), place.report, options.replace)
-        else:
-            results = write_report(place.folder, Console(), place.report, options.replace)
-            damaged = bool(results.damaged or results.broken)
-    if place.report != options.folder:
-        print(f"report: {place.report / 'table.md'}", file=sys.stderr)
+    if searches:
+        write_study(folders[0], Console(), into, options.replace)
+    elif usual:
+        results = write_report(folders[0], Console(), into, options.replace)
+        damaged = bool(results.damaged or results.broken)
+    else:
+        asked = asked_for(options.format, options.columns, several=len(folders) > 1)
+        if options.check:
+            return check(folders, into, asked)
+        damaged = write_formats(folders, into, asked, Console(), options.replace)
+        print(f"report: {into}", file=sys.stderr)
+        return 1 if damaged else 0
+    if into != options.folders[0]:
+        print(f"report: {into / 'table.md'}", file=sys.stderr)
     return 1 if damaged else 0

@@ -1,0 +1,64 @@
+"""Results as long tables: a row for each arm, seed and quantity, or for each step of a run."""
+
+import math
+
+import pandas as pd
+
+from lm.analysis.curve import curve_table
+from lm.analysis.results import Results, quantities, value
+from lm.store.quantities import describe
+
+CELLS = ("experiment", "arm", "seed", "cell", "status", "metric", "label", "unit", "better", "value")
+CURVES = ("experiment", "arm", "seed", "step")
+
+
+def status_of(results: Results, arm: str, seed: int) -> str:
+    """What became of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` where it was not trained yet."""
+    if (arm, seed) in results.damaged:
+        return "damaged"
+    record = results.records[arm, seed]
+    return "missing" if record is None else str(record["status"])
+
+
+def cells(results: Results) -> pd.DataFrame:
+    """What each cell measured: a row for each arm, seed and quantity, in the order of the tables.
+
+    Columns are those of `CELLS`; `cell` is the id, `unit` empty for a pure number, `better` one of `lower`, `higher`
+    and empty, and `value` NaN where the cell has none, as one that diverged.
+    """
+    rows = []
+    for arm in results.arms:
+        for seed in results.manifest["seeds"]:
+            record, status = results.records[arm, seed], status_of(results, arm, seed)
+            cell = results.manifest["arms"][arm]["cells"][str(seed)]
+            for name in quantities(results):
+                meaning = describe(name)
+                found = math.nan if record is None else value(record, name)
+                of_cell = (results.manifest["name"], arm, seed, cell, status)
+                rows.append((*of_cell, name, meaning.label, meaning.unit, meaning.better or "", found))
+    return pd.DataFrame(rows, columns=list(CELLS)).astype({"seed": "int64", "value": "float64"})
+
+
+def curves(results: Results) -> pd.DataFrame:
+    """The learning curves: a row for each arm, seed and step that was logged, a column for each quantity; NaN where a
+    quantity was not measured at a step.
+
+    A run that did not go well, or whose curve was not kept, has no rows, and neither has an arm with a damaged curve:
+    what is left out may be what made it better or worse.
+    """
+    found = []
+    for arm in results.arms:
+        records = results.of(arm)
+        if any(record["id"] in results.broken for record in records):
+            continue
+        for seed in results.manifest["seeds"]:
+            record = results.records[arm, seed]
+            path = None if record is None else results.store.history(record["id"])
+            if record is None or record["status"] != "ok" or path is None or not path.is_file():
+                continue
+            table = curve_table(path).reset_index()
+            found.append(table.assign(experiment=results.manifest["name"], arm=arm, seed=seed))
+    if not found:
+        return pd.DataFrame(columns=list(CURVES))
+    whole = pd.concat(found, ignore_index=True)
+    return whole[[*CURVES, *(name for name in whole.columns if name not in CURVES)]]

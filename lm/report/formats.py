@@ -1,0 +1,190 @@
+"""A report in the formats asked for, of one experiment or of several, and whether what is there is the same."""
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from lm.analysis.tidy import cells
+from lm.config.tree import InputError, nearest
+from lm.report.latex import latex
+from lm.report.less import put, wanting
+from lm.report.notes import notes
+from lm.report.page import listed
+from lm.report.paper import METADATA, Kind, paper_figures
+from lm.report.sheet import Sheet, markdown_sheet, sheet
+from lm.report.tables import as_csv, escape
+from lm.report.write import Findings, find, html_of, less_than, page_files, show
+
+Files = dict[str, str | bytes]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a report is to be made of.
+
+    Args:
+        formats: some of `FORMATS`.
+        columns: the quantities of its first table; None for the usual ones.
+    """
+
+    formats: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+
+
+def asked_for(formats: str | None, columns: str | None, several: bool) -> Asked:
+    """What a command line asks for; of one experiment the page, where no format is named. Raises InputError."""
+    usual = OF_SEVERAL if several else (PAGE,)
+    return Asked(
+        usual if formats is None else read_formats(formats),
+        None if columns is None else tuple(name.strip() for name in columns.split(",")),
+    )
+
+
+def read_formats(text: str) -> tuple[str, ...]:
+    """Names of formats from `latex,csv`. Raises InputError for one that there is not."""
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in found:
+        if name not in FORMATS:
+            raise InputError(
+                f"--format {name}: no such format.{nearest(name, list(FORMATS))} Choose from {', '.join(FORMATS)}"
+            )
+    return found
+
+
+def files_of(found: Sequence[Findings], asked: Asked) -> Files:
+    """The files of a report by their names; the page, where there is one, comes last.
+
+    Raises:
+        InputError: for a column that an experiment did not measure, or two experiments of the same name.
+    """
+    names = [one.results.manifest["name"] for one in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
+    sheets = [sheet(one.results, one.table, asked.columns) for one in found]
+    files: Files = {}
+    for name in sorted(asked.formats, key=lambda name: name == PAGE):
+        files |= FORMATS[name](found, sheets, asked)
+    return files
+
+
+# the formats ---------------------------------------------------------------------------------------------------------
+
+
+def _md(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+    if len(found) == 1:
+        return page_files(found[0], None if asked.columns is None else markdown_sheet(sheets[0]))
+    lines = [f"# Report of {len(found)} experiments", ""]
+    for one, of_one in zip(found, sheets, strict=True):
+        lines += [f"## {escape(of_one.title)}", "", *markdown_sheet(of_one), ""]
+        lines += listed(notes(one.results, one.table))
+    return {"table.md": "\n".join(lines).rstrip("\n") + "\n"}
+
+
+def _html(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+    """Those of several experiments are pages of their own, that begin with their names."""
+    if len(found) == 1:
+        return {"report.html": html_of(found[0])}
+    return {f"{one.results.manifest['name']}_report.html": html_of(one) for one in found}
+
+
+def _latex(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+    return {"table.tex": latex(sheets)}
+
+
+def _all_cells(found: Sequence[Findings]) -> pd.DataFrame:
+    return pd.concat([cells(one.results) for one in found], ignore_index=True)
+
+
+def _csv(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+    return {"cells.csv": as_csv(_all_cells(found))}
+
+
+def _parquet(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+    content = io.BytesIO()
+    _all_cells(found).to_parquet(content, index=False)
+    return {"cells.parquet": content.getvalue()}
+
+
+def _figures(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+    """Those of several experiments begin with their names."""
+    kinds: list[Kind] = [kind for kind in METADATA if kind in asked.formats]
+    files: Files = {}
+    for one in found:
+        before = f"{one.results.manifest['name']}_" if len(found) > 1 else ""
+        files |= {f"{before}{name}": content for name, content in paper_figures(one.results, kinds).items()}
+    return files
+
+
+PAGE = "md"
+
+FORMATS: Mapping[str, Callable[[Sequence[Findings], Sequence[Sheet], Asked], Files]] = {
+    PAGE: _md,
+    "html": _html,
+    "latex": _latex,
+    "csv": _csv,
+    "parquet": _parquet,
+    "pdf": _figures,
+    "svg": _figures,
+}
+"""What makes the files of each format; the page brings table.csv and the usual figures with it."""
+
+CHOSEN = "--columns chose others"
+
+OF_SEVERAL = (PAGE, "latex", "csv")
+"""The formats of a report of several experiments where none are named."""
+
+
+# the report ----------------------------------------------------------------------------------------------------------
+
+
+def write_formats(folders: Sequence[Path], into: Path, asked: Asked, console: Console, replace: bool) -> bool:
+    """Prints the tables of experiments, and writes their report; returns whether a record or a curve is damaged.
+
+    Raises:
+        InputError: where there is no experiment that this version reads, or for what `files_of` refuses.
+        LessError: where a page or a table that is there says more and `replace` is not given; nothing is written then.
+    """
+    found = [find(folder) for folder in folders]
+    files = files_of(found, asked)
+    less = less_than(into, files)
+    try:
+        for one in found:
+            show(one, console)
+    finally:  # also where nobody reads the terminal to its end
+        why = "; ".join(dict.fromkeys(wanting(one.results) for one in found)) if asked.columns is None else CHOSEN
+        line = put(into, files, less, why, replace)
+    if line:
+        print(f"lm: {line}", file=sys.stderr)
+    return any(one.damaged for one in found)
+
+
+def check(folders: Sequence[Path], into: Path, asked: Asked) -> int:
+    """Rebuilds a report and compares it with the one that is there, writing nothing; returns 1 where files differ.
+
+    Raises:
+        InputError: as `write_formats` does.
+    """
+    files = files_of([find(folder) for folder in folders], asked)
+    different = differing(into, files)
+    if different:
+        print(f"{into}: {len(different)} of {len(files)} files differ from what is rebuilt: {', '.join(different)}")
+    else:
+        print(f"{into}: all {len(files)} files are as they are rebuilt")
+    return 1 if different else 0
+
+
+def differing(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
+    """Which files of a report are not there byte for byte, in words."""
+    found = []
+    for name, content in files.items():
+        path, rebuilt = folder / name, content.encode() if isinstance(content, str) else content
+        if not path.is_file():
+            found.append(f"{name} (missing)")
+        elif path.read_bytes() != rebuilt:
+            found.append(name)
+    return found

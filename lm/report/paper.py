@@ -1,0 +1,70 @@
+"""Figures as a paper prints them: at the width of one column or two, as PDF and SVG with text as text."""
+
+import io
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import matplotlib
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from lm.analysis.results import Results
+from lm.report.figures import FIGURES
+
+Kind = Literal["pdf", "svg"]
+
+ONE, TWO = "one_column", "two_columns"
+WIDTHS = {ONE: 3.35, TWO: 6.9}
+"""Inches, of the usual pages of two columns."""
+
+LARGEST = 8.5
+"""Inches that a figure may be high."""
+
+WIDEST = 7.5
+"""Inches of a figure as it is drawn; with more it has too many panels for one column."""
+
+FACES: dict[str, float] = {ONE: 6.5, TWO: 8.0}
+"""Points of the text of each."""
+
+EMBEDDED: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "lm"}
+"""Letters stay letters, that can be searched, copied and set in another face."""
+
+METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+"""No time of making: the same figure gives the same bytes."""
+
+
+def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
+    """Every figure that the records give something for, by the names of its files, `NAME_one_column.pdf` and so on.
+
+    One of many panels is written at the width of two columns alone.
+    """
+    found: dict[str, bytes] = {}
+    for width, inches in WIDTHS.items():
+        with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
+            for name, make in FIGURES.items():
+                figure = make(results)
+                if figure is not None and (width == TWO or figure.get_figwidth() <= WIDEST):
+                    fit(figure, inches, FACES[width])
+                    found |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
+    return found
+
+
+def _style(points: float) -> Any:  # of keys that Matplotlib's types list one by one
+    thin = {"lines.linewidth": 1.0, "lines.markersize": 3, "axes.linewidth": 0.6, "grid.linewidth": 0.5}
+    small = dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), points - 0.5)
+    return {"font.size": points, "axes.labelsize": points, "axes.titlesize": points + 0.5, **small, **thin, **EMBEDDED}
+
+
+def fit(figure: Figure, inches: float, points: float) -> None:
+    """Brings a figure to a width, and to a height that leaves its panels room for text that does not shrink."""
+    width, height = figure.get_size_inches()
+    scale = inches / width
+    figure.set_size_inches(inches, min(LARGEST, height * max(scale, min(1.0, scale**0.6))))
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_fontsize(min(text.get_fontsize(), points + 0.5))
+
+
+def _written(figure: Figure, kind: Kind) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, metadata=METADATA[kind])
+    return content.getvalue()

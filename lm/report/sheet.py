@@ -1,0 +1,177 @@
+"""The table of a paper: chosen quantities of an experiment as one frame of text, with its marks and footnotes.
+
+Markdown and LaTeX are made of the same frame. A star says that a test found a difference; a letter leads to a footnote
+with whatever else there is to say of a verdict, such as that seeds were too few or an arm unhealthy.
+"""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lm.analysis.results import Results, quantities
+from lm.config.tree import InputError, nearest
+from lm.report.notes import method
+from lm.report.tables import (
+    cells,
+    difference,
+    escape,
+    heading,
+    interval_heading,
+    markdown_row,
+    markdown_table,
+    mean_and_sd,
+    number,
+)
+from lm.store.quantities import AT_LENGTH, QUANTITIES, describe
+
+STAR = "*"
+SAID_BY_STAR = f"{STAR} A test found this difference, as the notes say."
+USUAL = ("perplexity", "accuracy", "ece")
+"""What stands beside the judged quantities where nothing is asked for: as much as fits on a page."""
+
+UNITS = {quantity.unit for quantity in (*QUANTITIES.values(), *AT_LENGTH.values()) if quantity.unit}
+PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", "not judged")
+"""Verdicts that need no footnote: a star, or its absence, says as much."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table to be written in any format.
+
+    Args:
+        name: of the experiment.
+        title: what stands above it.
+        frame: text without marks, a row an arm; columns are pairs of a quantity and what is told of it.
+        marks: of the same shape, the marks that follow each text, a character each.
+        bold: of the same shape, whether it is a difference that a test found between healthy arms.
+        footnotes: what the marks stand for, each beginning with its own.
+        notes: how the table is to be read.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    marks: pd.DataFrame
+    bold: pd.DataFrame
+    footnotes: list[str]
+    notes: list[str]
+
+
+class _Footnotes:
+    """Letters for what is to be said below a table, the same text having the same letter."""
+
+    def __init__(self) -> None:
+        self.marks: dict[str, str] = {}
+
+    def mark(self, text: str) -> str:
+        return self.marks.setdefault(text, _letter(len(self.marks)))
+
+
+def _letter(index: int) -> str:
+    """a to z, then aa, ab and so on."""
+    letters = string.ascii_lowercase
+    return (_letter(index // 26 - 1) if index >= 26 else "") + letters[index % 26]
+
+
+def check_columns(results: Results, columns: Sequence[str]) -> None:
+    """Raises InputError for a quantity that no run of the experiment measured, or one named twice."""
+    known = quantities(results)
+    for name in columns:
+        if name not in known:
+            raise InputError(
+                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest(name, known)} "
+                f"Choose from {', '.join(known)}"
+            )
+        if list(columns).count(name) > 1:
+            raise InputError(f"--columns {name}: is there twice; expected each quantity once")
+
+
+def sheet(results: Results, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Sheet:
+    """The table of chosen quantities: those that are judged with their differences, the others with mean and sd.
+
+    Args:
+        results: of the experiment.
+        table: its comparisons (`lm.analysis.compare.compare`).
+        columns: names of quantities in their order; where none are given those that are judged and `USUAL`, the latter
+            by their means alone.
+
+    Raises:
+        InputError: for a quantity that was not measured.
+    """
+    if columns is not None:
+        check_columns(results, columns)
+    measured = set(table[table.n > 0].metric)
+    others = [name for name in USUAL if name in measured and name not in results.judged]
+    shown = columns if columns is not None else [*results.judged, *others]
+    footnotes = _Footnotes()
+    judged = [name for name in shown if name in results.judged]
+    kind, labelled = interval_heading(table[table.metric.isin(judged)])
+    rows = []
+    for arm in results.arms:
+        of_arm = {row.metric: row for row in table[table.arm == arm].itertuples()}
+        rows.append(_row(of_arm, shown, judged, (kind, labelled), footnotes, means=columns is None))
+    heads = list(rows[0])
+    index = pd.MultiIndex.from_tuples(heads)
+    parts = [[[row[head][part] for head in heads] for row in rows] for part in range(3)]
+    texts, marks, bold = (pd.DataFrame(part, columns=index) for part in parts)
+    star = [SAID_BY_STAR] if marks.map(lambda mark: mark[:1] == STAR).any(axis=None) else []
+    below = [*star, *(f"{mark} {text}" for text, mark in footnotes.marks.items())]
+    return Sheet(results.manifest["name"], results.manifest["title"], texts, marks, bold, below, method(results, table))
+
+
+_Cell = tuple[str, str, bool]
+"""Text, marks, whether it is bold."""
+
+
+def _row(
+    of_arm: dict[str, Any],
+    shown: Sequence[str],
+    judged: Sequence[str],
+    interval: tuple[str, bool],
+    footnotes: _Footnotes,
+    means: bool,
+) -> dict[tuple[str, str], _Cell]:
+    """The cells of an arm by their headings."""
+    first = next(iter(of_arm.values()))
+    found: dict[tuple[str, str], _Cell] = {}
+    for name in shown:
+        row, top = of_arm[name], heading(name)
+        text = mean_and_sd(row) if name in judged or not means else number(row.mean, describe(name).digits)
+        found[top, describe(name).unit] = text, "", False
+        if name in judged:
+            found[top, interval[0]] = difference(row, interval[1]), _marks(row, footnotes), bool(row.bold)
+    told = any(marks.strip(STAR) for _, marks, _ in found.values())
+    ill = first.health != "healthy" and not told
+    mark = footnotes.mark(f"unhealthy: {first.health}") if ill else ""
+    counted = next((of_arm[name] for name in shown if name in judged), first)
+    return {("", "arm"): (str(first.arm), mark, False), ("", "n"): (cells(counted), "", False), **found}
+
+
+def _marks(row: Any, footnotes: _Footnotes) -> str:
+    """A star where a test found a difference, a letter where there is more to say of the verdict."""
+    verdict = str(row.verdict)
+    return (STAR if row.significant else "") + ("" if verdict in PLAIN else footnotes.mark(verdict))
+
+
+def markdown_sheet(one: Sheet) -> list[str]:
+    """The table and its footnotes as lines of Markdown, without the notes."""
+    heads = [" ".join(part for part in (top, _in_brackets(below)) if part) for top, below in one.frame.columns]
+    lines = markdown_table(heads, [])
+    for texts, marks, bold in zip(one.frame.to_numpy(), one.marks.to_numpy(), one.bold.to_numpy(), strict=True):
+        cells_of = [_markdown_cell(*cell) for cell in zip(texts, marks, bold, strict=True)]
+        lines.append(markdown_row(cells_of))
+    return [*lines, *(["", *(f"- {escape(line)}" for line in one.footnotes)] if one.footnotes else [])]
+
+
+def _in_brackets(below: str) -> str:
+    """A unit in brackets; words as they are."""
+    return f"({below})" if below in UNITS else below
+
+
+def _markdown_cell(text: str, marks: str, bold: bool) -> str:
+    escaped = escape(text)
+    raised = f"<sup>{escape(marks)}</sup>" if marks else ""
+    return (f"**{escaped}**" if bold else escaped) + raised

@@ -1,0 +1,287 @@
+"""A report in the formats of a paper says what the comparisons say, compiles, and is the same every time."""
+
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load, value
+from lm.analysis.tidy import CELLS, cells, curves
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.report.formats import FORMATS, Asked, files_of
+from lm.report.latex import escape, latex
+from lm.report.sheet import STAR, Sheet, markdown_sheet, sheet
+from lm.report.write import find, write_report
+
+MakeExperiment = Callable[..., Path]
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
+BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
+
+
+def sheet_of(folder: Path, columns: tuple[str, ...] | None = None) -> Sheet:
+    results = load(folder)
+    return sheet(results, compare(results), columns)
+
+
+def marked(one: Sheet, arm: str) -> str:
+    """The marks of an arm's difference."""
+    (place,) = [column for column in one.frame.columns if column[1].startswith("difference")]
+    return str(one.marks.loc[one.frame["", "arm"] == arm, place].item())
+
+
+def mostly_clipped(arm: str, seed: int, record: dict[str, Any]) -> None:
+    if arm in ("arm", "a_b+c"):
+        record["steps"] = 1000
+        record["metrics"]["clipped_share"] = 0.99
+
+
+# the table -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_difference_that_was_found_has_a_star_and_is_bold(experiment: MakeExperiment) -> None:
+    one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
+    assert marked(one, "arm") == STAR
+    assert marked(one, "base") == ""
+    assert one.bold.sum().sum() == 1
+    text = latex([one])
+    assert re.search(r"arm & 6 & .*\\textbf\{.*\\textsuperscript\{\{\*\}\}\}", text)
+    assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:demo}"))
+    assert "nats/token" in text
+
+
+def test_few_seeds_are_never_bold_and_a_footnote_says_so(experiment: MakeExperiment) -> None:
+    one = sheet_of(experiment({"base": BASE[:4], "arm": BETTER[:4], "other": BETTER[:4]}))
+    assert marked(one, "arm") == marked(one, "other") == "a"
+    assert not one.bold.any(axis=None)
+    assert one.footnotes == ["a 4 seeds cannot reach significance (7 could)"]
+    assert "textbf" not in latex([one])
+
+
+def test_an_unhealthy_arm_is_never_bold_and_a_footnote_says_why(experiment: MakeExperiment) -> None:
+    one = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped))
+    assert marked(one, "arm") == f"{STAR}a"
+    assert not one.bold.any(axis=None)
+    assert any(line.startswith("a better (arm unhealthy") for line in one.footnotes)
+    alone = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped), ("clipped_share",))
+    assert alone.marks["", "arm"].tolist() == ["", "a"]
+    assert alone.footnotes[0].startswith("a unhealthy: ")
+
+
+def test_columns_are_those_asked_for_in_their_order(experiment: MakeExperiment) -> None:
+    one = sheet_of(experiment({"base": BASE, "arm": BETTER}), ("ece", "nll"))
+    tops = [top for top, _ in one.frame.columns]
+    assert tops == ["", "", "ECE, 15 bins ↓", "validation NLL ↓", "validation NLL ↓"]
+    assert all("±" in text for text in one.frame["ECE, 15 bins ↓", ""])
+
+
+@pytest.mark.parametrize(("names", "said"), [(("nnl",), "Did you mean nll?"), (("nll", "nll"), "is there twice")])
+def test_a_column_that_cannot_be_is_refused(experiment: MakeExperiment, names: tuple[str, ...], said: str) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    with pytest.raises(InputError, match=re.escape(said)):
+        sheet_of(folder, names)
+
+
+def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
+    one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
+    page, text = "\n".join(markdown_sheet(one)), latex([one])
+    for shown in one.frame.to_numpy().ravel():
+        assert escape(shown) in text
+        assert shown.replace("[", "\\[").replace("]", "\\]") in page
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a_b & 50 %", r"a\_b \& 50 \%"),
+        ("-0.5 ± 0.1", r"$-$0.5 $\pm$ 0.1"),
+        ("post-norm", "post-norm"),
+        ("[-∞, +1.0]", r"{[}$-$$\infty$, +1.0{]}"),
+        ("a---b", "a-{}-{}-b"),
+        ("é中", "é{[}U+4E2D{]}"),
+        ("a\nb\x07", "a b{[}U+0007{]}"),
+    ],
+)
+def test_text_is_escaped_for_latex(given: str, expected: str) -> None:
+    assert escape(given) == expected
+
+
+@pytest.mark.slow
+def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs pdflatex")
+    folder = experiment(
+        {"base": BASE, "a_b+c": BETTER, "c": [*BETTER[:5], "diverged"]}, mostly_clipped, title=HOSTILE, name="a_demo"
+    )
+    (tmp_path / "table.tex").write_text(latex([sheet_of(folder), sheet_of(folder, ("nll", "ece"))]), encoding="utf-8")
+    letters = "".join(map(chr, range(32, 0x250)))
+    document = (
+        "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs}\n\\usepackage[margin=0.75in]{geometry}\n"
+        f"\\begin{{document}}\n\\input{{table}}\n\\raggedright {' '.join(map(escape, letters))}\n\\end{{document}}\n"
+    )
+    (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert found.returncode == 0, found.stdout[-3000:]
+    assert not re.search(r"Overfull .hbox \(\d{2,}", found.stdout), "the table is wider than the page"
+
+
+# the data ------------------------------------------------------------------------------------------------------------
+
+
+def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "arm": [*BETTER[:4], "diverged", None]})
+    results = load(folder)
+    table = cells(results)
+    assert tuple(table.columns) == CELLS
+    assert not table.duplicated(["arm", "seed", "metric"]).any()
+    assert len(table) == 2 * 6 * table.metric.nunique()
+    nll = table[table.metric == "nll"].set_index(["arm", "seed"])
+    assert nll.loc["base"].value.tolist() == BASE
+    assert nll.loc["arm"].status.tolist() == ["ok"] * 4 + ["diverged", "missing"]
+    assert nll.loc["arm"].value.isna().tolist() == [False] * 4 + [True] * 2
+    assert set(nll.unit) == {"nats/token"}
+    record = results.records["arm", 0]
+    assert record is not None
+    assert nll.loc[("arm", 0), "value"] == value(record, "nll")
+
+
+def test_csv_and_parquet_hold_the_same_cells(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]})
+    files = files_of([find(folder)], Asked(("csv", "parquet")))
+    from_csv = pd.read_csv(io.StringIO(str(files["cells.csv"])), keep_default_na=False, na_values={"value": [""]})
+    content = files["cells.parquet"]
+    assert isinstance(content, bytes)
+    from_parquet = pd.read_parquet(io.BytesIO(content))
+    pd.testing.assert_frame_equal(from_csv, from_parquet, check_dtype=False)
+    pd.testing.assert_frame_equal(from_parquet, cells(load(folder)), check_dtype=False)
+
+
+def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
+    table = curves(load(experiment({"base": [2.0, 2.1], "arm": [1.9, "diverged"]})))
+    assert table.step.tolist() == [10, 20, 30] * 3
+    assert table.groupby(["arm", "seed"]).size().to_dict() == {("arm", 0): 3, ("base", 0): 3, ("base", 1): 3}
+    first = table[(table.arm == "base") & (table.seed == 0)]
+    assert first.validation_nll.tolist() == pytest.approx([3.0, 2.5, 2 + 1 / 3])
+
+
+# figures -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_figures_of_a_paper_have_its_width_and_their_text_as_text(experiment: MakeExperiment) -> None:
+    files = files_of([find(experiment({"base": BASE, "arm": BETTER}))], Asked(("pdf", "svg")))
+    for width, inches in (("one_column", 3.35), ("two_columns", 6.9)):
+        for name in ("learning_curve", "gradient_norm", "reliability"):
+            svg, pdf = files[f"{name}_{width}.svg"], files[f"{name}_{width}.pdf"]
+            assert isinstance(svg, bytes)
+            assert isinstance(pdf, bytes)
+            root = ElementTree.fromstring(svg.decode())
+            assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(72 * inches)
+            texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+            assert any("base" in str(text) for text in texts)
+            assert b"/Type3" not in pdf
+            assert b"/FontFile2" in pdf
+            assert b"/CreationDate" not in pdf
+
+
+# the command ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.report.figures.rendered", lambda figure: {"png": b"drawn"})
+    monkeypatch.setattr("lm.report.paper._written", lambda figure, kind: kind.encode())
+
+
+ALL = ",".join(FORMATS)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_check_names_the_files_that_differ_and_writes_nothing(
+    experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    assert main(["report", str(folder), "--format", ALL]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder), "--format", ALL, "--check"]) == 0
+    assert "files are as they are rebuilt" in capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    (folder / "table.tex").write_text("another", encoding="utf-8")
+    (folder / "cells.csv").unlink()
+    before.pop(folder / "cells.csv")
+    before[folder / "table.tex"] = (folder / "table.tex").stat().st_mtime_ns
+    assert main(["report", str(folder), "--format", ALL, "--check"]) == 1
+    said = capsys.readouterr().out
+    assert "table.tex" in said
+    assert "cells.csv (missing)" in said
+    assert "table.md" not in said
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+@pytest.mark.usefixtures("_quick")
+def test_without_a_format_the_report_is_what_md_writes(experiment: MakeExperiment, tmp_path: Path) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    write_report(folder, Console(file=io.StringIO()), tmp_path / "usual")
+    assert main(["report", str(folder), "--out", str(tmp_path / "md"), "--format", "md"]) == 0
+    assert main(["report", str(folder), "--out", str(tmp_path / "usual"), "--check"]) == 0
+    written = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("usual", "md")]
+    assert written[0] == written[1]
+    assert "table.md" in written[0]
+
+
+@pytest.mark.usefixtures("_quick")
+def test_several_experiments_are_one_report(experiment: MakeExperiment, tmp_path: Path) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    manifest = other / "experiment.json"
+    text = manifest.read_text(encoding="utf-8").replace('"demo"', '"other"').replace("A demonstration", "Another")
+    manifest.write_text(text, encoding="utf-8")
+    out = tmp_path / "both"
+    assert main(["report", str(folder), str(other), "--out", str(out)]) == 0
+    assert {path.name for path in out.iterdir()} == {"table.md", "table.tex", "cells.csv"}
+    page = (out / "table.md").read_text(encoding="utf-8")
+    assert page.index("## A demonstration") < page.index("## Another")
+    latex_text = (out / "table.tex").read_text(encoding="utf-8")
+    assert latex_text.index(r"\label{tab:demo}") < latex_text.index(r"\label{tab:other}")
+    table = pd.read_csv(out / "cells.csv")
+    assert list(dict.fromkeys(table.experiment)) == ["demo", "other"]
+    assert main(["report", str(folder), str(other), "--out", str(out), "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--format", "latx"], "Did you mean latex?"),
+        (["--format", "latex,"], "no such format"),
+        (["--columns", "nnl"], "Did you mean nll?"),
+        (["FOLDER"], "give --out DIR"),
+        (["FOLDER", "--out", "new"], "two experiments are called demo"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_and_writes_nothing(
+    experiment: MakeExperiment,
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    monkeypatch.chdir(folder.parent)
+    before = sorted(Path().rglob("*"))
+    assert main(["report", "demo", *(argument.replace("FOLDER", "demo") for argument in arguments)]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert sorted(Path().rglob("*")) == before

@@ -1,0 +1,127 @@
+"""What `import lm` offers gives what the commands give."""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from conftest import ROOT
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+import lm
+from lm.cli import main
+from lm.report.figures import FIGURES
+
+MakeExperiment = Callable[..., Path]
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
+BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+CONFIG = ROOT / "experiments" / "bases" / "char_tiny.yaml"
+WRONG: dict[str, Any] = {"optim.lrr": 1}
+SHORT: dict[str, Any] = {
+    "trainer.max_steps": 4,
+    "trainer.val_check_interval": 2,
+    "optim.schedule.warmup": 1,
+    "model.layers": 1,
+    "model.width": 16,
+    "data.corpus": {"class_path": "StdlibText", "init_args": {"size": 600000}},
+}
+
+
+def test_results_show_a_short_table(experiment: MakeExperiment) -> None:
+    results = lm.load(experiment({"base": BASE, "arm": BETTER}))
+    lines = repr(results).splitlines()
+    assert lines[0] == "A demonstration"
+    assert len(lines) == 4
+    assert "better" in lines[3]
+    assert results.name == "demo"
+
+
+def test_results_of_many_arms_still_show_a_short_table(experiment: MakeExperiment) -> None:
+    shown = repr(lm.load(experiment({f"arm{n}": BASE[:2] for n in range(25)})))
+    assert shown.endswith("... and 5 more arms")
+
+
+def test_tables_are_those_of_the_report(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]})
+    results = lm.load(str(folder))
+    main(["report", str(folder), "--format", "md,csv"])
+    for name, table in (("table.csv", results.comparisons), ("cells.csv", results.cells)):
+        written = pd.read_csv(folder / name, keep_default_na=False, na_values={"value": [""]})
+        assert list(written.columns) == list(table.columns)
+        assert len(written) == len(table)
+    assert set(results.curves.arm) == {"base", "arm"}
+
+
+def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
+    results = lm.load(ROOT / "results" / "reference" / "quickstart.lmpack")
+    assert not results.curves.empty
+    place = results.records.store.cells
+    assert place.is_dir()
+    del results
+    assert not place.exists()
+
+
+def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeExperiment) -> None:
+    results = lm.load(experiment({"base": BASE, "arm": BETTER}))
+    for name in ("learning_curve", "gradient_norm", "reliability"):
+        figure = lm.figure(results, name)
+        assert isinstance(figure, Figure)
+        figure.savefig(io.BytesIO(), format="svg")
+    assert plt.get_fignums() == []
+    with pytest.raises(ValueError, match=r"no figure 'reliabilty'. Did you mean reliability\? Choose from .*"):
+        lm.figure(results, "reliabilty")
+    with pytest.raises(ValueError, match="nll_by_length: no run of demo left anything to draw it from"):
+        lm.figure(results, "nll_by_length")
+    assert "nll_by_length" in FIGURES
+
+
+def test_what_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
+    with pytest.raises(lm.InputError, match=r"no such folder") as found:
+        lm.load(tmp_path / "nowhere")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda out: lm.fit(CONFIG, out=out, **WRONG), "Did you mean lr?"),
+        (lambda out: lm.fit(str(out / "nothing.yaml")), "cannot be read (No such file or directory)"),
+        (lambda out: lm.ablate(ROOT / "experiments" / "quickstart.yaml", out=out, seed=1), "use seeds=[0, 1, 2]"),
+        (lambda out: lm.ablate(ROOT / "experiments" / "quickstart.yaml", out=out, seeds=2), "cannot"),
+        (lambda out: lm.load_model("abc", out=out), "no finished run"),
+    ],
+)
+def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(lm.InputError, match=re.escape(said)) as found:
+        call(tmp_path)
+    assert "\n" not in str(found.value)
+    assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path) -> None:
+    first = lm.fit(CONFIG, out=tmp_path, progress=False, **SHORT)
+    assert first.record["status"] == "ok"
+    assert first.record["steps"] == 4
+    again = lm.fit(CONFIG, out=tmp_path, **SHORT)
+    assert again == first
+    model, tokenizer = lm.load_model(first.folder.name[:12], out=tmp_path)
+    tokens_bt = torch.tensor([tokenizer.encode("def f(x):").ids])
+    with torch.no_grad():
+        logits_btv = model(tokens_bt)
+    assert logits_btv.shape == (1, 9, tokenizer.get_vocab_size())
+    assert not model.training
+
+
+@pytest.mark.slow
+def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path) -> None:
+    spec = ROOT / "experiments" / "quickstart.yaml"
+    results = lm.ablate(spec, out=tmp_path, seeds=1, underpowered=True, workers=1, **SHORT)
+    assert results.arms == ["post_norm", "pre_norm"]
+    assert results.cells.query("metric == 'nll'").status.tolist() == ["ok", "ok"]
+    assert (tmp_path / "quickstart" / "table.md").is_file()
