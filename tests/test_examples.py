@@ -11,6 +11,7 @@ MODULES = (
     "lm.analysis.words",
     "lm.bench.ratios",
     "lm.bench.show",
+    "lm.report.web.elements",
     "lm.stats.tests",
     "lm.stats.verdicts",
     "lm.training.schedule",

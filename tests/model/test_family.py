@@ -282,7 +282,8 @@ def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any
     position = Alibi(shape) if biased else Rope(shape)
     x = example(2, shape.context, 32).float().requires_grad_()
     found = []
-    for one, bfloat in (("plain", False), (way, True)):
+    ways: tuple[tuple[Any, bool], ...] = (("plain", False), (way, True))
+    for one, bfloat in ways:
         attention.way = one
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat):
             y = attention(

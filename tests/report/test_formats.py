@@ -230,10 +230,10 @@ def test_check_names_the_files_that_differ_and_writes_nothing(
 
 
 @pytest.mark.usefixtures("_quick")
-def test_without_a_format_the_report_is_what_md_writes(experiment: MakeExperiment, tmp_path: Path) -> None:
+def test_without_a_format_the_report_is_what_md_and_html_write(experiment: MakeExperiment, tmp_path: Path) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
     write_report(folder, Console(file=io.StringIO()), tmp_path / "usual")
-    assert main(["report", str(folder), "--out", str(tmp_path / "md"), "--format", "md"]) == 0
+    assert main(["report", str(folder), "--out", str(tmp_path / "md"), "--format", "md,html"]) == 0
     assert main(["report", str(folder), "--out", str(tmp_path / "usual"), "--check"]) == 0
     written = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("usual", "md")]
     assert written[0] == written[1]
