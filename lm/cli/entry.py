@@ -20,6 +20,8 @@ BAD_INPUT = 2
 UNDONE = 1
 DEBUG = "--debug"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
+SEEDED = (("generate", "seed"), ("ls", "seed"))
+"""Commands whose `--seed` is no setting of a configuration."""
 
 
 def parser() -> Parser:
@@ -111,7 +113,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     if options.command is None:
         parser().print_help()
         return 0
-    foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
+    foreign = [key for key, _ in rest if (options.command, key) not in SEEDED]
     if foreign and not commands()[options.command].settable:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:

@@ -47,11 +47,12 @@ def prepare(place: Path, case: fuzz.Case) -> None:
     for name, content in case.files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content)
-    if case.kind in ("report", "trace", "evaluate", "generate", "translate"):
+    if case.kind in ("report", "trace", "status", "ls", "diff", "evaluate", "generate", "translate"):
         store = Store(place / "out")
         for arm in "ab":
             for seed in range(3):
                 store.finish(f"{arm}-{seed}", record(f"{arm}-{seed}", 2.0 - 0.1 * seed, seed))
+                (store.directory(f"{arm}-{seed}") / "config.yaml").write_text(f"seed: {seed}\n")
 
 
 def tree(place: Path, *left_out: str) -> set[str]:
