@@ -225,6 +225,8 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "evaluate": (["evaluate", "a-0", "--lengths", "4,8", "--out", "out"], []),
     "generate": (["generate", "a-0", "--prompt", "line", "--seed", "1", "--out", "out"], []),
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
+    "cp": (["cp", "quickstart", "out/copy"], []),
+    "init": (["init", "out/project"], []),
     "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
 }
 """For each kind of case a valid command line and the files it reads, of which some are damaged."""

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import INTERRUPTED, Parser
+from lm.config.imported import own_modules
 from lm.config.tree import InputError, LessError, nearest, parse_value
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.training.signals import by_signal
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, debug = [argument for argument in everything if argument != DEBUG], DEBUG in everything
     try:
         try:
-            return _run(given, debug)
+            with own_modules():
+                return _run(given, debug)
         finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
             if sys.stdout is not None:
                 sys.stdout.flush()

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from lm.config.imported import look_in
 from lm.config.keys import Also
 from lm.config.plain import shown
+from lm.config.shipped import file_named
 from lm.config.tree import InputError, Tree, load_yaml, override, path_name
 
 RESERVED = ("cells",)
@@ -26,6 +28,17 @@ SEEDS = "a number of seeds (6 for 0 to 5), a list of whole numbers below 2**64 (
 """How seeds are given, in a file and on the command line."""
 
 SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
+
+
+def load_config(path: Path) -> Tree:
+    """The configuration in the file at `path`, or in the shipped one of that name; components beside it are found.
+
+    Raises:
+        InputError: where there is no such file, or nothing in it that can be read.
+    """
+    path = file_named(path, "configuration")
+    look_in(path.parent)
+    return load_yaml(path)
 
 
 def report_name(path: Path, tier: str = "") -> str:

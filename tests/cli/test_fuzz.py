@@ -11,6 +11,7 @@ import fuzz
 import pytest
 from records import record
 
+import lm.ablation.project
 import lm.bench.run
 import lm.training.train
 from lm.cli import main
@@ -37,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(lm.training.train, "train", lambda *_, **__: None)
     monkeypatch.setattr(lm.bench.run, "bench", lambda *_, **__: 0)
+    monkeypatch.setattr(lm.ablation.project, "write_atomic", lambda *_: None)  # wherever it is told to write
     yield place
     os.unlink(place / "pipe")
 

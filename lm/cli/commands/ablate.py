@@ -12,7 +12,7 @@ SETTABLE = True
 
 
 def add_options(command: Parser) -> None:
-    command.add_argument("spec", type=Path, help="a YAML file such as experiments/quickstart.yaml")
+    command.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as quickstart")
     add_output(command)
     add_settable(command)
     command.add_argument(

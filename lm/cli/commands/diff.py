@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm.cli.options import Parser
+from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, load_yaml
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _resolved(given: str) -> Tree:
     from lm.config.components import resolve
     from lm.training.run import Run
 
-    tree = load_yaml(Path(given))
+    tree = load_config(Path(given))
     try:
         return resolve(tree, Run)
     except InputError as error:
