@@ -225,6 +225,8 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "evaluate": (["evaluate", "a-0", "--lengths", "4,8", "--out", "out"], []),
     "generate": (["generate", "a-0", "--prompt", "line", "--seed", "1", "--out", "out"], []),
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
+    "based": (["fit", "based.yaml", "--out", "out"], ["based.yaml", "base.yaml"]),
+    "help": (["help", "fit"], []),
     "cp": (["cp", "quickstart", "out/copy"], []),
     "init": (["init", "out/project"], []),
     "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
@@ -435,6 +437,7 @@ def valid_files() -> dict[str, Any]:
     """The files of a case that nothing was done to."""
     named = {
         "base": BASE,
+        "based": {"base": "base.yaml", "model": {"width": 4}, "optim.lr": 0.01},
         "other": override(BASE, {"model.width": 4}),
         "experiment": EXPERIMENT,
         "tuned": TUNED,

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import select
 import signal
 import sys
@@ -27,6 +28,11 @@ SEEDED = (("generate", "seed"), ("ls", "seed"))
 
 def parser() -> Parser:
     """The one parser, a sub-command each for what `lm` can do."""
+    return parsers()[0]
+
+
+def parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The one parser, and those of its sub-commands by name."""
     top = Parser(
         prog="lm",
         description="Ablations for transformer language models: paired, honest, resumable.",
@@ -35,9 +41,38 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"lm {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
     inner = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    found: dict[str, Parser] = {}
     for name, command in commands().items():
-        command.add_options(inner.add_parser(name, help=command.help, allow_abbrev=False))
-    return top
+        found[name] = inner.add_parser(
+            name,
+            help=command.help,
+            description=f"{command.help[:1].upper()}{command.help[1:]}.".replace("%", "%%"),
+            epilog="examples:\n" + "\n".join(f"  {one}" for one in command.examples).replace("%", "%%"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_options(found[name])
+    return top, found
+
+
+BARE = re.compile(r"(seed|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)=.*", re.DOTALL)
+"""A setting without dashes, as in optim.lr=3e-4."""
+
+
+def _dashed(arguments: list[str]) -> list[str]:
+    """A command line with dashes before settings that were given without, where the command takes settings."""
+    command = arguments[0] if arguments else ""
+    if command not in commands() or not commands()[command].settable or not any(map(BARE.fullmatch, arguments)):
+        return arguments
+    known = parsers()[1][command]._option_string_actions
+    takes_next = [
+        before.startswith("-") and "=" not in before and (known[before].nargs != 0 if before in known else True)
+        for before in arguments[:-1]
+    ]
+    return [
+        f"--{one}" if BARE.fullmatch(one) and not taken else one
+        for one, taken in zip(arguments, [False, *takes_next], strict=True)
+    ]
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -106,7 +141,7 @@ def _show(error: BaseException) -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
-    given, rest = _split(arguments)
+    given, rest = _split(_dashed(arguments))
     if given and not given[0].startswith("-") and given[0] not in commands():
         raise InputError(
             f"no command {given[0]!r}.{nearest(given[0], list(commands()))} Choose from {', '.join(commands())}"

@@ -10,6 +10,7 @@ from lm.config.reading import load_config
 from lm.config.tree import InputError, override
 
 HELP = "parameters, FLOPs a token, cache and activation memory of a configuration"
+EXAMPLES = ("lm count char_tiny", "lm count char_tiny --context 256 model.width=128 --json")
 SETTABLE = True
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from lm.cli.options import Parser
 
 HELP = "copy a shipped experiment, sweep or configuration with its base"
+EXAMPLES = ("lm cp quickstart", "lm cp learning_rate mine")
 
 
 def add_options(command: Parser) -> None:

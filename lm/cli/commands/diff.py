@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lm.store.record import Record
 
 HELP = "say in what two runs, two arms or two configurations differ"
+EXAMPLES = ("lm diff quickstart/pre_norm quickstart/post_norm", "lm diff a.yaml b.yaml --json")
 
 
 def add_options(command: Parser) -> None:

@@ -11,6 +11,10 @@ from lm.config.reading import load_config
 from lm.config.tree import Tree, override
 
 HELP = "train one configuration"
+EXAMPLES = (
+    "lm fit char_tiny trainer.max_steps=100",
+    "lm fit mine.yaml --optim.lr 3e-4 --model.position Alibi --out results",
+)
 SETTABLE = True
 
 

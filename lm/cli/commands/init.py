@@ -8,6 +8,7 @@ from typing import Any
 from lm.cli.options import Parser
 
 HELP = "write a small project: an experiment that runs at once, a base, a component of one's own"
+EXAMPLES = ("lm init demo", "lm init .")
 
 
 def add_options(command: Parser) -> None:

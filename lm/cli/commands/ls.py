@@ -10,6 +10,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 
 HELP = "list the runs in a folder of results, all or those that are asked for"
+EXAMPLES = ("lm ls --experiment quickstart --status failed", "lm ls results --arm pre_norm --seed 0 --json")
 
 
 def add_options(command: Parser) -> None:

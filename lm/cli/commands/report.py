@@ -10,6 +10,7 @@ from lm.cli.options import Parser, add_experiment
 from lm.config.tree import require_place
 
 HELP = "rebuild table and figures from the records"
+EXAMPLES = ("lm report results/quickstart", "lm report quickstart.lmpack --out report")
 
 
 def add_options(command: Parser) -> None:

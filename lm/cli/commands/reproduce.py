@@ -8,6 +8,7 @@ from lm.cli.options import Parser, add_output, add_workers, check_output
 from lm.config.shipped import shipped
 
 HELP = "run the experiments that carry claims, and print one table over all"
+EXAMPLES = ("lm reproduce --plan", "lm reproduce glu --workers 2")
 
 
 def add_options(command: Parser) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from lm.cli.options import Parser, add_results
 
 HELP = "say what is done, in training, failed and missing in a folder of results"
+EXAMPLES = ("lm status", "lm status results/quickstart --json")
 
 
 def add_options(command: Parser) -> None:

@@ -8,6 +8,7 @@ from lm.cli.options import Parser, add_output, add_settable, add_workers, check_
 from lm.config.tree import InputError
 
 HELP = "search for the best values of settings, and report"
+EXAMPLES = ("lm sweep learning_rate --plan", "lm sweep sweeps/learning_rate.yaml --trials 8 --workers 2")
 SETTABLE = True
 
 

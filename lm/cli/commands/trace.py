@@ -8,6 +8,7 @@ from lm.cli.options import Parser
 from lm.config.tree import InputError
 
 HELP = "print the cells behind a number of a table, and the commands that make them"
+EXAMPLES = ("lm trace quickstart pre_norm nll", "lm trace quickstart/pre_norm/0")
 
 
 def add_options(command: Parser) -> None:
