@@ -1,7 +1,7 @@
 """All the runs below a folder of results: what was asked for, what became of it, and how a run is called."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -67,7 +67,8 @@ class Run:
         """How long it took, where it went well and was not interrupted."""
         if self.record is None or self.state != "ok" or self.record["provenance"].get("resumed"):
             return None
-        times = [self.record["provenance"].get(name) for name in ("started", "finished")]
+        origin: Mapping[str, Any] = self.record["provenance"]
+        times = [origin.get(name) for name in ("started", "finished")]
         start, end = (float(one) if is_number(one) and one is not None else 0.0 for one in times)
         return end - start if end > start else None
 

@@ -33,7 +33,8 @@ def schema(kind: str) -> Schema:
         about = "What one cell trains: its data, model and optimiser; or a base, and what differs from it."
         based: Schema = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
         full = _arguments(Run, 0, nodes)
-        whole = {"description": about, "if": {"required": ["base"]}, "then": based, "else": full}
+        named: Schema = {"required": ["base"]}
+        whole: Schema = {"description": about, "if": named, "then": based, "else": full}
     elif kind == "experiment":
         nodes = _changes()
         of_hint(ExperimentFile, nodes)

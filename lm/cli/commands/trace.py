@@ -55,7 +55,8 @@ def _run(given: Path, out: Path) -> tuple[Path, str] | None:
     """The experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
     from lm.analysis.called import askers, located
     from lm.analysis.runs import ALONE, runs
-    from lm.report.pack import ENDING, describes
+    from lm.report.pack import describes
+    from lm.store.archive import ENDING
 
     if (given / "record.json").is_file():
         place = given.resolve()
