@@ -218,9 +218,17 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "report": (["report", "out/demo"], ["out/demo/experiment.json"]),
     "search": (["report", "out/search"], ["out/search/study.json"]),
     "trace": (["trace", "out/demo", "b", "nll"], ["out/demo/experiment.json"]),
+    "status": (["status", "out"], ["out/demo/experiment.json", "out/search/study.json"]),
+    "ls": (["ls", "out", "--arm", "b", "--seed", "1"], ["out/demo/experiment.json", "out/search/study.json"]),
+    "diff": (["diff", "demo/a", "demo/b/1", "--out", "out", "--json"], ["out/demo/experiment.json"]),
+    "configurations": (["diff", "base.yaml", "other.yaml"], ["base.yaml", "other.yaml"]),
     "evaluate": (["evaluate", "a-0", "--lengths", "4,8", "--out", "out"], []),
     "generate": (["generate", "a-0", "--prompt", "line", "--seed", "1", "--out", "out"], []),
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
+    "based": (["fit", "based.yaml", "--out", "out"], ["based.yaml", "base.yaml"]),
+    "help": (["help", "fit"], []),
+    "cp": (["cp", "quickstart", "out/copy"], []),
+    "init": (["init", "out/project"], []),
     "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
 }
 """For each kind of case a valid command line and the files it reads, of which some are damaged."""
@@ -427,7 +435,15 @@ class Case:
 
 def valid_files() -> dict[str, Any]:
     """The files of a case that nothing was done to."""
-    named = {"base": BASE, "experiment": EXPERIMENT, "tuned": TUNED, "designed": DESIGNED, "sweep": SWEEP}
+    named = {
+        "base": BASE,
+        "based": {"base": "base.yaml", "model": {"width": 4}, "optim.lr": 0.01},
+        "other": override(BASE, {"model.width": 4}),
+        "experiment": EXPERIMENT,
+        "tuned": TUNED,
+        "designed": DESIGNED,
+        "sweep": SWEEP,
+    }
     trees: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
     return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY, "out/bench.json": BENCH}
 

@@ -13,9 +13,11 @@ from lm.ablation.stages import read_stages
 from lm.ablation.tuning import Tuning, read_tuning
 from lm.analysis.claims import Claim, read_claims
 from lm.analysis.results import HEADLINE
+from lm.config.imported import look_in
 from lm.config.keys import keys, required
 from lm.config.plain import shown
 from lm.config.reading import read_base, read_mapping, read_seeds, read_text, report_name
+from lm.config.shipped import file_named
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.quantities import AT_LENGTH, QUANTITIES
@@ -98,11 +100,13 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
     """Reads an experiment file.
 
     Args:
-        path: the YAML file; `base` in it is relative to it.
+        path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
         settings: dotted changes to the base, applied to every arm before its own.
         seeds: instead of the file's, in the same grammar.
         tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
     """
+    path = file_named(path, "experiment")
+    look_in(path.parent)
     tree = at_tier(load_yaml(path), tier, path)
     for key in tree:
         if key not in KEYS:

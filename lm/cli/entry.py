@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import select
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import INTERRUPTED, Parser
+from lm.config.imported import own_modules
 from lm.config.tree import InputError, LessError, nearest, parse_value
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.training.signals import by_signal
@@ -20,10 +22,17 @@ BAD_INPUT = 2
 UNDONE = 1
 DEBUG = "--debug"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
+SEEDED = (("generate", "seed"), ("ls", "seed"))
+"""Commands whose `--seed` is no setting of a configuration."""
 
 
 def parser() -> Parser:
     """The one parser, a sub-command each for what `lm` can do."""
+    return parsers()[0]
+
+
+def parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The one parser, and those of its sub-commands by name."""
     top = Parser(
         prog="lm",
         description="Ablations for transformer language models: paired, honest, resumable.",
@@ -32,9 +41,38 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"lm {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
     inner = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    found: dict[str, Parser] = {}
     for name, command in commands().items():
-        command.add_options(inner.add_parser(name, help=command.help, allow_abbrev=False))
-    return top
+        found[name] = inner.add_parser(
+            name,
+            help=command.help,
+            description=f"{command.help[:1].upper()}{command.help[1:]}.".replace("%", "%%"),
+            epilog="examples:\n" + "\n".join(f"  {one}" for one in command.examples).replace("%", "%%"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_options(found[name])
+    return top, found
+
+
+BARE = re.compile(r"(seed|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)=.*", re.DOTALL)
+"""A setting without dashes, as in optim.lr=3e-4."""
+
+
+def _dashed(arguments: list[str]) -> list[str]:
+    """A command line with dashes before settings that were given without, where the command takes settings."""
+    command = arguments[0] if arguments else ""
+    if command not in commands() or not commands()[command].settable or not any(map(BARE.fullmatch, arguments)):
+        return arguments
+    known = parsers()[1][command]._option_string_actions
+    takes_next = [
+        before.startswith("-") and "=" not in before and (known[before].nargs != 0 if before in known else True)
+        for before in arguments[:-1]
+    ]
+    return [
+        f"--{one}" if BARE.fullmatch(one) and not taken else one
+        for one, taken in zip(arguments, [False, *takes_next], strict=True)
+    ]
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
@@ -62,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, debug = [argument for argument in everything if argument != DEBUG], DEBUG in everything
     try:
         try:
-            return _run(given, debug)
+            with own_modules():
+                return _run(given, debug)
         finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -102,7 +141,7 @@ def _show(error: BaseException) -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
-    given, rest = _split(arguments)
+    given, rest = _split(_dashed(arguments))
     if given and not given[0].startswith("-") and given[0] not in commands():
         raise InputError(
             f"no command {given[0]!r}.{nearest(given[0], list(commands()))} Choose from {', '.join(commands())}"
@@ -111,7 +150,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     if options.command is None:
         parser().print_help()
         return 0
-    foreign = [key for key, _ in rest if (options.command, key) != ("generate", "seed")]
+    foreign = [key for key, _ in rest if (options.command, key) not in SEEDED]
     if foreign and not commands()[options.command].settable:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:

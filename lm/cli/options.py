@@ -53,8 +53,22 @@ def add_workers(command: Parser) -> None:
 
 def add_run(command: Parser) -> None:
     """A finished run, and where runs lie."""
-    command.add_argument("cell", metavar="RUN", help="a finished run: its folder, or the beginning of its id")
+    command.add_argument(
+        "cell", metavar="RUN", help="a finished run: experiment/arm/seed, its folder, or the beginning of its id"
+    )
     command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
+
+
+def add_results(command: Parser) -> None:
+    """A folder of results, to look at."""
+    command.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="folder of results, or of one experiment in it (default: results)",
+    )
 
 
 def add_experiment(command: Parser) -> None:

@@ -29,8 +29,12 @@ ANY: Schema = {"type": ["object", "null"]}
 def schema(kind: str) -> Schema:
     """The schema of one of KINDS."""
     if kind == "configuration":
-        nodes: dict[str, Schema] = {}
-        whole = {**_arguments(Run, 0, nodes), "description": "What one cell trains: its data, model and optimiser."}
+        nodes = _changes()
+        about = "What one cell trains: its data, model and optimiser; or a base, and what differs from it."
+        based: Schema = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
+        full = _arguments(Run, 0, nodes)
+        named: Schema = {"required": ["base"]}
+        whole: Schema = {"description": about, "if": named, "then": based, "else": full}
     elif kind == "experiment":
         nodes = _changes()
         of_hint(ExperimentFile, nodes)

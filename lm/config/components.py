@@ -154,7 +154,11 @@ def _literals(hint: Any) -> list[Any]:
     return [literal for argument in arguments for literal in _literals(argument)]
 
 
-def _resolve_arguments(cls: type, supplied: int, given: Any, path: str) -> Tree:
+Missing = list[tuple[str, str, str]]
+"""Settings that were not given: their paths, the class that needs them, and what they may be."""
+
+
+def _resolve_arguments(cls: type, supplied: int, given: Any, path: str, missing: Missing) -> Tree:
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -173,23 +177,37 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str) -> Tree:
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty
         absent = name not in given or (name in plain and given[name] is None)
         if absent and not has_default and plain.get(name, REQUIRED) is REQUIRED:
-            what = " or ".join(choices(components[name].base)) if name in components else describe_option(cls, name)
-            raise InputError(f"{join(path, name)}: {cls.__name__} needs this setting: {what}")
-    resolved = _check_plain(cls, supplied, {k: v for k, v in given.items() if k in plain}, path)
+            what = _needed(components[name]) if name in components else describe_option(cls, name)
+            missing.append((join(path, name), cls.__name__, what))
+    lacking = {name for name, _, _ in missing}
+    whole = not any(join(path, name) in lacking for name in plain)  # otherwise there is nothing that could be parsed
+    resolved = _check_plain(cls, supplied, {k: v for k, v in given.items() if k in plain}, path) if whole else {}
     for name, slot in components.items():
         node = given.get(name)
+        if join(path, name) in lacking:
+            continue
         if node is None and (slot.optional or name not in given):
             resolved[name] = None
         else:
-            resolved[name] = _resolve_node(node, slot, join(path, name))
+            resolved[name] = _resolve_node(node, slot, join(path, name), missing)
     return dict(sorted(resolved.items()))
 
 
-def _resolve_node(node: Any, slot: Slot, path: str) -> Tree:
+def _needed(slot: Slot) -> str:
+    """What may stand where something of this kind is missing; of a section what it cannot do without."""
+    base = slot.base
+    if not is_section(base):
+        return " or ".join(choices(base))
+    inner: Missing = []
+    _resolve_arguments(base, slot.supplied, {}, "", inner)
+    return f"{base.__name__}, with {', '.join(name for name, _, _ in inner)}" if inner else base.__name__
+
+
+def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
     if isinstance(node, str):
         node = {"class_path": node}
     if not is_component(node) and is_section(slot.base):
-        return _resolve_arguments(slot.base, slot.supplied, node, path)
+        return _resolve_arguments(slot.base, slot.supplied, node, path, missing)
     if not is_component(node):
         listed = ", ".join(choices(slot.base))
         raise InputError(
@@ -199,7 +217,7 @@ def _resolve_node(node: Any, slot: Slot, path: str) -> Tree:
     if extra:
         raise InputError(f"{path}: a component has class_path and init_args only; move {extra[0]!r} under init_args")
     cls = find(node["class_path"], slot.base, path)
-    arguments = _resolve_arguments(cls, slot.supplied, node.get("init_args"), path)
+    arguments = _resolve_arguments(cls, slot.supplied, node.get("init_args"), path, missing)
     return {"class_path": name_of(cls, slot.base), "init_args": arguments}
 
 
@@ -207,9 +225,17 @@ def resolve(tree: Tree, root: type) -> Tree:
     """The whole configuration: `tree` checked against the constructors under `root`, every default filled in.
 
     Raises:
-        InputError: at the first wrong key, name, type or value.
+        InputError: at the first wrong key, name, type or value; where none is wrong, with all that is missing.
     """
-    return _resolve_arguments(root, 0, tree, "")
+    missing: Missing = []
+    resolved = _resolve_arguments(root, 0, tree, "", missing)
+    if len(missing) == 1:
+        path, kind, what = missing[0]
+        raise InputError(f"{path}: {kind} needs this setting: {what}")
+    if missing:
+        listed = "; ".join(f"{path}: {what}" for path, _, what in missing)
+        raise InputError(f"{len(missing)} settings are missing, or a base that has them (base: char_tiny): {listed}")
+    return resolved
 
 
 # building ------------------------------------------------------------------------------------------------------------

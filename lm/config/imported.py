@@ -3,10 +3,13 @@
 import contextlib
 import functools
 import importlib
+import os
 import pkgutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from lm.config.origin import origin
@@ -15,6 +18,26 @@ from lm.config.tree import InputError
 
 IMPORT_SECONDS = 60.0
 """That importing a module may take."""
+
+
+def look_in(folder: Path) -> None:
+    """Modules in a folder are found from now on, after all others: one of theirs never hides one that is installed."""
+    place = os.path.abspath(folder)
+    if place not in sys.path:
+        sys.path.append(place)
+        importlib.invalidate_caches()  # a file may be younger than what is known of its folder
+
+
+@contextlib.contextmanager
+def own_modules() -> Iterator[None]:
+    """Modules in the current folder are found in it; then `sys.path` is what it was, whoever else was looked in."""
+    before = list(sys.path)
+    with contextlib.suppress(OSError):  # the current folder may be gone
+        look_in(Path())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def imported(name: str, path: str) -> Any:

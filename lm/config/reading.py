@@ -1,13 +1,16 @@
 """What the files of experiments and of searches have in common."""
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from lm.config.imported import look_in
 from lm.config.keys import Also
 from lm.config.plain import shown
-from lm.config.tree import InputError, Tree, load_yaml, override, path_name
+from lm.config.shipped import file_named, shipped
+from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
 RESERVED = ("cells",)
 """Names of folders beside those of the reports."""
@@ -28,6 +31,53 @@ SEEDS = "a number of seeds (6 for 0 to 5), a list of whole numbers below 2**64 (
 SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
 
 
+def load_config(path: Path) -> Tree:
+    """The configuration in the file at `path`, or in the shipped one of that name; components beside it are found.
+
+    Where the file names a `base`, it holds only what differs: dotted paths, or sections with some of their settings.
+
+    Raises:
+        InputError: where there is no such file, or nothing in it that can be read.
+    """
+    return _with_bases(file_named(path, "configuration"), ())
+
+
+def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
+    look_in(path.parent)
+    tree, place = load_yaml(path), path.resolve()
+    if place in below:
+        raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
+    if "base" not in tree:
+        return tree
+    changes = dict(_changes({key: value for key, value in tree.items() if key != "base"}, ""))
+    return override(_with_bases(_base_named(tree["base"], path), (*below, place)), changes)
+
+
+def _changes(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """What a mapping changes, by dotted path; a component, which names its class, replaces what is there."""
+    for key, value in tree.items():
+        place = join(path, str(key))
+        if isinstance(value, Mapping) and value and not is_component(value):
+            yield from _changes(value, place)
+        else:
+            yield place, value
+
+
+def _base_named(base: object, path: Path) -> Path:
+    """The file that the one at `path` names as its base: relative to it, or a shipped one by its bare name."""
+    if not isinstance(base, str):
+        raise InputError(f"{path}: base: expected the path of a YAML file, found {shown(base)}")
+    if "/" not in base and not base.endswith((".yaml", ".yml")) and not os.path.lexists(path.parent / base):
+        known = shipped("configuration")
+        if base not in known:
+            raise InputError(
+                f"{path}: base: no configuration {shown(base)} is shipped.{nearest(base, list(known))} "
+                f"Choose from {', '.join(known) or 'none'}, or give a YAML file"
+            )
+        return known[base]
+    return path.parent / base
+
+
 def report_name(path: Path, tier: str = "") -> str:
     """The name of the folder that the report of the file at `path` goes to. Raises InputError."""
     name = path_name(f"{path.stem}.{tier}" if tier else path.stem, f"{path}: the file's name")
@@ -45,10 +95,8 @@ def read_mapping(value: Any, path: str) -> dict[str, Any]:
 
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
     """The configuration that the file at `path` names as its `base`, with its `common` changes. Raises InputError."""
-    base = tree["base"]
-    if not isinstance(base, str):
-        raise InputError(f"{path}: base: expected the path of a YAML file, found {shown(base)}")
-    return override(load_yaml(path.parent / base), read_mapping(tree.get("common") or {}, f"{path}: common"))
+    base = _with_bases(_base_named(tree["base"], path), ())
+    return override(base, read_mapping(tree.get("common") or {}, f"{path}: common"))
 
 
 def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:

@@ -10,6 +10,7 @@ import torch
 from lm.data.batch import Batch
 from lm.execution.source import Planned
 from lm.model.attention import attending
+from lm.report.status import duration as duration
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
@@ -167,13 +168,3 @@ def wall_seconds(seconds: list[float], workers: int) -> float:
         soonest = min(range(workers), key=free.__getitem__)
         free[soonest] += length
     return max(free)
-
-
-def duration(seconds: float) -> str:
-    """A length of time to two figures a person reads: 8 s, 1 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -47,7 +47,8 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
         os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
     # Lightning starts the other processes of a multi-device cell with this process's command line.
     work = store.work(cell.id)
-    sys.argv = [str(Path(__file__).with_name("worker.py")), str(work), json.dumps(asdict(execution))]
+    script = str(Path(__file__).with_name("worker.py"))
+    sys.argv = [script, str(work), json.dumps(asdict(execution)), json.dumps(sys.path)]
 
     def tell(*message: Any) -> None:
         with contextlib.suppress(OSError):

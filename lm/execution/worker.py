@@ -1,10 +1,14 @@
-"""What Lightning starts for the second and later processes of a multi-device cell: `worker.py WORK EXECUTION`."""
+"""What Lightning starts for the second and later processes of a multi-device cell: `worker.py WORK EXECUTION PATH`.
+
+PATH is where the first process looks for modules, a user's own among them.
+"""
 
 import json
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
+    sys.path += [folder for folder in json.loads(sys.argv[3]) if folder not in sys.path]
     from lm.training.train import Execution, assist
 
     assist(Path(sys.argv[1]), Execution(**json.loads(sys.argv[2])))

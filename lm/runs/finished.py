@@ -9,10 +9,12 @@ from typing import Any, Self, TypeVar
 
 from torch import nn
 
+from lm.analysis.called import located
 from lm.config.components import blame, build, resolve
-from lm.config.tree import InputError, Tree, load_yaml, path_name
+from lm.config.tree import InputError, Tree, load_yaml
 from lm.model.transformer import Model
 from lm.model.weights import weights
+from lm.report.status import training_line
 from lm.store.record import Record
 from lm.store.store import Store
 
@@ -20,25 +22,18 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def find(run: str, out: Path) -> Path:
-    """The folder of a finished cell, given as such or as the beginning of its id under `out`.
+    """The folder of a finished cell, given as such, as experiment/arm/seed, or as the beginning of its id under `out`.
 
     Raises:
         InputError: where there is none, or more than one.
     """
     if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
-    run = path_name(run.rstrip("/"), "RUN: no such folder, and as the beginning of an id")
-    cells = Store(out).cells
-    ids = sorted(path.name for path in cells.iterdir() if path.name[0] != ".") if os.path.isdir(cells) else []
-    found = [name for name in ids if name.startswith(run)]
-    if len(found) == 1:
-        return cells / found[0]
-    if found:
-        listed = ", ".join(name[:12] for name in found[:5])
-        raise InputError(f"{run}: {len(found)} runs under {cells} begin like this: {listed}; give more of the id")
-    raise InputError(
-        f"{run}: no finished run; expected the folder of one, such as {cells}/ID, or the beginning of an ID there"
-    )
+    found = located(run, out)
+    folder = Store(out).directory(found.cell)
+    if not os.path.isfile(folder / "record.json"):
+        raise InputError(f"{run}: no finished run: {training_line(found) if found.holder else found.state}")
+    return folder
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
+import yaml
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +36,12 @@ from lm.store.store import Store
 from lm.training.cell import check, check_strategy
 from lm.training.run import Run
 from lm.training.train import Execution
+
+BEST = "best.yaml"
+"""In the folder of a search, the configuration of its best trial."""
+
+SAVED_SECONDS = 5.0
+"""At least, from one writing of a study that goes on to the next."""
 
 STATES = {
     TrialState.COMPLETE: "complete",
@@ -70,6 +78,9 @@ def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: f
     interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
+    if (best := write_best(Job(spec, folder))) is not None:
+        names = ", ".join(f"{spec.name}/trial_{best}/{seed}" for seed in spec.seeds)
+        print(f"best: {folder / BEST} (lm fit takes it), of {names}", file=sys.stderr)
     return 1 if interrupted else 0
 
 
@@ -101,7 +112,8 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
             studies.append(study)
         relay = Relay()
         searches = [
-            Search(job.spec, study, store, relay.say, job.label) for job, study in zip(jobs, studies, strict=True)
+            Search(job.spec, study, store, relay.say, job.label, Saved(job, study).again)
+            for job, study in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
@@ -128,6 +140,42 @@ def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
             return None
         best = study.best_trial
         return job.spec.space.suggest(best), float(best.value or 0.0), best.number
+
+
+def write_best(job: Job) -> int | None:
+    """Leaves `best.yaml`, the whole configuration of the best complete trial with its first seed; returns its number.
+
+    None, and no such file, where no trial is complete, or several objectives leave open which is the best.
+    """
+    path = job.folder / BEST
+    found = best_changes(job) if len(job.spec.objectives) == 1 else None
+    if found is None:
+        path.unlink(missing_ok=True)
+        return None
+    changes, value, number = found
+    config = resolve(override(job.spec.tree, {**changes, "seed": job.spec.seeds[0]}), Run)
+    quantity, seeds = next(iter(job.spec.objectives)), len(job.spec.seeds)
+    mean = f", the mean of {seeds} seeds" if seeds > 1 else ""
+    about = f"# trial {number} of {job.spec.name}: {quantity} {value:z.6g}{mean}\n"
+    write_atomic(path, about + yaml.safe_dump(config, sort_keys=False))
+    return number
+
+
+class Saved:
+    """Keeps `study.json` what the study is, for those who look at it while it goes on."""
+
+    def __init__(self, job: Job, study: optuna.Study) -> None:
+        self.job, self.study = job, study
+        self.next = 0.0
+        self.again()
+
+    def again(self) -> None:
+        """Writes it, unless that was only just done: it takes longer with every trial."""
+        started = time.monotonic()
+        if started < self.next:
+            return
+        write_manifest(self.job.spec, self.study, self.job.folder)
+        self.next = time.monotonic() + max(SAVED_SECONDS, 20 * (time.monotonic() - started))
 
 
 class Relay:

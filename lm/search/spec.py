@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 from lm.analysis.results import HEADLINE
+from lm.config.imported import look_in
 from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name
+from lm.config.shipped import file_named
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
 from lm.search.distributions import SpacePaths
 from lm.search.space import Space, read_space
@@ -138,13 +140,15 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     """Reads a sweep file.
 
     Args:
-        path: the YAML file; `base` in it is relative to it.
+        path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
         settings: dotted changes to the base, before anything is drawn.
         trials: instead of the file's.
 
     Raises:
         InputError: for a wrong key or value, with the nearest right one.
     """
+    path = file_named(path, "sweep")
+    look_in(path.parent)
     tree = load_yaml(path)
     for key in tree:
         if key not in KEYS:

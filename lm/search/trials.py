@@ -39,14 +39,24 @@ class Search:
         store: a cell that is finished there is not trained again.
         say: told of cells that need no training.
         label: put before the names of trials, where several studies share the workers.
+        changed: told that a trial has begun or ended.
     """
 
-    def __init__(self, spec: SweepSpec, study: optuna.Study, store: Store, say: Say, label: str = "") -> None:
+    def __init__(
+        self,
+        spec: SweepSpec,
+        study: optuna.Study,
+        store: Store,
+        say: Say,
+        label: str = "",
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.spec = spec
         self.study = study
         self.store = store
         self.say = say
         self.label = label
+        self.changed = changed
         self.spent = spent(study)
         self.open: dict[str, Open] = {}
         self.queue: list[Planned] = []
@@ -133,6 +143,7 @@ class Search:
                 self.say(f"{name} seed {seed}", "trained already", 1)
             else:
                 self.queue.append(Planned(name, seed, cell))
+        self.changed()
         if not self._queued(name):
             self._settle(name)
 
@@ -175,6 +186,7 @@ class Search:
     def _tell(self, name: str, state: TrialState, values: list[float] | None = None) -> None:
         self.study.tell(self.open.pop(name).trial.number, values, state=state)
         self.spent += 1
+        self.changed()
 
 
 class Searches(Source):

@@ -21,10 +21,11 @@ from lm.store.damage import of_record
 from lm.store.disk import SAVING
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RECORD
-from lm.store.locks import Say, holder, if_free, locked, to_stderr
+from lm.store.locks import Say, held_by, holder, if_free, locked, to_stderr
+from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
 
-WORK_FILES = ("cell.json", "outcome.json", SAVING)
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING)
 """What a work folder holds that a finished cell does not."""
 
 
@@ -105,6 +106,10 @@ class Store:
     def holder(self, cell: str) -> str:
         """Who holds the cell, as far as it said so."""
         return holder(self._lock(cell))
+
+    def held_by(self, cell: str) -> str | None:
+        """Who holds the cell, asked without touching its lock; None where nobody does, as far as can be told."""
+        return held_by(self.cells / ".locks" / path_name(cell, "id of a cell"))
 
     def _lock(self, cell: str) -> Path:
         locks = self.cells / ".locks"

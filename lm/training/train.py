@@ -20,6 +20,7 @@ from lm.store.disk import intact, trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
 from lm.store.locks import Say, to_stderr
+from lm.store.progress import kept
 from lm.store.record import Outcome, Record
 from lm.store.store import LOG, Store
 from lm.training.adapter import convert, is_further_process, quiet
@@ -102,7 +103,7 @@ def train(
             times["code"] = unchanged_code(cell, work)
             known: Logits | None = []
             if not (work / "outcome.json").is_file():
-                known = fit(cell, work, report, execution, judge)
+                known = fit(cell, work, kept(work, report), execution, judge)
             if known is None:
                 shutil.rmtree(work)
                 return

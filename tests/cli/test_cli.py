@@ -116,7 +116,10 @@ def test_a_command_that_trains_has_a_place_for_compiled_code(
         ("twice.yaml", b"seed: 1\nseed: 2\n", ["twice.yaml:2", "'seed' given twice"]),
         ("latin.yaml", b"title: caf\xe9\n", ["latin.yaml", "UTF-8"]),
         ("tag.yaml", b"seed: !!python/object/apply:os.getcwd []\n", ["tag.yaml:1", "not valid YAML"]),
-        ("bare.yaml", b"seed: 1\n", ["data", "needs this setting"]),
+        ("bare.yaml", b"seed: 1\n", ["4 settings are missing", "data: ", "model: ", "optim: Optim, with", "max_steps"]),
+        ("named.yaml", b"base: char_tinny\n", ["named.yaml: base", "'char_tinny'", "Did you mean char_tiny?"]),
+        ("itself.yaml", b"base: itself.yaml\n", ["itself.yaml: base: names itself"]),
+        ("number.yaml", b"base: 3\n", ["number.yaml: base: expected the path", "3"]),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(

@@ -11,6 +11,7 @@ import fuzz
 import pytest
 from records import record
 
+import lm.ablation.project
 import lm.bench.run
 import lm.training.train
 from lm.cli import main
@@ -37,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(lm.training.train, "train", lambda *_, **__: None)
     monkeypatch.setattr(lm.bench.run, "bench", lambda *_, **__: 0)
+    monkeypatch.setattr(lm.ablation.project, "write_atomic", lambda *_: None)  # wherever it is told to write
     yield place
     os.unlink(place / "pipe")
 
@@ -47,11 +49,12 @@ def prepare(place: Path, case: fuzz.Case) -> None:
     for name, content in case.files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content)
-    if case.kind in ("report", "trace", "evaluate", "generate", "translate"):
+    if case.kind in ("report", "trace", "status", "ls", "diff", "evaluate", "generate", "translate"):
         store = Store(place / "out")
         for arm in "ab":
             for seed in range(3):
                 store.finish(f"{arm}-{seed}", record(f"{arm}-{seed}", 2.0 - 0.1 * seed, seed))
+                (store.directory(f"{arm}-{seed}") / "config.yaml").write_text(f"seed: {seed}\n")
 
 
 def tree(place: Path, *left_out: str) -> set[str]:
@@ -71,7 +74,7 @@ def test_damaged_input_is_one_line(folder: Path, portion: int) -> None:
         before, inside = tree(folder.parent, "place"), tree(folder, "out")
         found = fuzz.outcome(case)
         outs = [given for flag, given in itertools.pairwise(case.arguments) if flag == "--out"]
-        told = case.kind == "fit" and outs[-1:] != ["out"]  # it may write to where it is told
+        told = case.kind in ("fit", "based") and outs[-1:] != ["out"]  # it may write to where it is told
         after = tree(folder.parent, "place") - before | tree(folder, "out") - inside - {"results"}
         if after and not told:
             found += f"\nwritten: {sorted(after)[:5]}"

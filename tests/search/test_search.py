@@ -16,8 +16,11 @@ import yaml
 from helpers import RUN, known
 from optuna.storages.journal import JournalFileBackend
 
+from lm.analysis.called import located
 from lm.cli import main
+from lm.config.tree import load_yaml
 from lm.store.store import Store
+from lm.training.cell import check
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +82,12 @@ def study(out: Path, name: str = "small") -> dict[str, Any]:
     return found
 
 
+def best_of(found: dict[str, Any]) -> int:
+    """The number of the complete trial with the lowest value."""
+    complete = [trial for trial in found["study"] if trial["state"] == "complete"]
+    return int(min(complete, key=lambda trial: trial["values"][0])["number"])
+
+
 def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
     spec = write(tmp_path, pruner={"name": "median", "n_startup_trials": 2}, trials=12)
     done = sweep(spec, tmp_path / "out", "--workers", "2")
@@ -100,6 +109,11 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
         "slices.png",
         "parallel_coordinates.png",
     }
+    names = [f"small/trial_{best_of(found)}/{seed}" for seed in found["seeds"]]
+    assert f"best: {tmp_path / 'out/small/best.yaml'} (lm fit takes it), of {', '.join(names)}" in done.stderr
+    best = check(load_yaml(tmp_path / "out/small/best.yaml"))
+    assert best.id == found["study"][best_of(found)]["cells"][str(found["seeds"][0])]
+    assert located(names[0], tmp_path / "out").cell == best.id
     table = (tmp_path / "out/small/table.md").read_text()
     again = sweep(spec, tmp_path / "out", "--workers", "2")
     assert "12 done, 0 to come" in again.stderr

@@ -1,6 +1,7 @@
 """The commands of `lm`, a file each: what it takes and what it does. A new file here is a new command.
 
     HELP = "what it does, in a line"
+    EXAMPLES = ("lm NAME", "lm NAME --option")            # two, which its help shows
     SETTABLE = True                                       # where it takes settings, --optim.lr 3e-4
     def add_options(command: Parser) -> None: ...
     def run(options: Namespace, overrides: dict) -> int:  # the exit code
@@ -21,9 +22,10 @@ from lm.cli.options import Parser
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its line of help, its options, what it does, and whether settings of the configuration are taken."""
+    """A command: its line of help, two examples, its options, what it does, and whether it takes settings."""
 
     help: str
+    examples: tuple[str, ...]
     add_options: Callable[[Parser], None]
     run: Callable[[argparse.Namespace, dict[str, Any]], int]
     settable: bool
@@ -35,5 +37,7 @@ def commands() -> dict[str, Command]:
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
-        found[info.name] = Command(module.HELP, module.add_options, module.run, getattr(module, "SETTABLE", False))
+        found[info.name] = Command(
+            module.HELP, module.EXAMPLES, module.add_options, module.run, getattr(module, "SETTABLE", False)
+        )
     return found

@@ -8,11 +8,12 @@ from lm.cli.options import Parser, add_output, add_settable, add_workers, check_
 from lm.config.tree import InputError, parse_value
 
 HELP = "train every arm of an experiment with every seed, and report"
+EXAMPLES = ("lm ablate quickstart --plan", "lm ablate experiments/glu.yaml --seeds 0-5 --workers 2 optim.lr=3e-3")
 SETTABLE = True
 
 
 def add_options(command: Parser) -> None:
-    command.add_argument("spec", type=Path, help="a YAML file such as experiments/quickstart.yaml")
+    command.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as quickstart")
     add_output(command)
     add_settable(command)
     command.add_argument(

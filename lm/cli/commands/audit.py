@@ -8,6 +8,7 @@ from lm.cli.options import Parser
 from lm.config.tree import InputError
 
 HELP = "check the statistics themselves on simulated experiments"
+EXAMPLES = ("lm audit", "lm audit --cells results/quickstart --json")
 
 
 def add_options(command: Parser) -> None:

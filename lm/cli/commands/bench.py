@@ -8,6 +8,7 @@ from lm.cli.options import MOST_WORKERS, Parser
 from lm.config.tree import InputError, require_place
 
 HELP = "measure speed and memory on this machine, each way against another in turn"
+EXAMPLES = ("lm bench --list", "lm bench step start --quick")
 
 
 def add_options(command: Parser) -> None:

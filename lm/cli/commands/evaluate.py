@@ -8,6 +8,10 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, parse_value
 
 HELP = "measure a finished run again"
+EXAMPLES = (
+    "lm evaluate quickstart/pre_norm/0 --lengths 64,256",
+    "lm evaluate 00f2b14b --split validation --out results",
+)
 SETTABLE = True
 
 

@@ -7,22 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_output, add_settable, check_output, settings_of
-from lm.config.tree import Tree, load_yaml, override
+from lm.config.reading import load_config
+from lm.config.tree import Tree, override
 
 HELP = "train one configuration"
+EXAMPLES = (
+    "lm fit char_tiny trainer.max_steps=100",
+    "lm fit mine.yaml --optim.lr 3e-4 --model.position Alibi --out results",
+)
 SETTABLE = True
 
 
 def add_options(command: Parser) -> None:
     command.usage = "lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]"
-    command.add_argument("config", type=Path, help="a YAML file such as experiments/bases/char_tiny.yaml")
+    command.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one such as char_tiny")
     add_output(command)
     add_settable(command)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
-    tree: Tree = override(load_yaml(options.config), settings_of(options, overrides))
+    tree: Tree = override(load_config(options.config), settings_of(options, overrides))
     from rich.console import Console
 
     from lm.execution.machine import threads_each

@@ -7,6 +7,10 @@ from typing import Any
 from lm.cli.options import INTERRUPTED, Parser, add_run
 
 HELP = "let a finished run go on with a text"
+EXAMPLES = (
+    'lm generate quickstart/pre_norm/0 --prompt "def "',
+    'lm generate 00f2b14b --prompt "def " --tokens 50 --top-p 0.9 --seed 1',
+)
 
 
 def add_options(command: Parser) -> None:

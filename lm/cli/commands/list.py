@@ -7,6 +7,7 @@ from typing import Any
 from lm.cli.options import Parser
 
 HELP = "print every component there is to choose from"
+EXAMPLES = ("lm list", "lm list --json")
 
 
 def add_options(command: Parser) -> None:

@@ -10,6 +10,7 @@ from lm.cli.options import Parser
 from lm.config.tree import require_place
 
 HELP = "write an experiment as one file, without weights"
+EXAMPLES = ("lm pack results/quickstart", "lm pack results/quickstart --out quickstart.lmpack")
 
 
 def add_options(command: Parser) -> None:

@@ -11,6 +11,7 @@ from lm.cli.options import Parser
 from lm.config.tree import InputError, require_place
 
 HELP = "rebuild table and figures from the records"
+EXAMPLES = ("lm report results/quickstart", "lm report quickstart.lmpack --out report")
 
 
 def add_options(command: Parser) -> None:

@@ -5,14 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_output, add_workers, check_output
+from lm.config.shipped import shipped
 
 HELP = "run the experiments that carry claims, and print one table over all"
+EXAMPLES = ("lm reproduce --plan", "lm reproduce glu --workers 2")
 
 
 def add_options(command: Parser) -> None:
     command.add_argument("names", nargs="*", metavar="NAME", help="experiments, such as glu (default: all)")
     command.add_argument("--tier", choices=("C", "G"), default="C", help="C for a CPU, G for a GPU (default: C)")
-    command.add_argument("--experiments", type=Path, default=Path("experiments"), help="folder of experiment files")
+    command.add_argument(
+        "--experiments",
+        type=Path,
+        default=Path("experiments"),
+        help="folder of experiment files (default: experiments, or those that are shipped)",
+    )
     add_output(command)
     add_workers(command)
     command.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
@@ -23,7 +30,11 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.ablate import Manner
     from lm.ablation.reproduce import find_experiments, reproduce
 
-    files = find_experiments(options.experiments, options.names)
+    folder = options.experiments
+    known = list(shipped("experiment").values())
+    if folder == Path("experiments") and not folder.is_dir() and known:
+        folder = known[0].parent
+    files = find_experiments(folder, options.names)
     seconds, given = options.checkpoint_seconds, options.arguments
     manner = Manner(options.out, options.workers, checkpoint_seconds=seconds, underpowered=True, command=given)
     return reproduce(files, options.tier, manner, options.plan, bool(options.names))

@@ -8,11 +8,12 @@ from lm.cli.options import Parser, add_output, add_settable, add_workers, check_
 from lm.config.tree import InputError
 
 HELP = "search for the best values of settings, and report"
+EXAMPLES = ("lm sweep learning_rate --plan", "lm sweep sweeps/learning_rate.yaml --trials 8 --workers 2")
 SETTABLE = True
 
 
 def add_options(command: Parser) -> None:
-    command.add_argument("spec", type=Path, help="a YAML file such as sweeps/learning_rate.yaml")
+    command.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as learning_rate")
     add_output(command)
     add_settable(command)
     command.add_argument("--trials", type=int, metavar="N", help="instead of the file's")

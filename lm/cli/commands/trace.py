@@ -1,25 +1,78 @@
 """`lm trace`: what lies behind a number."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_experiment
+from lm.cli.options import Parser
+from lm.config.tree import InputError
 
 HELP = "print the cells behind a number of a table, and the commands that make them"
+EXAMPLES = ("lm trace quickstart pre_norm nll", "lm trace quickstart/pre_norm/0")
 
 
 def add_options(command: Parser) -> None:
-    add_experiment(command)
-    command.add_argument("arm", help="one of its arms")
-    command.add_argument("metric", help="a quantity such as nll, or a path into the records such as initial/entropy")
+    command.usage = "lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]"
+    command.add_argument(
+        "folder",
+        type=Path,
+        metavar="EXPERIMENT",
+        help="an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
+        "quickstart/pre_norm/0 or the beginning of its id",
+    )
+    command.add_argument("arm", nargs="?", help="one of its arms; is left out after a run")
+    command.add_argument(
+        "metric",
+        nargs="?",
+        help="a quantity such as nll, or a path into the records such as initial/entropy (default: the headline)",
+    )
+    command.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.report.pack import opened
+    from lm.analysis.results import read_manifest
+    from lm.report.pack import describes, opened
     from lm.report.trace import trace
 
-    with opened(options.folder) as place:
-        trace(place.folder, options.arm, options.metric, Console(), place.pack)
+    folder, arm, metric = options.folder, options.arm, options.metric
+    if not folder.exists() and describes(options.out / folder):
+        folder = options.out / folder
+    elif metric is None and (called := _run(folder, options.out)) is not None:
+        folder, arm, metric = *called, arm
+    with opened(folder) as place:
+        if metric is None or arm is None:
+            manifest = read_manifest(place.folder)
+            if arm is None:
+                raise InputError(f"{folder}: expected an arm after it, one of {', '.join(manifest['arms'])}")
+            metric = manifest["metric"]
+        trace(place.folder, arm, metric, Console(), place.pack)
     return 0
+
+
+def _run(given: Path, out: Path) -> tuple[Path, str] | None:
+    """The experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
+    from lm.analysis.called import askers, located
+    from lm.analysis.runs import ALONE, runs
+    from lm.report.pack import describes
+    from lm.store.archive import ENDING
+
+    if (given / "record.json").is_file():
+        place = given.resolve()
+        out, name = place.parent.parent, place.name
+    elif given.exists() or describes(given) or given.with_name(f"{given.name}{ENDING}").exists():
+        return None
+    else:
+        name = str(given)
+    found = located(name, out)
+    if found.experiment != ALONE:
+        return out / found.experiment, found.arm
+    asking = {(run.experiment, run.arm): run for run in askers(found.cell, runs(out).runs)}
+    if len(asking) != 1:
+        names = ", ".join(run.name for run in asking.values())
+        raise InputError(
+            f"{given}: {f'stands for {names}; give one of them' if asking else 'no experiment asks for it'}"
+        )
+    experiment, arm = next(iter(asking))
+    return out / experiment, arm

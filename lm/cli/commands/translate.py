@@ -7,6 +7,7 @@ from typing import Any
 from lm.cli.options import Parser, add_run
 
 HELP = "translate with a finished run of an EncoderDecoder, and print BLEU"
+EXAMPLES = ("lm translate translation/post_norm/0 --beam 4", "lm translate 00f2b14b --input sentences.txt")
 
 
 def add_options(command: Parser) -> None:

@@ -9,6 +9,7 @@ from lm.cli.options import Parser
 from lm.config.tree import require_place
 
 HELP = "put the cells of a pack into a folder of results"
+EXAMPLES = ("lm unpack quickstart.lmpack", "lm unpack quickstart.lmpack --out results")
 
 
 def add_options(command: Parser) -> None:

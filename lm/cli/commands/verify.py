@@ -6,6 +6,7 @@ from typing import Any
 from lm.cli.options import Parser
 
 HELP = "check the library against the worked examples of the teaching texts"
+EXAMPLES = ("lm verify", "lm verify attn-3x4 --json")
 
 
 def add_options(command: Parser) -> None:

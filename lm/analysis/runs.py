@@ -1,0 +1,232 @@
+"""All the runs below a folder of results: what was asked for, what became of it, and how a run is called."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from lm.analysis.results import read_manifest
+from lm.config.tree import InputError, load_yaml, nearest, path_name
+from lm.store.damage import is_number
+from lm.store.files import read_json
+from lm.store.formats import SEARCH
+from lm.store.manifest import check_shape
+from lm.store.progress import Progress, progress_of
+from lm.store.record import Record, StudyManifest
+from lm.store.store import Store
+
+State = Literal["ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing"]
+STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing")
+"""What may have become of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
+
+ENDED = ("ok", "diverged", "failed", "dropped")
+ALONE = "-"
+"""Stands for the experiment and the arm of a cell that belongs to none, as `lm fit` makes them."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell as one experiment, or one search, asks for it.
+
+    Args:
+        experiment: or search; ALONE for a cell that belongs to none.
+        arm: or trial.
+        seed: None where nothing says so.
+        cell: its id.
+        state: what became of it.
+        record: of a run that has ended, and can be read.
+        progress: of one that has not.
+        holder: who trains it now.
+        note: why it failed or diverged, or what is damaged.
+    """
+
+    experiment: str
+    arm: str
+    seed: int | None
+    cell: str
+    state: State
+    record: Record | None = None
+    progress: Progress | None = None
+    holder: str | None = None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the run is called on a command line: experiment/arm/seed; the beginning of its id where it has none."""
+        return self.cell[:12] if self.experiment == ALONE else f"{self.experiment}/{self.arm}/{self.seed}"
+
+    @property
+    def nll(self) -> float | None:
+        """Its validation loss, where it went well."""
+        found = self.record["metrics"].get("nll") if self.record is not None and self.state == "ok" else None
+        return float(found) if is_number(found) and found is not None else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, where it went well and was not interrupted."""
+        if self.record is None or self.state != "ok" or self.record["provenance"].get("resumed"):
+            return None
+        origin: Mapping[str, Any] = self.record["provenance"]
+        times = [origin.get(name) for name in ("started", "finished")]
+        start, end = (float(one) if is_number(one) and one is not None else 0.0 for one in times)
+        return end - start if end > start else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs below a folder, by experiments and searches in the order of their names.
+
+    Args:
+        runs: each as often as it is asked for.
+        unreadable: what is wrong with manifests that could not be read.
+        to_come: cells of trials that each search has not begun, of which nobody can say what they are.
+    """
+
+    runs: list[Run]
+    unreadable: list[str]
+    to_come: dict[str, int]
+
+    @property
+    def experiments(self) -> list[str]:
+        """Their names."""
+        return list(dict.fromkeys([*(run.experiment for run in self.runs if run.experiment != ALONE), *self.to_come]))
+
+
+def runs(out: Path, only: str | None = None) -> Found:
+    """All runs below a folder of results, or those of one experiment in it.
+
+    Raises:
+        InputError: where the folder holds no results.
+    """
+    folders = folders_of(out)
+    if not folders and not os.path.isdir(out / "cells"):
+        near = nearest(out.name, _names(out.parent))
+        what = "holds no results" if os.path.isdir(out) else "no such folder"
+        raise InputError(f"{out}: {what}; expected a folder that `lm ablate` made, such as results.{near}")
+    store, found, unreadable = Store(out), list[Run](), list[str]()
+    known: dict[str, Run] = {}
+    to_come: dict[str, int] = {}
+    for name in folders if only is None else [only]:
+        for folder, prefix in folders.get(name, []):
+            try:
+                asked = list(_asked(folder, prefix))
+                if (more := _to_come(folder)) > 0:
+                    to_come[name] = to_come.get(name, 0) + more
+            except InputError as error:
+                unreadable.append(str(error))
+                continue
+            for arm, seed, cell, dropped in asked:
+                known[cell] = known.get(cell) or state_of(store, cell, dropped)
+                found.append(_called(known[cell], name, arm, seed))
+    if only is None:
+        found += [alone(store, cell) for cell in cells_of(store) if cell not in known]
+    return Found(found, unreadable, to_come)
+
+
+def _names(folder: Path) -> list[str]:
+    """The folders in a folder."""
+    try:
+        return sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir())
+    except (OSError, ValueError):
+        return []
+
+
+def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
+    """The folders of each experiment and search below `out`, and what its trials are called after.
+
+    The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm.
+    """
+    found: dict[str, list[tuple[Path, str]]] = {}
+    for name in _names(out):
+        folder = out / name
+        if name == "cells" or name[0] == ".":
+            continue
+        if any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json")):
+            found.setdefault(name, []).append((folder, ""))
+        for arm in _names(folder / "tune"):
+            if os.path.isfile(folder / "tune" / arm / "study.json"):
+                found.setdefault(f"{name}.tune", []).append((folder / "tune" / arm, f"{arm}."))
+    return found
+
+
+def _asked(folder: Path, prefix: str) -> Iterator[tuple[str, int, str, bool]]:
+    """Arm, seed and cell of every run that an experiment or a search asks for, and whether it gave it up."""
+    if (folder / "experiment.json").is_file():
+        for arm, described in read_manifest(folder)["arms"].items():
+            for seed, cell in described["cells"].items():
+                yield arm, _whole(seed, folder), path_name(cell, f"{folder}: {arm}"), False
+        return
+    for trial in _study(folder)["study"]:
+        for seed, cell in (trial.get("cells") or {}).items():
+            over = trial["state"] in ("pruned", "failed")
+            yield f"{prefix}trial_{trial['number']}", _whole(seed, folder), path_name(cell, f"{folder}: trial"), over
+
+
+def _study(folder: Path) -> StudyManifest:
+    path = folder / "study.json"
+    study: Any = SEARCH.read(read_json(path), path)
+    check_shape(study, StudyManifest, path, "run `lm sweep` again")
+    return cast(StudyManifest, study)
+
+
+def _to_come(folder: Path) -> int:
+    """Cells of the trials that a search has not begun; 0 for an experiment, all of whose cells are known."""
+    if (folder / "experiment.json").is_file():
+        return 0
+    study = _study(folder)
+    return (study["trials"] - len(study["study"])) * len(study["seeds"])
+
+
+def _whole(seed: str, folder: Path) -> int:
+    if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
+        raise InputError(f"{folder}: is damaged, found seed {seed[:20]!r}; run the same command again")
+    return int(seed)
+
+
+def cells_of(store: Store) -> list[str]:
+    """The ids of all cells, finished or in the making, that lie in a store."""
+    names = _names(store.cells)
+    made = {name.removeprefix(".").removesuffix(".work") for name in names if name.endswith(".work")}
+    found = {name for name in names if name[0] != "."} | made - {""}
+    return sorted(name for name in found if name[0] != ".")
+
+
+def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
+    """What became of a cell, whoever asked for it."""
+    holder, progress = store.held_by(cell), progress_of(store.work(cell))
+    if holder is not None and not store.finished(cell):
+        return Run(ALONE, ALONE, None, cell, "training", progress=progress, holder=holder)
+    if store.finished(cell):
+        try:
+            record = store.record(cell)
+        except InputError as error:
+            return Run(ALONE, ALONE, None, cell, "damaged", note=str(error))
+        return Run(ALONE, ALONE, None, cell, record["status"], record, note=str(record["error"] or ""))
+    begun = os.path.isdir(store.work(cell))
+    state: State = "dropped" if dropped else "interrupted" if begun else "missing"
+    return Run(ALONE, ALONE, None, cell, state, progress=progress)
+
+
+def _called(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
+    found = (run.cell, run.state, run.record, run.progress, run.holder, run.note)
+    return Run(experiment, arm, seed, *found)
+
+
+def alone(store: Store, cell: str) -> Run:
+    run, seed = state_of(store, cell), None
+    for place in (store.directory(cell), store.work(cell)):
+        try:
+            seed = load_yaml(place / "config.yaml").get("seed")
+            break
+        except InputError:
+            continue
+    return _called(run, ALONE, ALONE, seed if type(seed) is int else None)
+
+
+def of_folder(folder: Path) -> Found:
+    """The runs of a folder of results, or of an experiment's folder in one. Raises InputError where it is neither."""
+    if any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json")):
+        place = folder.resolve()
+        return runs(place.parent, place.name)
+    return runs(folder)

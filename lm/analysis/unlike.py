@@ -1,0 +1,94 @@
+"""What differs between two runs, or between two configurations."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm.analysis.comparability import circumstances_of
+from lm.config.plain import shown
+from lm.config.tree import Tree, differences
+from lm.store.damage import is_number
+from lm.store.record import Record
+
+Pairs = dict[str, tuple[Any, Any]]
+"""By name what the one side has and what the other, None for nothing."""
+
+TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")
+"""Parts of what a text came to."""
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """Where two sides differ.
+
+    Args:
+        configuration: by dotted path, in the resolved configurations.
+        text: fingerprint, tokenizer and counts.
+        circumstances: commit, code of one's own, device, precision, threads, packages.
+        metrics: numbers of both sides, also where they are alike: what was measured is seldom the same.
+        seeds: of each side that a metric is the mean of.
+    """
+
+    configuration: Pairs
+    text: Pairs = field(default_factory=dict)
+    circumstances: Pairs = field(default_factory=dict)
+    metrics: Pairs = field(default_factory=dict)
+    seeds: tuple[int, int] = (1, 1)
+
+
+def _pairs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
+    names = list(dict.fromkeys([*left, *right]))
+    return {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}
+
+
+def of_configurations(left: Tree, right: Tree) -> Unlike:
+    """Two resolved configurations."""
+    return Unlike(differences(left, right))
+
+
+def of_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> Unlike:
+    """Two runs, or two arms with the runs of each, whose metrics are then means.
+
+    Args:
+        configs: of one run of each side.
+        records: of all of each, those that went well; of a run itself the only one, however it went.
+    """
+    left, right = records
+    first = (left[0], right[0]) if left and right else None
+    text: Pairs = {}
+    circumstances: Pairs = {}
+    if first is not None:
+        sides = [{name: record["data"].get(name) for name in TEXT} for record in first]
+        text = _pairs(*sides)
+        found = [_joined(side) for side in records]
+        circumstances = _pairs(*found)
+    means = [_means(side) for side in records]
+    known = [name for name in means[0] if name in means[1]] + [name for side in means for name in side]
+    metrics = {name: (means[0].get(name), means[1].get(name)) for name in dict.fromkeys(known)}
+    return Unlike(differences(*configs), text, circumstances, metrics, (len(left), len(right)))
+
+
+def _joined(records: list[Record]) -> dict[str, str]:
+    """The circumstances of several runs, all that were found of each."""
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, said in circumstances_of(record).items():
+            found.setdefault(name, {})[said] = None
+    return {name: " and ".join(said) for name, said in found.items()}
+
+
+def _means(records: list[Record]) -> dict[str, float]:
+    """The mean of every quantity that all of the records have."""
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for record in records for name in (*record["metrics"], *record["cost"])):
+        values = [record["metrics"].get(name, record["cost"].get(name)) for record in records]
+        numbers = [float(value) for value in values if is_number(value) and value is not None]
+        if len(numbers) == len(records):
+            found[name] = math.fsum(numbers) / len(numbers)
+    return found
+
+
+def said(value: Any) -> str:
+    """A value of a configuration, in a line."""
+    return "-" if value is None else value if isinstance(value, str) else shown(value)

@@ -1,0 +1,217 @@
+"""What a folder of results holds and what is left to do, as tables, lines and JSON."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from lm.analysis.runs import ALONE, Found, Run
+from lm.report.page import show
+
+COLUMNS = {
+    "ok": "done",
+    "diverged": "diverged",
+    "failed": "failed",
+    "damaged": "damaged",
+    "dropped": "dropped",
+    "training": "in training",
+    "interrupted": "interrupted",
+    "missing": "missing",
+}
+ALWAYS = ("ok", "training", "missing")
+"""States with a column even where no run is in them."""
+
+TOLD = ("failed", "diverged", "damaged")
+"""States of which a line says why."""
+
+MOST_TO_COME = 100_000
+"""Cells of a search that an estimate counts at most."""
+
+LINES = 20
+"""Of these, at most."""
+
+ID = 12
+"""Digits of an id that are shown."""
+
+
+def duration(seconds: float) -> str:
+    """A length of time to two figures a person reads: 8 s, 1 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _distinct(found: Iterable[Run]) -> list[Run]:
+    """Each cell once, though several arms may ask for it."""
+    return list({run.cell: run for run in found}.values())
+
+
+def seconds_left(found: Sequence[Run], to_come: int = 0) -> float | None:
+    """Seconds until these runs and as many more as are `to_come` are done, as many at a time as train now, or one.
+
+    A run that has not begun takes as long as those of its arm did, or as any did. None where nothing is known of that.
+    """
+    found = _distinct(found)
+    open_ones = [run for run in found if run.state in ("training", "interrupted", "missing")]
+    expected = [_left(run, found) for run in open_ones] + [typical(found, "")] * min(to_come, MOST_TO_COME)
+    known = [one for one in expected if one is not None]
+    if len(known) < len(expected):
+        return None
+    at_once = max(1, sum(run.state == "training" for run in open_ones))
+    longest = [left for run, left in zip(open_ones, known, strict=False) if run.state == "training"]
+    return max([sum(known) / at_once, *longest])
+
+
+def _left(run: Run, others: Sequence[Run]) -> float | None:
+    """Seconds that a run still takes."""
+    progress = run.progress
+    if progress is not None and progress["pace"] is not None:
+        return max(0, progress["steps"] - progress["step"]) * progress["pace"]
+    whole = typical(others, run.arm)
+    if whole is not None and progress is not None and progress["steps"] > 0:
+        return whole * max(0.0, 1 - progress["step"] / progress["steps"])
+    return whole
+
+
+def typical(found: Sequence[Run], arm: str) -> float | None:
+    """Seconds of a run of an arm: the median of those that are done, or of any arm, or as those in training promise."""
+    done = [(run.arm, run.seconds) for run in found]
+    of_arm = [seconds for name, seconds in done if name == arm and seconds is not None]
+    of_any = [seconds for _, seconds in done if seconds is not None]
+    paces = [run.progress for run in found if run.progress is not None]
+    promised = [one["pace"] * one["steps"] for one in paces if one["pace"] is not None]
+    for known in (of_arm, of_any, promised):
+        if known:
+            return statistics.median(known)
+    return None
+
+
+# lm status -----------------------------------------------------------------------------------------------------------
+
+
+def counts(found: Sequence[Run]) -> dict[str, int]:
+    """How many cells are in each state."""
+    return {state: sum(run.state == state for run in _distinct(found)) for state in COLUMNS}
+
+
+def _by_experiment(found: Found) -> dict[str, list[Run]]:
+    names = [*found.experiments, *([ALONE] if any(run.experiment == ALONE for run in found.runs) else [])]
+    return {name: [run for run in found.runs if run.experiment == name] for name in names}
+
+
+def _counts(found: Found, name: str, of_it: Sequence[Run]) -> dict[str, int]:
+    """How many cells of an experiment are in each state; what a search has yet to begin is missing."""
+    number = counts(of_it)
+    return {**number, "missing": number["missing"] + found.to_come.get(name, 0)}
+
+
+def status_json(found: Found) -> dict[str, Any]:
+    """What `lm status` prints, for programs."""
+    return {
+        "experiments": {
+            name: {
+                **_counts(found, name, of_it),
+                "seconds_left": seconds_left(of_it, found.to_come.get(name, 0)),
+            }
+            for name, of_it in _by_experiment(found).items()
+        },
+        "training": [run_json(run) for run in _distinct(found.runs) if run.state == "training"],
+        "seconds_left": seconds_left(found.runs, sum(found.to_come.values())),
+        "unreadable": found.unreadable,
+    }
+
+
+def show_status(found: Found, console: Console) -> None:
+    """Prints of each experiment how many cells are in which state, then what trains, what went wrong, what is left."""
+    every = counts(found.runs)
+    kept = [state for state in COLUMNS if state in ALWAYS or every[state]]
+    rows = []
+    for name, of_it in _by_experiment(found).items():
+        number = _counts(found, name, of_it)
+        rows.append([_experiment(name), str(sum(number.values())), *(str(number[state]) for state in kept)])
+    say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
+    if rows:
+        show("", ["experiment", "cells", *(COLUMNS[state] for state in kept)], rows, console)
+    else:
+        say("no cells")
+    for run in _distinct(found.runs):
+        if run.state == "training":
+            say(training_line(run))
+    told = [run for run in _distinct(found.runs) if run.state in TOLD]
+    for run in told[:LINES]:
+        say(f"{run.name}: {run.state}: {run.note}")
+    if len(told) > LINES:
+        say(f"and {len(told) - LINES} more like these: lm ls --status {told[-1].state}")
+    for run in [run for run in _distinct(found.runs) if run.state == "interrupted"][:LINES]:
+        at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
+        say(f"{run.name}: interrupted{at}; the same command takes it up again")
+    say(_left_line(found))
+
+
+def _experiment(name: str) -> str:
+    return "(no experiment)" if name == ALONE else name
+
+
+def training_line(run: Run) -> str:
+    """A run in training in a line: how far it is, its loss, and who trains it."""
+    progress = run.progress
+    at = "has not told of a step yet"
+    if progress is not None:
+        loss = "" if progress["loss"] is None else f", training loss {progress['loss']:z.4f}"
+        at = f"step {progress['step']:,} of {progress['steps']:,}{loss}"
+        if progress["pace"] is not None:
+            at += f", about {duration((progress['steps'] - progress['step']) * progress['pace'])} left"
+    return f"{run.name}: {at}; {run.holder}"
+
+
+def _left_line(found: Found) -> str:
+    of_all, to_come = counts(found.runs), sum(found.to_come.values())
+    left = of_all["training"] + of_all["interrupted"] + of_all["missing"] + to_come
+    if not left:
+        return "nothing is left to train"
+    cells = "1 cell" if left == 1 else f"{left} cells"
+    seconds = seconds_left(found.runs, to_come)
+    if seconds is None:
+        return f"{cells} left; no estimate before one is done or has told of two steps"
+    at_once = of_all["training"] or 1
+    return f"{cells} left: about {duration(seconds)} with {at_once} at a time"
+
+
+# lm ls ---------------------------------------------------------------------------------------------------------------
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """A run, for programs."""
+    alone = run.experiment == ALONE
+    return {
+        "name": run.name,
+        "experiment": None if alone else run.experiment,
+        "arm": None if alone else run.arm,
+        "seed": run.seed,
+        "id": run.cell,
+        "status": run.state,
+        "nll": run.nll,
+        "step": None if run.progress is None else run.progress["step"],
+        "steps": None if run.progress is None else run.progress["steps"],
+        "loss": None if run.progress is None else run.progress["loss"],
+        "held_by": run.holder,
+        "note": run.note or None,
+    }
+
+
+def show_runs(found: Sequence[Run], console: Console) -> None:
+    """Prints a row a run: how it is called, its seed, what became of it, its loss, its id."""
+    rows = []
+    for run in found:
+        at = "" if run.progress is None else f" {run.progress['step']:,}/{run.progress['steps']:,}"
+        nll = "-" if run.nll is None else f"{run.nll:z.4f}"
+        seed = "-" if run.seed is None else str(run.seed)
+        rows.append([run.name, seed, run.state + at, nll, run.cell[:ID]])
+    if rows:
+        show("", ["run", "seed", "status", "validation NLL", "id"], rows, console)
+    noun = "run" if len(rows) == 1 else "runs"
+    console.print(f"{len(rows)} {noun}", highlight=False)

@@ -1,0 +1,186 @@
+"""What became of every run in a folder of results, and which one a name means."""
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import record
+
+from lm.analysis.called import chosen, located, of_side
+from lm.analysis.runs import ALONE, of_folder, runs
+from lm.config.tree import InputError
+from lm.report.status import seconds_left, status_json
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import PROGRESS, SEARCH
+from lm.store.progress import FILE
+from lm.store.store import Store
+
+MakeExperiment = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(experiment: MakeExperiment) -> Path:
+    """Results of two arms: one run each that is ok, failed and diverged, and three that are missing."""
+    return experiment({"base": [2.0, 2.1, "diverged"], "better": [1.8, "failed", None]})
+
+
+def begun(store: Store, cell: str, step: int = 30, pace: float | None = 0.5) -> None:
+    """Leaves what a run of 100 steps leaves on its way."""
+    found = {"step": step, "steps": 100, "loss": 3.25, "pace": pace, "at": 0.0}
+    write_atomic(store.work(cell) / FILE, to_json(PROGRESS.stamped(found)))
+
+
+def states(out: Path) -> dict[str, str]:
+    return {run.name: run.state for run in runs(out).runs}
+
+
+def test_every_run_is_in_the_state_that_its_files_tell(folder: Path) -> None:
+    out = folder.parent
+    assert states(out) == {
+        "demo/base/0": "ok",
+        "demo/base/1": "ok",
+        "demo/base/2": "diverged",
+        "demo/better/0": "ok",
+        "demo/better/1": "failed",
+        "demo/better/2": "missing",
+    }
+    (Store(out).directory("base-0") / "record.json").write_text("{")
+    assert states(out)["demo/base/0"] == "damaged"
+    begun(Store(out), "better-2")
+    assert states(out)["demo/better/2"] == "interrupted"
+
+
+def test_who_holds_a_cell_trains_it_until_its_process_is_gone(folder: Path) -> None:
+    store = Store(folder.parent)
+    begun(store, "better-2")
+    with store.lock("better-2"):
+        (run,) = chosen(runs(folder.parent).runs, state="training")
+        assert (run.name, run.progress and run.progress["step"]) == ("demo/better/2", 30)
+        assert f"process {os.getpid()} on host {socket.gethostname()}" in str(run.holder)
+        assert seconds_left(runs(folder.parent).runs) == 35
+    assert states(folder.parent)["demo/better/2"] == "interrupted"
+    name = store.cells / ".locks" / "better-2.holder"
+    gone = {"pid": 2**22 + 1, "host": socket.gethostname(), "since": time.time()}  # past the largest number there is
+    name.write_text(json.dumps(gone))
+    assert states(folder.parent)["demo/better/2"] == "interrupted"
+    name.write_text(json.dumps({**gone, "host": "elsewhere"}))
+    assert states(folder.parent)["demo/better/2"] == "training"
+
+
+@pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="nobody says when a process began")
+def test_a_process_begun_after_the_lock_was_taken_is_another_of_the_same_number(folder: Path) -> None:
+    store = Store(folder.parent)
+    with store.lock("better-2"):
+        pass
+    old = {"pid": os.getpid(), "host": socket.gethostname(), "since": 1.0}
+    (store.cells / ".locks" / "better-2.holder").write_text(json.dumps(old))
+    assert store.held_by("better-2") is None
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "step": "x", "steps": 2, "at": 1}'])
+def test_progress_that_cannot_be_read_is_none(folder: Path, content: str) -> None:
+    write_atomic(Store(folder.parent).work("better-2") / FILE, content)
+    (run,) = chosen(runs(folder.parent).runs, state="interrupted")
+    assert run.progress is None
+
+
+def test_what_is_left_takes_as_long_as_runs_of_its_arm_did(experiment: MakeExperiment) -> None:
+    def long(arm: str, seed: int, stored: dict[str, Any]) -> None:
+        stored["provenance"]["finished"] = 10.0 if arm == "base" else 30.0
+
+    folder = experiment({"base": [2.0, None], "better": [1.8, None]}, long)
+    found = runs(folder.parent)
+    assert seconds_left(found.runs) == 40
+    begun(Store(folder.parent), "better-1", 50, None)
+    assert seconds_left(runs(folder.parent).runs) == 25
+    counted = status_json(found)["experiments"]["demo"]
+    assert (counted["ok"], counted["missing"], counted["seconds_left"]) == (2, 2, 40)
+
+
+def test_nothing_is_estimated_where_nothing_is_known(experiment: MakeExperiment) -> None:
+    assert seconds_left(runs(experiment({"base": [None], "better": [None]}).parent).runs) is None
+
+
+def test_a_search_has_its_trials_and_those_to_come(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.finish("one", record("one", 2.0, 0))
+    trial: dict[str, Any] = {"params": {}, "values": [2.0], "reason": None, "seconds": 1.0}
+    trials = [
+        {**trial, "number": 0, "state": "complete", "cells": {"0": "one"}},
+        {**trial, "number": 1, "state": "pruned", "values": None, "cells": {"0": "two"}},
+        {**trial, "number": 2, "state": "open", "values": None, "cells": {"0": "three"}},
+    ]
+    study: dict[str, Any] = {"name": "s", "title": "S", "notes": "", "objectives": {"nll": "lower"}, "space": {}}
+    study |= {"trials": 5, "seeds": [0], "methods": [], "study": trials}
+    write_atomic(tmp_path / "s" / "study.json", to_json(SEARCH.stamped(study)))
+    write_atomic(tmp_path / "e" / "tune" / "arm" / "study.json", to_json(SEARCH.stamped(study)))
+    found = runs(tmp_path)
+    of_it = {run.name: run.state for run in found.runs if run.experiment == "s"}
+    assert of_it == {"s/trial_0/0": "ok", "s/trial_1/0": "dropped", "s/trial_2/0": "missing"}
+    assert "e.tune/arm.trial_2/0" in {run.name for run in found.runs}
+    assert status_json(found)["experiments"]["s"]["missing"] == 3
+    assert located("s/trial_0/0", tmp_path).cell == "one"
+
+
+def test_a_run_of_no_experiment_is_called_by_its_id_and_has_the_seed_of_its_configuration(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.finish("abcdef", record("abcdef", 2.0, 0))
+    (store.directory("abcdef") / "config.yaml").write_text("seed: 7\n")
+    (run,) = runs(tmp_path).runs
+    assert (run.experiment, run.name, run.seed) == (ALONE, "abcdef", 7)
+
+
+def test_a_damaged_manifest_is_named_and_keeps_nothing_else_from_being_seen(folder: Path) -> None:
+    shutil.copytree(folder, folder.with_name("other"))
+    (folder.with_name("other") / "experiment.json").write_text("{}")
+    found = runs(folder.parent)
+    assert len(found.runs) == 6
+    assert len(found.unreadable) == 1
+    assert "other/experiment.json" in found.unreadable[0]
+
+
+def test_an_experiments_own_folder_shows_that_one_alone(folder: Path) -> None:
+    Store(folder.parent).finish("alone", record("alone", 2.0, 0))
+    assert len(of_folder(folder).runs) == 6
+    assert len(of_folder(folder.parent).runs) == 7
+
+
+def test_runs_are_found_by_experiment_arm_seed_status_and_id(folder: Path) -> None:
+    found = runs(folder.parent).runs
+    assert [run.name for run in chosen(found, arm="base", seed=1)] == ["demo/base/1"]
+    assert [run.name for run in chosen(found, "demo", state="failed")] == ["demo/better/1"]
+    assert [run.name for run in chosen(found, beginning="better-2")] == ["demo/better/2"]
+    with pytest.raises(InputError, match=r"no arm .beter.\. Did you mean better"):
+        chosen(found, arm="beter")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dmeo/base/0", "no experiment 'dmeo' in {out}. Did you mean demo? Choose from demo"),
+        ("demo/bse/0", "demo has no arm 'bse'. Did you mean base? Choose from base, better"),
+        ("demo/base/9", "no seed '9'; expected experiment/arm/seed. Did you mean demo/base/"),
+        ("demo/base", "3 runs; expected experiment/arm/seed"),
+        ("demo", "no finished run; expected the folder of one"),
+        ("base", "3 runs under"),
+        ("../x/0", "cannot name a file"),
+        ("", "cannot name a file"),
+    ],
+)
+def test_a_name_that_means_no_run_or_several_is_answered_with_the_nearest(folder: Path, text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        located(text, folder.parent)
+    assert words.format(out=folder.parent) in str(caught.value)
+
+
+def test_a_name_means_one_run(folder: Path) -> None:
+    assert located("demo/better/0", folder.parent).cell == "better-0"
+    assert located("better-1", folder.parent).cell == "better-1"
+    assert [run.seed for run in of_side("demo/better", folder.parent)[1]] == [0, 1, 2]
+    assert [run.seed for run in of_side("demo/better/1", folder.parent)[1]] == [1]

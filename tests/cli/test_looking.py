@@ -1,0 +1,145 @@
+"""`lm status`, `lm ls`, `lm diff`, and commands that take a run by its name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config.tree import override
+from lm.store.store import Store
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def out(experiment: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results, which lies in the current one."""
+    folder = experiment({"base": [2.0, 2.1], "better": [1.8, "failed", None]}).parent
+    for cell in (folder / "cells").iterdir():
+        if cell.name[0] != ".":
+            arm, seed = cell.name.split("-")
+            changes = {"seed": int(seed), "model.norm": "RMSNorm" if arm == "better" else "LayerNorm"}
+            (cell / "config.yaml").write_text(yaml.safe_dump(override(RUN, changes)))
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("COLUMNS", "140")
+    return folder
+
+
+def shown(capsys: Said, *arguments: str) -> str:
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_status_counts_cells_and_says_what_went_wrong_and_what_is_left(out: Path, capsys: Said) -> None:
+    text = shown(capsys, "status", "out")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    assert rows == [["demo", "6", "3", "1", "0", "2"]]
+    assert "demo/better/1: failed: RuntimeError: no" in text
+    assert "2 cells left: about 6 s with 1 at a time" in text
+    found = json.loads(shown(capsys, "status", "out/demo", "--json"))
+    assert found["experiments"]["demo"]["failed"] == 1
+    assert found["training"] == []
+
+
+def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Said) -> None:
+    from lm.store.progress import kept
+
+    store, said = Store(out), []
+    store.work("better-2").mkdir()
+    report = kept(store.work("better-2"), lambda *told: said.append(told))
+    with store.lock("better-2"):
+        report(3, 1200, 4.5)
+        report(4, 1200, 4.4)  # so soon that it is only handed on
+        text = shown(capsys, "status", "out")
+    assert said == [(3, 1200, 4.5), (4, 1200, 4.4)]
+    assert "demo/better/2: step 3 of 1,200, training loss 4.5000; process " in text
+
+
+def test_ls_lists_what_is_asked_for(out: Path, capsys: Said) -> None:
+    assert "6 runs" in shown(capsys, "ls", "out")
+    found = json.loads(shown(capsys, "ls", "out", "--arm", "base", "--seed", "1", "--json"))
+    assert [(run["name"], run["status"], run["nll"]) for run in found] == [("demo/base/1", "ok", 2.1)]
+    assert "demo/better/1" in shown(capsys, "ls", "out", "--status", "failed")
+    assert "0 runs" in shown(capsys, "ls", "out", "--status", "training")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ls", "out", "--status", "fialed"], "Did you mean failed?"),
+        (["ls", "out", "--experiment", "dmo"], "no experiment 'dmo'. Did you mean demo?"),
+        (["ls", "out", "--seed", "x"], "--seed: expected one whole number, found 'x'"),
+        (["ls", "ouf"], "ouf: no such folder"),
+        (["status", "."], "holds no results"),
+        (["ls", "out", "--optim.lr", "1"], "takes no setting"),
+        (["diff", "demo/base/0", "a.yaml", "--out", "out"], "expected two of one kind"),
+        (["diff", "demo/base/0", "demo/better/2", "--out", "out"], "is missing; expected one that has ended"),
+        (["diff", "demo/base/0", "demo/beter", "--out", "out"], "Did you mean better?"),
+        (["generate", "demo/better/2", "--prompt", "a", "--out", "out"], "no finished run: missing"),
+        (["generate", "demo/beter/2", "--prompt", "a", "--out", "out"], "Did you mean better?"),
+        (["trace", "demo", "--out", "out"], "expected an arm after it, one of base, better"),
+        (["trace", "demo/better/7", "--out", "out"], "no seed '7'"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_found_is_one_line(out: Path, capsys: Said, arguments: list[str], words: str) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert words in said.err
+
+
+def test_a_damaged_manifest_is_told_and_the_rest_is_shown(out: Path, capsys: Said) -> None:
+    (out / "broken").mkdir()
+    (out / "broken" / "experiment.json").write_text("[]")
+    assert main(["status", "out"]) == 1
+    said = capsys.readouterr()
+    assert "demo" in said.out
+    assert said.err.startswith("lm: out/broken/experiment.json: experiment format None")
+
+
+def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Said) -> None:
+    found = json.loads(shown(capsys, "diff", "demo/base/0", "demo/better/0", "--out", "out", "--json"))
+    assert found["configuration"] == {"model.norm": ["LayerNorm", "RMSNorm"]}
+    assert (found["text"], found["circumstances"]) == ({}, {})
+    assert found["metrics"]["nll"] == [2.0, 1.8]
+    text = shown(capsys, "diff", "demo/base/0", "demo/better/0", "--out", "out")
+    assert "text: no difference" in text
+    assert "-0.2" in text
+
+
+def test_diff_of_two_arms_compares_the_means_of_the_runs_that_went_well(out: Path, capsys: Said) -> None:
+    found = json.loads(shown(capsys, "diff", "demo/base", "demo/better", "--out", "out", "--json"))
+    assert found["seeds"] == [2, 1]
+    assert found["metrics"]["nll"] == [pytest.approx(2.05), 1.8]
+
+
+def test_diff_of_code_and_text_is_told(out: Path, capsys: Said) -> None:
+    path = out / "cells" / "better-0" / "record.json"
+    record = json.loads(path.read_text())
+    record["data"]["fingerprint"] = "other"
+    record["provenance"]["git"]["commit"] = "d"
+    record["provenance"]["code"] = {"mine.Norm": {"known_by": "hash", "git": None}}
+    path.write_text(json.dumps(record))
+    found = json.loads(shown(capsys, "diff", "base-0", "better-0", "--out", "out", "--json"))
+    assert found["text"] == {"fingerprint": ["f", "other"]}
+    assert found["circumstances"] == {"commit": ["c", "d"], "code of mine.Norm": [None, "hash"]}
+
+
+def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Said) -> None:
+    Path("a.yaml").write_text(yaml.safe_dump(RUN))
+    Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {"model.mlp": "SwiGLU"})))
+    found = json.loads(shown(capsys, "diff", "a.yaml", "b.yaml", "--json"))["configuration"]
+    assert found["model.mlp"] == ["GELU", "SwiGLU"]
+    assert found["model.mlp.approximate"] == ["none", None]
+    assert "configuration: no difference" in shown(capsys, "diff", "a.yaml", "a.yaml")
+
+
+@pytest.mark.parametrize("called", [["demo/better/0"], ["better-0"], ["out/cells/better-0"], ["demo", "better"]])
+def test_trace_takes_a_run_or_an_experiment_by_name(out: Path, capsys: Said, called: list[str]) -> None:
+    assert shown(capsys, "trace", *called, "nll", "--out", "out").startswith("validation NLL of better in")
+    assert shown(capsys, "trace", *called, "--out", "out").startswith("validation NLL of better in")
