@@ -130,6 +130,7 @@ def test_every_shipped_experiment_is_listed() -> None:
 # tutorial.md
 
 
+@pytest.mark.slow
 def test_what_the_tutorial_types_is_answered_as_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

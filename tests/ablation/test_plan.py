@@ -231,6 +231,7 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
         assert ("3 failed earlier" in said.err) is (not more)
 
 
+@pytest.mark.slow
 def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)

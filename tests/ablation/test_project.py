@@ -53,6 +53,7 @@ def test_a_bare_name_is_the_shipped_file_unless_one_of_that_name_is_there(
         file_named(Path("quikstart"), "experiment")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["ablate", "quickstart", "--plan"], ["sweep", "learning_rate", "--plan"]])
 def test_a_command_takes_what_ships_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said, arguments: list[str]

@@ -351,6 +351,7 @@ TEXTS = {
     "multi30k": PAIRS,
     "translation_multi30k": PAIRS,
     "nanogpt_char": {"data.corpus.path": "tinyshakespeare/input.txt"},
+    "ways": {"data.corpus.path": "tinyshakespeare/input.txt"},
     "mini_transformer": {
         "data.corpus.path": "wikitext2/valid.txt",
         "data.tokenizer.vocab": "gpt2/encoder.json",

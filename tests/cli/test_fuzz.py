@@ -88,6 +88,7 @@ def test_a_case_is_made_from_its_number_alone() -> None:
     assert len({fuzz.make(number).kind for number in range(100)}) == len(fuzz.COMMANDS)
 
 
+@pytest.mark.slow
 def test_what_nothing_was_done_to_is_accepted(folder: Path) -> None:
     files = {name: fuzz.written(name, content) for name, content in fuzz.valid_files().items()}
     for kind, (arguments, _) in fuzz.COMMANDS.items():

@@ -182,6 +182,7 @@ def test_a_cell_is_another_when_its_code_is(own: Path) -> None:
     assert check(tree()).id != first.id
 
 
+@pytest.mark.slow
 def test_cells_of_the_package_alone_keep_their_ids() -> None:
     """A reference cell, made before code was part of an identity."""
     cell, config = next((cell, text) for cell, text in references.named("config.yaml").items() if "MarkovText" in text)

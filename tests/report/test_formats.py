@@ -207,6 +207,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 ALL = ",".join(FORMATS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_check_names_the_files_that_differ_and_writes_nothing(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]

@@ -248,6 +248,7 @@ def test_another_experiment_of_the_same_name_is_not_overwritten(folder: Path, tm
 # searches and tuning -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out" / "search"
     folder.mkdir(parents=True)

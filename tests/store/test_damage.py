@@ -252,6 +252,7 @@ def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, s
     assert table[(table.arm == "arm") & (table.metric == "nll")].n.item() == 3, "the record is as good as it was"
 
 
+@pytest.mark.slow
 def test_where_the_baselines_curve_is_damaged_no_arm_is_measured_by_it(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     broken(folder, "base-0", seal=True)

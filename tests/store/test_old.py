@@ -56,6 +56,7 @@ def test_it_is_read_as_if_this_version_had_written_it() -> None:
         assert of_record(record) == ""
 
 
+@pytest.mark.slow
 def test_its_report_is_written_where_that_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder.parent)
     assert main(["report", str(folder)]) == 1
