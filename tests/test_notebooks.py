@@ -43,6 +43,7 @@ def test_a_notebook_leans_on_the_public_interface_alone(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 @notebooks
 def test_a_notebook_runs(path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="needs nbformat, of the extra dev")

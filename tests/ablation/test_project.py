@@ -195,6 +195,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "venv/bin"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_from_the_wheel_to_a_table_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     where = done([installed / "python", "-c", "import lm; print(lm.__file__)"], tmp_path)
@@ -218,6 +219,7 @@ def test_from_the_wheel_to_a_table_in_an_empty_folder(installed: Path, tmp_path:
     ]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_wheel_carries_every_experiment_base_and_sweep(installed: Path, tmp_path: Path) -> None:
     said = "from lm.config.shipped import *; [print(kind, name) for kind in FOLDERS for name in shipped(kind)]"

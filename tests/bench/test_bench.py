@@ -298,6 +298,7 @@ def test_cases_are_listed(capsys: Said) -> None:
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == list(CASES)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys: Said) -> None:
@@ -317,10 +318,11 @@ def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys:
     assert main(["bench", "--show", str(out)]) == 0
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_the_other_cases_run_at_their_smallest() -> None:
-    for name in ("generation", "start", "cells", "growth", "scale"):
+    for name in ("generation", "start", "cells", "staying", "growth", "scale"):
         measured = CASES[name].measured(Asked(quick=True))
         assert measured["rows"], name
         assert all(one["value"] is not None for one in measured["rows"]), name

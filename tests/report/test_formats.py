@@ -117,6 +117,7 @@ def test_text_is_escaped_for_latex(given: str, expected: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
         pytest.skip("needs pdflatex")

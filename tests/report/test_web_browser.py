@@ -14,7 +14,7 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.report.web.page import html
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extra]
 MakeExperiment = Callable[..., Path]
 
 OPENED = 3.0
