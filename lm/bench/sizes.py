@@ -110,9 +110,9 @@ class Size:
 
 
 SIZES = (
-    Size("quickstart", 4, 64, 4, 64, 16, steps=100, rounds=9, threads=1),
-    Size("nanoGPT, characters on a CPU", 4, 128, 4, 64, 12, steps=100, rounds=9, parts=AS_NANOGPT),
-    Size("baby GPT", 6, 384, 6, 256, 16, steps=4, rounds=3, parts=AS_NANOGPT),
+    Size("quickstart", 4, 64, 4, 64, 16, steps=40, rounds=5, threads=1),
+    Size("nanoGPT, characters on a CPU", 4, 128, 4, 64, 12, steps=40, rounds=5, parts=AS_NANOGPT),
+    Size("baby GPT", 6, 384, 6, 256, 16, steps=3, rounds=3, parts=AS_NANOGPT),
 )
 SMALLEST = Size("smallest", 1, 32, 4, 32, 4, steps=10, rounds=3, threads=1)
 """What `--quick` takes instead."""
