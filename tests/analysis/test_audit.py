@@ -79,7 +79,6 @@ def findings() -> list[Finding]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("audit")
 def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
     assert [finding.name for finding in findings if finding.verdict == "NOT OK"] == []
     assert len({finding.name for finding in findings}) == len(findings)
@@ -87,7 +86,6 @@ def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("audit")
 def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
     for start in (
         "the BCa interval covers, normal noise, 6",

@@ -11,7 +11,7 @@ import torch
 import yaml
 from helpers import RUN
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("devices")]
+pytestmark = pytest.mark.slow
 
 
 Run = tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]
