@@ -277,6 +277,12 @@ OFF_IN_BF16 = 0.02
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any, biased: bool) -> None:
+    if (
+        way not in ("plain", "blocked")
+        and torch.backends.cpu.get_cpu_capability() != "AVX512"
+        and torch.cpu._is_avx512_supported()
+    ):
+        pytest.skip("torch's fused attention in bf16 asks the processor, which has more than torch is told to use")
     shape = Shape(VOCABULARY, 2 * mixing.BLOCK + 9, width=32, heads=4, layers=1)
     attention = MultiHead(shape)
     position = Alibi(shape) if biased else Rope(shape)
