@@ -111,6 +111,7 @@ def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["translate", str(run), "--beam", "2"]) == 0
@@ -135,6 +136,7 @@ def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) -> None:
     source = tmp_path / "mine.txt"
     source.write_text("A man is sitting on a bench.\n\nTwo dogs are running.\n" + "dog " * 200 + "\n")

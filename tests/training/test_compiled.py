@@ -64,6 +64,7 @@ def test_a_pass_leaves_no_trace() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_compiled_blocks_train_to_the_numbers_of_those_as_written(tmp_path: Path) -> None:
     plain, other = trained(tmp_path), trained(tmp_path, compile=True)
     assert other["flags"] == []
