@@ -187,9 +187,9 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     """An estimate of what one training step keeps for the backward pass, by dtype, without weights and gradients.
 
     b t (sum of `saved` over all modules) numbers; the masks, which a pass makes once: h t^2 for an encoding that biases
-    scores, t^2 for a window; and the copies of weights that are multiplied as one matrix. It is what autograd keeps on
-    the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout; autocast keeps copies of the weights
-    besides.
+    scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one matrix. It is what
+    autograd keeps on the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout; autocast keeps
+    copies of the weights besides.
     """
     shape = shape_of(model)
     token = sum(saved(module, shape, context) for module in model.modules())
@@ -201,8 +201,8 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
     copies = sum(map(joined_weights, model.modules())) if batch * context >= FEW_ROWS else 0
-    numbers = batch * context * token + context**2 * masks + copies
-    return {name: round(size * numbers) for name, size in DTYPES.items()}
+    numbers = batch * context * token + context**2 * masks
+    return {name: round(size * (numbers + copies * (name != "float32"))) for name, size in DTYPES.items()}
 
 
 def joined_weights(module: nn.Module) -> int:

@@ -13,6 +13,11 @@ from lm.model.joined import FEW_ROWS, in_one
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
+@pytest.fixture(autouse=True)
+def _joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "wanted", lambda x: True)
+
+
 def maps(bias: bool = True) -> list[nn.Linear]:
     return [nn.Linear(6, outputs, bias).double() for outputs in (6, 2, 3)]
 
