@@ -31,7 +31,12 @@ def wanted(x: Tensor) -> bool:
     Plain float32 keeps to the sums that were always taken, bit for bit: at a high rate, four hundred steps make of a
     last digit a difference that a table shows.
     """
-    return torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()
+    return autocasting(x.device.type) or torch.compiler.is_compiling()
+
+
+def autocasting(device: str) -> bool:
+    """Whether products on a kind of device are taken under autocast; some kinds, such as meta, know none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def is_bare(module: nn.Linear) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lm.data import IGNORED
+from lm.model.joined import autocasting
 
 PART = 2**22
 """Logits in memory at a time."""
@@ -33,7 +34,7 @@ def chunked_cross_entropy(
         z_loss: z.
     """
     kind = x_nd.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_nd.dtype
+    dtype = torch.get_autocast_dtype(kind) if autocasting(kind) else x_nd.dtype
     found: Tensor = _Chunked.apply(x_nd, weight_vd, targets_n, label_smoothing, z_loss, dtype)
     return found
 
