@@ -47,6 +47,7 @@ class Manner:
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
+        loggers: that follow each run, by name.
     """
 
     out: Path
@@ -55,6 +56,7 @@ class Manner:
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
+    loggers: tuple[str, ...] = ()
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -72,7 +74,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
-        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds)
+        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds, manner.loggers)
         if interrupted:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
@@ -128,7 +130,7 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
+        execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.loggers)
         with (
             Display(len(missing), workers, store) as display,
             make("local", store, workers, display.waiting) as executor,

@@ -1,6 +1,7 @@
 """The loop between a source of cells and an executor: hands cells over, answers, tells, and hands outcomes back."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.source import Listed, Planned, Source
@@ -57,7 +58,8 @@ class _Work:
         ):
             taken = {one.place for one in self.running.values()}
             place = next(place for place in range(self.executor.capacity) if place not in taken)
-            handle = self.executor.submit(planned.cell, self.execution, planned.name)
+            execution = replace(self.execution, called=planned.called)
+            handle = self.executor.submit(planned.cell, execution, planned.name)
             self.running[handle] = Running(planned, place)
 
     def _take_in(self, event: Event) -> None:

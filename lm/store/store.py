@@ -25,7 +25,10 @@ from lm.store.locks import Say, held_by, holder, if_free, locked, to_stderr
 from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING)
+LOGGED = "logged.json"
+"""What the loggers of a run have been told of it."""
+
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, LOGGED)
 """What a work folder holds that a finished cell does not."""
 
 

@@ -26,11 +26,13 @@ from lm.store.store import LOG, Store
 from lm.training.adapter import convert, is_further_process, quiet
 from lm.training.cell import Cell, identity
 from lm.training.evaluate import FREQUENT, add, evaluations
+from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
 from lm.training.provenance import keep_code, provenance
 from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
 from lm.training.signals import by_signal
+from lm.training.tracking import tracked
 
 UNEVALUATED = "not evaluated further"
 """Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
@@ -58,11 +60,15 @@ class Execution:
         threads: of this process; None leaves torch's choice.
         again: whether to train a cell that has a record already; the record stays until the new one is written.
         checkpoint_seconds: between checkpoints; the most that a kill can cost.
+        loggers: that follow the run, by their names in `lm.training.loggers`.
+        called: experiment/arm/seed, by which the loggers know the run.
     """
 
     threads: int | None = None
     again: bool = False
     checkpoint_seconds: float = 20.0
+    loggers: tuple[str, ...] = ()
+    called: str = ""
 
 
 def nothing(work: Path) -> None:
@@ -102,8 +108,10 @@ def train(
         try:
             times["code"] = unchanged_code(cell, work)
             known: Logits | None = []
-            if not (work / "outcome.json").is_file():
-                known = fit(cell, work, kept(work, report), execution, judge)
+            described = {**cell.config, "cell": cell.id}
+            with tracked(execution.loggers, work, store.out / FOLDER, execution.called, described, say) as follow:
+                if not (work / "outcome.json").is_file():
+                    known = fit(cell, work, kept(work, report), execution, judge, follow)
             if known is None:
                 shutil.rmtree(work)
                 return
@@ -228,8 +236,15 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
 
 
-def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> Logits | None:
-    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`.
+def fit(
+    cell: Cell,
+    work: Path,
+    report: Report,
+    execution: Execution,
+    judge: Judge = go_on,
+    follow: Callable[[Trainer], None] = lambda _: None,
+) -> Logits | None:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. `follow` is given the trainer first.
 
     Returns:
         Logits and targets of the validation split at the end, where they are small enough to be kept, so that they need
@@ -241,6 +256,7 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     run, data = built.run, built.data
     classes = data.frequent("validation", FREQUENT)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
+    follow(trainer)
     code = canonical({**cell.config, "seed": None}) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_settable, check_output, settings_of
+from lm.cli.options import Parser, add_loggers, add_output, add_settable, check_output, loggers_of, settings_of
 from lm.config.reading import load_config
 from lm.config.tree import Tree, override
 
@@ -23,10 +23,12 @@ def add_options(command: Parser) -> None:
     command.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one such as char_tiny")
     add_output(command)
     add_settable(command)
+    add_loggers(command)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
+    loggers = loggers_of(options)
     tree: Tree = override(load_config(options.config), settings_of(options, overrides))
     from rich.console import Console
 
@@ -47,8 +49,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if store.finished(cell.id):
         print(f"already trained: {store.directory(cell.id)}", file=sys.stderr)
     else:
+        called = f"{options.config.stem}/{cell.id[:12]}/{cell.config['seed']}"
+        execution = Execution(checkpoint_seconds=options.checkpoint_seconds, loggers=loggers, called=called)
         with into_log() as begun:
-            train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds), begun=begun)
+            train(cell, store, step_lines(), execution, begun=begun)
     if not store.finished(cell.id):  # a second process of a multi-device run, whose first one reports
         return 0
     if options.debug and (trace := store.record(cell.id).get("traceback")):
