@@ -9,7 +9,6 @@ No package of theirs is imported before a run asks for it.
 """
 
 import importlib.util
-import logging
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -29,6 +28,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """The packages that each logger imports."""
 
 LOSS = "validation_nll"
+
+PATIENCE = 15
+"""Seconds that a run waits for a server that does not answer."""
 
 FOLDER = "logs"
 """Of what the loggers write, in the folder of cells and reports."""
@@ -137,17 +139,23 @@ class WandB(Logger):
     """Runs that `wandb sync` uploads, unless WANDB_MODE says that they are to go up at once."""
 
     def make(self) -> Any:
-        os.environ.setdefault("WANDB_SILENT", "true")  # which it heeds from its first word on, unlike its settings
+        _unless_said(WANDB_SILENT="true", WANDB_INIT_TIMEOUT=f"{PATIENCE}", WANDB_MODE="offline")
         import wandb
         from lightning.pytorch.loggers import WandbLogger
 
-        experiment, arm, _ = self.called.split("/")
         self.folder.mkdir(parents=True, exist_ok=True)
-        mode: Any = os.environ.get("WANDB_MODE") or "offline"
-        settings = wandb.Settings(mode=mode, console="off")
-        project = os.environ.get("WANDB_PROJECT") or experiment
-        made = WandbLogger(self.called, self.folder, project=project, group=arm, id=self.run, settings=settings)
-        self.run = made.experiment.id
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or self.called.split("/")[0],
+            group=self.called.rpartition("/")[0],
+            name=self.called,
+            dir=self.folder,
+            id=self.run,
+            resume="allow",
+            settings=wandb.Settings(console="off"),
+        )
+        run.define_metric("trainer/global_step")
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        made, self.run = WandbLogger(experiment=run), run.id
         return made
 
     def end(self, status: str) -> None:
@@ -161,8 +169,12 @@ class MLflow(Logger):
     """Runs in a database beside the cells, or where MLFLOW_TRACKING_URI says."""
 
     def make(self) -> Any:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        _unless_said(
+            MLFLOW_DISABLE_TELEMETRY="true",
+            MLFLOW_LOGGING_LEVEL="WARNING",
+            MLFLOW_HTTP_REQUEST_MAX_RETRIES="1",
+            MLFLOW_HTTP_REQUEST_TIMEOUT=f"{PATIENCE}",
+        )
         from lightning.pytorch.loggers import MLFlowLogger
 
         folder = self.folder.resolve()
@@ -184,6 +196,12 @@ class MLflow(Logger):
 
     def end(self, status: str) -> None:
         self.made.finalize("KILLED" if status == "interrupted" else status)
+
+
+def _unless_said(**settings: str) -> None:
+    """Sets variables of the environment by which a package is told what to do, where a person has not."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 KINDS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow, "csv": Csv}

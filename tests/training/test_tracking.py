@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers import RUN
 
+from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.store.record import Record
 from lm.store.store import LOGGED, Store
@@ -49,6 +50,17 @@ def test_a_package_that_is_missing_is_one_line_with_the_command(
     words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
     with pytest.raises(InputError, match=words):
         asked_for(["csv", name])
+
+
+@pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
+def test_commands_refuse_a_logger_before_they_look_at_anything_else(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "nowhere.yaml", "--logger", "csv", "--logger", "mlfow"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no logger 'mlfow'. Did you mean mlflow?" in line
+    assert not list(tmp_path.iterdir())
 
 
 # what they are told --------------------------------------------------------------------------------------------------
@@ -356,3 +368,23 @@ def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monke
                 }
     assert names == {NAME}
     assert told == history(tmp_path, cell)
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_run_goes_on_without_a_server_that_cannot_be_reached(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pytest.importorskip(name, reason=f"needs {name}, of the extra track")
+    nowhere = "http://127.0.0.1:9"
+    wandb = {"MODE": "online", "BASE_URL": nowhere, "API_KEY": "0" * 40, "INIT_TIMEOUT": "2"}
+    mlflow = {"TRACKING_URI": nowhere, "HTTP_REQUEST_MAX_RETRIES": "1", "HTTP_REQUEST_TIMEOUT": "2"}
+    for package, settings in (("WANDB", wandb), ("MLFLOW", mlflow)):
+        for key, value in settings.items():
+            monkeypatch.setenv(f"{package}_{key}", value)
+    _, record = trained(tmp_path, name)
+    assert record["status"] == "ok"
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("--logger")]
+    assert line.startswith(f"--logger {name}: ")
+    assert line.endswith("; the run goes on without it")
