@@ -23,6 +23,7 @@ from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
 from lm.store.store import LOG, Store
+from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
 from lm.training.cell import Cell, identity
 from lm.training.evaluate import FREQUENT, add, evaluations
@@ -256,6 +257,7 @@ def fit(
     run, data = built.run, built.data
     classes = data.frequent("validation", FREQUENT)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
+    trainer.begin_with(callbacks.built(cell.config["trainer"].get("callbacks")))
     follow(trainer)
     code = canonical({**cell.config, "seed": None}) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
