@@ -25,8 +25,8 @@ SPREAD = "Mean over seeds, and one standard deviation either way."
 class Charts:
     """The charts of a page, gathered while it is written: specifications, and the columns that they draw."""
 
-    def __init__(self, results: Results, drawn: bool) -> None:
-        self.results, self.drawn = results, drawn
+    def __init__(self, drawn: bool) -> None:
+        self.drawn = drawn
         self.specs: dict[str, dict[str, Any]] = {}
         self.columns: dict[str, Columns] = {}
 

@@ -110,7 +110,7 @@
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     lines.forEach((row) => { row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word)); });
     const shown = lines.filter((row) => !row.hidden).length;
-    count.textContent = shown < lines.length ? `${shown} of ${lines.length} arms` : "";
+    count.textContent = shown < lines.length ? `${shown} of ${lines.length} ${report.rows || "arms"}` : "";
   });
   all("[data-column]").forEach((box) => box.addEventListener("change", () => {
     const at = Number(box.dataset.column);
