@@ -226,3 +226,16 @@ def test_the_page_of_a_search_is_sorted_filtered_and_drawn(show: Callable[..., A
     assert page.locator("#comparison tbody tr:visible").count() == 1
     assert page.locator("#count").inner_text() == "1 of 6 trials"
     assert page.locator("img").count() == 0
+
+
+def test_in_print_no_table_is_cut_or_lies_over_what_follows(
+    experiment: MakeExperiment, show: Callable[..., Any]
+) -> None:
+    arms = {"base": [2.0, 2.1]} | {f"arm_{at}": [1.9, 2.0 + at / 10] for at in range(40)}
+    page = show(experiment(arms), viewport={"width": 718, "height": 900})
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    cut = "boxes => boxes.filter(one => one.scrollHeight > one.clientHeight + 1).length"
+    assert page.eval_on_selector_all(".scroll", cut) == 0
+    width = page.evaluate("document.getElementById('comparison').getBoundingClientRect().right")
+    assert width <= 718
