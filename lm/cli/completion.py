@@ -30,6 +30,12 @@ def _cases() -> Sequence[str]:
     return list(CASES)
 
 
+def _data() -> Sequence[str]:
+    from lm.data.public import PUBLIC
+
+    return list(PUBLIC)
+
+
 NAMED: Mapping[tuple[str, str], tuple[Names, bool]] = {
     ("ablate", "spec"): (_shipped("experiment"), True),
     ("sweep", "spec"): (_shipped("sweep"), True),
@@ -39,6 +45,7 @@ NAMED: Mapping[tuple[str, str], tuple[Names, bool]] = {
     ("reproduce", "names"): (_shipped("experiment"), False),
     ("help", "about"): (_commands, False),
     ("bench", "cases"): (_cases, False),
+    ("data", "name"): (_data, False),
 }
 """For arguments of commands that take one of several names: these, and whether a YAML file may stand there instead."""
 
