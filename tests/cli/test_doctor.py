@@ -3,18 +3,21 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lm.cli import doctor, installed, main
+from lm.cli import doctor, main
 from lm.cli.doctor import choices, compiler, examined
 from lm.cli.findings import lines
 from lm.cli.installed import ADDS, CORE, canonical, modules_of, packages, requirements
+from lm.config.shipped import PACKAGE
 from lm.execution.engines import EXECUTORS
 from lm.store.ways import FILE, keep
 
@@ -33,7 +36,7 @@ DECISION = {
 def sound(monkeypatch: Patch, tmp_path: Path) -> Path:
     """A machine on which all is well, without a compiler; the current folder is empty."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: ["numpy>=2.0"], "search": ["no-such-package>=1"]})
     monkeypatch.setattr(doctor, "modules_of", lambda: {"numpy": ["numpy"]})
     return tmp_path
@@ -77,14 +80,14 @@ def test_what_the_core_lacks_is_told_and_the_exit_code_is_1(
 ) -> None:
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: [asked]})
     monkeypatch.setattr(doctor, "modules_of", lambda: {"seaborn": ["seaborn"], "gone": ["no_such_module"]})
-    version: Callable[[str], str] = installed.metadata.version
-    monkeypatch.setattr(installed.metadata, "version", lambda name: "1" if name == "gone" else version(name))
+    version: Callable[[str], str] = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "1" if name == "gone" else version(name))
 
     def half(name: str) -> Any:
         raise ImportError("half of it\nis missing")
 
     if asked == "seaborn":
-        monkeypatch.setattr(doctor.importlib, "import_module", half)
+        monkeypatch.setattr("lm.cli.doctor.importlib.import_module", half)
     assert main(["doctor", "--imports"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("lm: ")
@@ -172,7 +175,7 @@ def test_names_of_packages_have_one_spelling() -> None:
 @pytest.mark.slow
 def test_it_looks_at_this_machine_without_loading_lightning(tmp_path: Path) -> None:
     code = "import sys; from lm.cli import main; main(['doctor']); print('lightning' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(Path(installed.PACKAGE.parent))}
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=True
     )

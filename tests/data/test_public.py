@@ -148,7 +148,9 @@ def test_only_encrypted_addresses_are_opened() -> None:
     for address in ("http://127.0.0.1/x", "file:///etc/hostname", "ftp://127.0.0.1/x"):
         with pytest.raises(InputError, match="begins with https://"):
             fetched(file("one", address, b""))
-    assert "http" not in public._opener().handle_open
+    handlers = {type(one).__name__ for one in public._opener().handlers}  # type: ignore[attr-defined]
+    assert "HTTPSHandler" in handlers
+    assert not handlers & {"HTTPHandler", "FTPHandler", "FileHandler"}
     for data in PUBLIC.values():
         assert all(one.address.startswith("https://") and len(one.sha256) == 64 for one in data.files)
 

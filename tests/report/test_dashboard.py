@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import os
 import shutil
 import signal
@@ -55,9 +56,9 @@ def test_the_version_of_a_report_changes_with_its_records(experiment: MakeExperi
 def test_a_report_is_made_again_only_when_its_records_change(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, made = experiment(CELLS), []
+    folder, count = experiment(CELLS), itertools.count(1)
     board = Board(folder)
-    monkeypatch.setattr(board, "_made", lambda name: made.append(name) or f"page {len(made)}")
+    monkeypatch.setattr(board, "_made", lambda name: f"page {next(count)}")
     assert [board.report("demo"), board.report("demo")] == ["page 1", "page 1"]
     ended(folder, "better-2", 1.7, 2)
     assert board.report("demo") == "page 2"
