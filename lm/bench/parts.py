@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 from lm.bench.asked import Asked
 from lm.bench.calibration import calibration
-from lm.bench.loops import threads_of
 from lm.bench.memory import added, in_child
 from lm.bench.ratios import alternate, timed
 from lm.bench.rows import Row, rows_of
@@ -30,6 +29,7 @@ from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
+from lm.runs.ways import threads_of
 from lm.training.chunked import chunked_cross_entropy
 
 Work = Callable[[], object]
