@@ -90,7 +90,7 @@ def decided(
     path = out / FILE
     known = kept(path, "decisions")
     if question not in known:
-        with _threads(threads):
+        with threads_of(threads):
             chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
         known[question] = asdict(Decision(chosen, measured, device_name(), threads))
         keep(path, "decisions", known)
@@ -103,8 +103,8 @@ def decided(
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Has torch use so many threads."""
+def threads_of(count: int) -> Iterator[None]:
+    """Torch uses so many threads within."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
