@@ -195,18 +195,17 @@ def choices(out: Path) -> Said:
     workers = default_workers(MANY)
     decisions = [one for one in kept(out / FILE, "decisions").values() if isinstance(one, dict)]
     shared = [one for one in kept(out / FILE, "workers").values() if isinstance(one, dict) and one]
-    auto = []
-    for one in decisions[-DECISIONS:]:
-        try:
-            auto.append(described(one))
-        except (KeyError, TypeError, ValueError):
-            raise InputError(f"{out / FILE}: decisions: is damaged; delete it, and it is measured anew") from None
+    try:
+        auto = [described(one) for one in decisions[-DECISIONS:]]
+        fastest = [str(max(one, key=lambda count: float(one[count]))) for one in shared[-DECISIONS:]]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{out / FILE}: is damaged; delete it, and it is measured anew") from None
     return {
         "executor": "local",
         "workers": workers,
         "threads_each": threads_each(workers),
         "why": _why_workers(workers),
-        "measured_workers": [max(one, key=lambda count: one[count]) for one in shared[-DECISIONS:]],
+        "measured_workers": fastest,
         "auto": auto,
     }
 

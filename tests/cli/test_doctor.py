@@ -114,7 +114,10 @@ def test_what_was_measured_for_the_folder_is_told(sound: Path, capsys: Said) -> 
     assert "fastest here for experiments: 2" in text
 
 
-@pytest.mark.parametrize("content", ["[]", '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"])
+@pytest.mark.parametrize(
+    "content",
+    ["[]", '{"format": 1, "workers": {"a": {"1": null}}}', '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"],
+)
 def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Said, content: str) -> None:
     (sound / "results").mkdir()
     (sound / "results" / FILE).write_text(content)
