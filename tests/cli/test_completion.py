@@ -29,7 +29,7 @@ def test_the_script_knows_commands_and_what_is_shipped(shell: str, capsys: Said)
         assert word in text
 
 
-@pytest.mark.parametrize("place", [*NAMED, *RUNS], ids="-".join)
+@pytest.mark.parametrize("place", sorted([*NAMED, *RUNS]), ids="-".join)
 def test_every_argument_that_has_names_of_its_own_is_one(place: tuple[str, str]) -> None:
     command, argument = place
     (action,) = [action for action in parsers()[1][command]._actions if action.dest == argument]
