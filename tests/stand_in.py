@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from records import blank
@@ -37,8 +36,16 @@ class StandIn:
     facts: Any = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """How a cell is to be trained, as far as somebody asks here."""
+
+    again: bool = False
+    called: str = ""
+
+
 def execution(again: bool = False) -> Any:
-    return SimpleNamespace(again=again)
+    return Asked(again)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,12 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
     found = _importance(study)
     lines, figures, trials = importance_lines(found), draw_study(study), as_csv(study.trials)
     page = markdown(study, lines, list(figures))
-    files = {"trials.csv": trials, "report.html": search_html(study, found), **as_files(figures), "table.md": page}
+    files: dict[str, str | bytes] = {
+        "trials.csv": trials,
+        "report.html": search_html(study, found),
+        **as_files(figures),
+        "table.md": page,
+    }
     less = lost(present(into / "table.md"), page, rows=False)
     less = less or lost_of_csv(present(into / "trials.csv"), trials, "trials.csv")
     why = f"its study.json holds {len(study.trials)} trials"

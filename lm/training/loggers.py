@@ -45,7 +45,9 @@ def asked_for(given: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
     for name in names:
         if name not in NEEDS:
-            raise InputError(f"--logger: no logger {name!r}.{nearest(name, NEEDS)} Choose from {', '.join(NEEDS)}")
+            raise InputError(
+                f"--logger: no logger {name!r}.{nearest(name, list(NEEDS))} Choose from {', '.join(NEEDS)}"
+            )
     for name in names:
         for package in NEEDS[name]:
             if not _there(package):

@@ -78,8 +78,8 @@ class Trainer(lightning.pytorch.Trainer):
             model_registry=None,
             **settings,
         )
-        callbacks: list[Any] = self.callbacks  # type: ignore[attr-defined]
-        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in callbacks if one is not recorder]
+        there: list[Any] = self.callbacks  # type: ignore[attr-defined]
+        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in there if one is not recorder]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
 

@@ -1,6 +1,7 @@
 """Loggers that follow a run: they are told its rows, once each, and change nothing of it."""
 
 import csv
+import importlib
 import importlib.util
 import json
 import random
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN
+from helpers import RUN, known
 
 from lm.cli import main
 from lm.config.tree import InputError, override
@@ -108,7 +109,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return One
 
     for name, cls, again in (("fake", Fake, False), ("anew", Fake, True), ("failing", Failing, False)):
-        monkeypatch.setitem(KINDS, name, kind(cls, again))  # type: ignore[arg-type]
+        monkeypatch.setitem(KINDS, name, kind(cls, again))
     return made
 
 
@@ -327,7 +328,7 @@ def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path / 'logs' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("quickstart")
+    experiment = known(client.get_experiment_by_name("quickstart"))
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status, run.data.params["cell"]) == (NAME, "FINISHED", cell.id)
     told: dict[int, dict[str, float]] = {}
@@ -344,7 +345,7 @@ def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monke
     pytest.importorskip("wandb", reason="needs wandb, of the extra track")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     cell, _ = interrupted(tmp_path, "wandb")
-    from wandb.proto import wandb_internal_pb2
+    wandb_internal_pb2: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 
     parts = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(parts) == 2
