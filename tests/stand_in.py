@@ -17,6 +17,7 @@ from typing import Any
 from records import blank
 
 from lm.store import locks
+from lm.store.leases import HeldError
 from lm.store.record import Record
 from lm.store.store import Store
 
@@ -51,8 +52,12 @@ class Outside:
 
 
 def walk(cell: StandIn, store: Store, execution: Any, outside: Outside) -> bool:
-    """Holds the cell, goes through its steps from where an earlier try was, and finishes it, unless it is stopped."""
-    with store.lock(cell.id, lambda line: outside.tell("waiting", line)):
+    """Holds the cell, goes through its steps from where an earlier try was, and finishes it, unless it is stopped.
+
+    Raises:
+        HeldError: where another has the cell.
+    """
+    with store.lock(cell.id, wait=False):
         if not store.pending(cell.id, execution.again):
             return True
         work = store.work(cell.id)
@@ -114,7 +119,10 @@ def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slo
             return
         os.kill(os.getpid(), getattr(signal, deed))
 
-    walk(cell, store, execution, Outside(tell, judge, end))
+    try:
+        walk(cell, store, execution, Outside(tell, judge, end))
+    except HeldError:
+        tell("held")
 
 
 def tell_slot(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:

@@ -196,7 +196,7 @@ def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
     """What became of a cell, whoever asked for it."""
     holder, progress = store.held_by(cell), progress_of(store.work(cell))
     if holder is not None and not store.finished(cell):
-        return Run(ALONE, ALONE, None, cell, "training", progress=progress, holder=holder)
+        return Run(ALONE, ALONE, None, cell, "training", progress=progress, holder=str(holder))
     if store.finished(cell):
         try:
             record = store.record(cell)

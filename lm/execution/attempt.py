@@ -71,6 +71,7 @@ class Attempt:
         stopped: whether the answer to a validation was to stop.
         over: whether the process is done with the cell, and can take another.
         broken: the disk that stopped it.
+        held: whether another process has the cell.
     """
 
     worker: Worker
@@ -81,6 +82,7 @@ class Attempt:
     stopped: bool = False
     over: bool = False
     broken: OSError | None = None
+    held: bool = False
 
     def __post_init__(self) -> None:
         self.vigil = Vigil(self.process.pid)

@@ -10,8 +10,10 @@ from multiprocessing.connection import Connection, wait
 
 from lm.execution.attempt import UNKNOWN, Attempt, Worker
 from lm.execution.crew import SERVERS, Crew, shape_of
+from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.process import train_one
+from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
@@ -70,6 +72,7 @@ class Local(Executor):
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
         self.store, self.capacity = store, capacity
         self.crew = Crew(store, capacity, train_one, PRELOAD, say)
+        self.elsewhere = Elsewhere(store)
         self.numbers = itertools.count()
         self.jobs: dict[Handle, Job] = {}
         self.records: dict[Handle, Record | None] = {}
@@ -106,6 +109,9 @@ class Local(Executor):
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
             job.attempt.worker.end(signal.SIGTERM)
+
+    def held(self, cell: str) -> Holder | str | None:
+        return self.elsewhere.held(cell)
 
     def harvest(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
@@ -162,6 +168,8 @@ class Local(Executor):
             self.events.append(Waiting(handle, message[0]))
         elif kind == "disk":
             attempt.broken = OSError(*message)
+        elif kind == "held":
+            attempt.held = True
         elif kind == "over":
             attempt.over = True
         else:
@@ -200,6 +208,8 @@ class Local(Executor):
         found = self.store.record(cell.id) if self.store.finished(cell.id) else None
         if found is not None and (found != attempt.before or not self.store.pending(cell.id, again)):
             return End.RECORDED, found
+        if attempt.held:
+            return (End.INTERRUPTED if job.cancelled is not None else End.HELD), None
         if attempt.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
             return End.PRUNED, None
         if attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):

@@ -16,6 +16,7 @@ import torch
 from lm.execution.as_found import as_found
 from lm.execution.crew import shape_of
 from lm.store.disk import trouble
+from lm.store.leases import HeldError, LostError
 from lm.store.store import LOG, Store
 from lm.training.cell import Cell
 from lm.training.provenance import forget_peak
@@ -28,8 +29,9 @@ _last: list[Any] = []
 def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> bool:
     """Trains a cell; `slot` chooses its accelerator, None leaves it all of them.
 
-    Tells of `progress`, of a `validation`, which it wants answered, of whom it is `waiting` for, and of a `disk` that
-    stopped it. Returns whether it left something behind, with which no other cell is to be trained.
+    Tells of `progress`, of a `validation`, which it wants answered, of what it is `waiting` for, that the cell is
+    `held` by another, and of a `disk` that stopped it. Returns whether it left something behind, with which no other
+    cell is to be trained.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
@@ -63,7 +65,13 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
 
     report = lambda *progress: tell("progress", *progress)  # noqa: E731
     try:
-        train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log)
+        train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log, wait=False)
+    except HeldError:
+        tell("held")
+    except LostError as error:
+        tell("waiting", str(error))
+        tell("held")
+        os._exit(0)  # nothing may be written any more, not even what a buffer holds
     except OSError as error:
         if (broken := trouble(error)) is None:
             raise

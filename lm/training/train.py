@@ -1,7 +1,6 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
 import contextlib
-import shutil
 import sys
 import time
 import traceback
@@ -19,6 +18,7 @@ from lm.model.attention import attending
 from lm.store.disk import intact, trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
+from lm.store.leases import LostError
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
@@ -77,6 +77,7 @@ def train(
     judge: Judge = go_on,
     say: Say = to_stderr,
     begun: Callable[[Path], None] = nothing,
+    wait: bool = True,
 ) -> None:
     """Trains the cell and makes it a finished cell, whatever becomes of it.
 
@@ -84,15 +85,19 @@ def train(
     (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. Nor is a disk that is full or fails: OSError says
     so. A run that `judge` stops leaves nothing behind. `say` is told of another process that holds the cell, `begun`
     of the work folder once this one does.
+
+    Raises:
+        HeldError: where another process holds the cell, and there is to be no waiting.
+        LostError: where another has taken the cell over, as this process showed no life for too long.
     """
     work = store.work(cell.id)
     if is_further_process():
         fit(cell, work, report, execution)
         return
-    with store.lock(cell.id, say), quiet():
+    with store.lock(cell.id, say, wait), quiet():
         store.complete(cell.id)
         if not store.pending(cell.id, execution.again):  # by another command, while this one waited
-            shutil.rmtree(work, ignore_errors=True)
+            store.drop(cell.id)
             return
         begun(write_work(cell, store))
         _drop_damaged(work / "last.ckpt")
@@ -105,9 +110,11 @@ def train(
             if not (work / "outcome.json").is_file():
                 known = fit(cell, work, kept(work, report), execution, judge)
             if known is None:
-                shutil.rmtree(work)
+                store.drop(cell.id)
                 return
             outcome = evaluated(cell, work, outcome_of(work), known)
+        except LostError:
+            raise
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and by_signal(error):
                 raise
@@ -155,6 +162,8 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcom
     try:
         for name, found in evaluations(cell, checkpoint, known):
             add(outcome, name, found)
+    except LostError:
+        raise
     except Exception as error:  # the run itself is as good as it was
         if (broken := trouble(error)) is not None:
             raise broken from error
