@@ -18,6 +18,7 @@ from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
+from lm.training.run import ALONE
 from lm.training.train import Execution, fail
 
 PRELOAD = ["lm.execution.preloaded"]
@@ -28,9 +29,6 @@ ATTEMPTS = 2
 
 GRACE_SECONDS = 5.0
 """Between the signal that asks a process to end and the one that ends it."""
-
-ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
-"""Settings of the trainer with which one process trains a cell, on one device."""
 
 
 @dataclass

@@ -27,7 +27,10 @@ from lm.store.locks import Say, to_stderr
 from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING)
+EARLIER, STACK = "tries.json", "stack.txt"
+"""What earlier tries came to, and where one was that hung."""
+
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, EARLIER, STACK)
 """What a work folder holds that a finished cell does not."""
 
 

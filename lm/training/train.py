@@ -1,6 +1,7 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
 import contextlib
+import gc
 import sys
 import time
 import traceback
@@ -26,11 +27,13 @@ from lm.store.store import LOG, Store
 from lm.training.adapter import convert, is_further_process, quiet
 from lm.training.cell import Cell, identity
 from lm.training.evaluate import FREQUENT, add, evaluations
+from lm.training.halves import out_of_memory
 from lm.training.module import LanguageModel
 from lm.training.provenance import keep_code, provenance
 from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
 from lm.training.signals import by_signal
+from lm.training.tries import HALVED, divides, earlier, note, take_in_stack
 
 UNEVALUATED = "not evaluated further"
 """Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
@@ -100,6 +103,7 @@ def train(
             store.drop(cell.id)
             return
         begun(write_work(cell, store))
+        take_in_stack(work)
         _drop_damaged(work / "last.ckpt")
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
@@ -108,7 +112,7 @@ def train(
             times["code"] = unchanged_code(cell, work)
             known: Logits | None = []
             if not (work / "outcome.json").is_file():
-                known = fit(cell, work, kept(work, report), execution, judge)
+                known = fitted(cell, work, kept(work, report), execution, judge)
             if known is None:
                 store.drop(cell.id)
                 return
@@ -121,6 +125,7 @@ def train(
             if (broken := trouble(error)) is not None:
                 raise broken from error
             outcome = failure(_in_words(error), _logged_trace(work))
+        outcome["flags"] = [*outcome.get("flags", []), *earlier(work)["flags"]]
         finish(cell, store, outcome, {**times, "finished": time.time()})
 
 
@@ -237,6 +242,21 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
 
 
+def fitted(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge) -> Logits | None:
+    """`fit`, once more from the last checkpoint where memory does not suffice, with each batch in two halves."""
+    try:
+        return fit(cell, work, report, execution, judge)
+    except Exception as error:
+        if not out_of_memory(error) or earlier(work)["halved"] or not divides(cell):
+            raise
+        _logged_trace(work)
+    gc.collect()  # of what the traceback held
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    note(work, HALVED, halved=True)
+    return fit(cell, work, report, execution, judge)
+
+
 def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> Logits | None:
     """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`.
 
@@ -252,7 +272,8 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
     code = canonical({**cell.config, "seed": None}) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
-    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code)
+    halved = earlier(work)["halved"]
+    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     convert(trainer, module)
     checkpoint = work / "last.ckpt"
