@@ -1,5 +1,6 @@
 """What stands in for the training of a cell: it imports no torch, and its steps are lines in a file."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from records import blank
 from lm.store import locks
 from lm.store.leases import HeldError
 from lm.store.record import Record
-from lm.store.store import Store
+from lm.store.store import STACK, Store
 
 STEPS = 20
 
@@ -28,7 +29,8 @@ STEPS = 20
 class StandIn:
     """What an executor knows of a cell; `deeds` are what is done before a step, each once.
 
-    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, anything else a signal. A
+    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, `hang` does nothing for
+    ever, anything else a signal. A
     process that is `deaf` heeds no SIGTERM from then on.
     """
 
@@ -38,8 +40,8 @@ class StandIn:
     facts: Any = None
 
 
-def execution(again: bool = False) -> Any:
-    return SimpleNamespace(again=again)
+def execution(again: bool = False, hang_seconds: float = 0.0) -> Any:
+    return SimpleNamespace(again=again, hang_seconds=hang_seconds)
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,11 @@ def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slo
         if deed == "disk":
             tell("disk", 28, "No space left on device", "a file")
             os._exit(0)
+        if deed == "hang":
+            with (store.work(cell.id) / STACK).open("w") as file:
+                faulthandler.register(signal.SIGUSR1, file)
+                while True:
+                    time.sleep(1)
         if deed == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return

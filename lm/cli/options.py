@@ -49,6 +49,13 @@ def add_settable(command: Parser) -> None:
 def add_workers(command: Parser) -> None:
     """How many cells are trained at a time."""
     command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    command.add_argument(
+        "--hang-minutes",
+        type=float,
+        default=30.0,
+        metavar="M",
+        help="without a sign of life after which a cell's process is ended (default: 30; 0: never)",
+    )
 
 
 def add_run(command: Parser) -> None:
@@ -99,6 +106,9 @@ def check_output(options: argparse.Namespace) -> None:
     require_place(options.out, "--out", folder=True)
     if not 0 <= options.checkpoint_seconds < math.inf:
         raise InputError(f"--checkpoint-seconds: expected a number from 0, found {options.checkpoint_seconds}")
+    hang = getattr(options, "hang_minutes", 0.0)
+    if not 0 <= hang < math.inf:
+        raise InputError(f"--hang-minutes: expected a number from 0, 0 for never, found {hang}")
     workers = getattr(options, "workers", None)
     if workers is not None and not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from lm.execution.attempt import UNKNOWN, Attempt, Worker
+from lm.execution.attempt import UNKNOWN, Attempt, Worker, hanging
 from lm.execution.crew import SERVERS, Crew, shape_of
 from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
@@ -16,7 +16,7 @@ from lm.execution.process import train_one
 from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
-from lm.store.store import Store
+from lm.store.store import STACK, Store
 from lm.training.cell import Cell
 from lm.training.run import ALONE
 from lm.training.train import Execution, fail
@@ -26,6 +26,9 @@ PRELOAD = ["lm.execution.preloaded"]
 
 ATTEMPTS = 2
 """A process killed from outside is started again, from its checkpoint, before the cell counts as failed."""
+
+STACK_SECONDS = 2.0
+"""For a process that hangs to write down where it is."""
 
 GRACE_SECONDS = 5.0
 """Between the signal that asks a process to end and the one that ends it."""
@@ -98,6 +101,7 @@ class Local(Executor):
         for job in self.jobs.values():
             if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
                 job.attempt.worker.end(signal.SIGKILL)
+            self._see_to_hung(job)
             if (line := job.attempt.vigil.look()) is not None:
                 self.events.append(Waiting(job.handle, line))
         events, self.events = self.events, []
@@ -159,6 +163,8 @@ class Local(Executor):
             attempt.pipe.close()
             return
         attempt.vigil.word()
+        if kind == "alive":
+            return
         if kind == "progress":
             attempt.step = message[0]
             self.events.append(Progress(handle, *message))
@@ -199,6 +205,23 @@ class Local(Executor):
         self.records[job.handle] = record
         self.events.append(Ended(job.handle, end, job.attempt.step, job.attempt.broken))
 
+    def _see_to_hung(self, job: Job) -> None:
+        """Ends a process that has reported nothing for too long, after asking it where it is."""
+        attempt, limit = job.attempt, job.execution.hang_seconds
+        if attempt.hung is not None:
+            if time.monotonic() - attempt.hung > STACK_SECONDS:
+                attempt.worker.end(signal.SIGKILL)
+        elif attempt.vigil.silence() > limit > 0 and not attempt.asked:
+            attempt.hung = time.monotonic()
+            attempt.worker.end(signal.SIGUSR1)
+            again = "started once more" if job.tries < ATTEMPTS else "given up"
+            self.events.append(
+                Waiting(
+                    job.handle,
+                    f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {again}",
+                )
+            )
+
     def _outcome(self, job: Job) -> tuple[End | None, Record | None]:
         """How the cell ended and its new record, if any; no end where it is to be started again."""
         cell, attempt, again = job.cell, job.attempt, job.execution.again
@@ -218,9 +241,12 @@ class Local(Executor):
             return (None if job.servers < SERVERS else End.INTERRUPTED), None
         if code < 0 and job.tries < ATTEMPTS:
             return None, None
-        record = fail(cell, self.store, _cause(code), time.monotonic() - attempt.started, again)
+        cause, trace = _cause(code), None
+        if attempt.hung is not None:
+            cause, trace = hanging(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
+        record = fail(cell, self.store, cause, time.monotonic() - attempt.started, again, trace)
         if record is None:
-            left = f"{_cause(code)}; the cell is left to {self.store.holder(cell.id)}"
+            left = f"{cause}; the cell is left to {self.store.holder(cell.id)}"
             self.events.append(Waiting(job.handle, left))
             return End.INTERRUPTED, None
         return End.GIVEN_UP, record

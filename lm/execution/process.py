@@ -1,11 +1,12 @@
 """How a process trains a cell, and what it tells the one that handed the cell over."""
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,10 +18,14 @@ from lm.execution.as_found import as_found
 from lm.execution.crew import shape_of
 from lm.store.disk import trouble
 from lm.store.leases import HeldError, LostError
-from lm.store.store import LOG, Store
+from lm.store.store import LOG, STACK, Store
 from lm.training.cell import Cell
+from lm.training.life import listening
 from lm.training.provenance import forget_peak
 from lm.training.train import UNEVALUATED, Execution, train
+
+_stack: list[int] = []
+"""The file that takes where this process is; closed with the next cell's."""
 
 _last: list[Any] = []
 """The shape of the cell that this process has trained before."""
@@ -63,9 +68,18 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
         except (EOFError, OSError):  # the parent is gone
             os._exit(1)
 
+    @contextlib.contextmanager
+    def stack_told() -> Iterator[None]:
+        try:
+            with listening(lambda: tell("alive")):
+                yield
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+
     report = lambda *progress: tell("progress", *progress)  # noqa: E731
     try:
-        train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log, wait=False)
+        with stack_told():
+            train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log, wait=False)
     except HeldError:
         tell("held")
     except LostError as error:
@@ -93,11 +107,15 @@ def _forget(shape: Any) -> None:
 
 
 def _log(work: Path) -> None:
-    """What this process prints goes into the cell's log from now on."""
+    """What this process prints goes into the cell's log from now on; where it is, if it is asked by SIGUSR1, beside."""
     log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    for before in _stack:
+        os.close(before)
+    _stack[:] = [os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)]
+    faulthandler.register(signal.SIGUSR1, _stack[0])
 
 
 def accelerators_visible() -> list[str]:

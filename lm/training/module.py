@@ -23,6 +23,7 @@ from lm.model.transformer import Model
 from lm.training.adapter import clips_by_value, is_whole, over_processes, placed, stepping
 from lm.training.compiled import as_written, compile_blocks, without_trace
 from lm.training.halves import halves, later, shares
+from lm.training.life import alive
 from lm.training.optim import Optim, tables
 
 MANY = 2**24
@@ -90,7 +91,9 @@ class LanguageModel(LightningModule):
         if not is_whole(trainer):
             self.notes.append("not compiled: the strategy shards the weights")
             return
+        alive()
         reason = compile_blocks(self.model, self.compiled, self._try_out)
+        alive()
         self.compile_seconds = time.perf_counter() - start
         self.notes += [] if reason is None else [reason]
 
@@ -152,6 +155,7 @@ class LanguageModel(LightningModule):
         self.logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        alive()
         self.validated += 1
         for part in halves(batch) if self.halved else (batch,):
             with as_written(self.model):

@@ -49,6 +49,9 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
+HANG_SECONDS = 1800.0
+"""Without a sign of life, such as a batch: no step and no compilation takes that long."""
+
 Logits = list[tuple[torch.Tensor, torch.Tensor]]
 """Of each batch of a split: logits (n, v) and targets (n,)."""
 
@@ -61,11 +64,13 @@ class Execution:
         threads: of this process; None leaves torch's choice.
         again: whether to train a cell that has a record already; the record stays until the new one is written.
         checkpoint_seconds: between checkpoints; the most that a kill can cost.
+        hang_seconds: without a sign of life after which its process is ended; 0 for never.
     """
 
     threads: int | None = None
     again: bool = False
     checkpoint_seconds: float = 20.0
+    hang_seconds: float = HANG_SECONDS
 
 
 def nothing(work: Path) -> None:
@@ -102,8 +107,9 @@ def train(
         if not store.pending(cell.id, execution.again):  # by another command, while this one waited
             store.drop(cell.id)
             return
-        begun(write_work(cell, store))
+        write_work(cell, store)
         take_in_stack(work)
+        begun(work)
         _drop_damaged(work / "last.ckpt")
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
@@ -227,7 +233,7 @@ def failure(error: str, trace: str | None = None) -> Outcome:
     return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
 
 
-def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False) -> Record | None:
+def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False, trace: Any = None) -> Record | None:
     """Records that the cell's process ended without a word of its own; returns the cell's record.
 
     Who does not hold a cell does not write it: None where another process holds it, whose the cell is now.
@@ -239,7 +245,7 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         if not store.pending(cell.id, again):
             return store.record(cell.id)
         now = time.time()
-        return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
+        return finish(cell, store, failure(error, trace), {"started": now - seconds, "finished": now, "resumed": False})
 
 
 def fitted(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge) -> Logits | None:

@@ -243,6 +243,37 @@ def test_a_process_killed_after_another_has_taken_its_cell_writes_nothing_there(
     assert "the cell is left to process 7 on host elsewhere since " in told.lines[-1]
 
 
+def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
+    """What is told of a cell that hangs before some of its steps, and its record."""
+    told, cell = Told(), StandIn(FIRST, dict.fromkeys(deeds, "hang"))
+    planned: list[Any] = [Planned("arm", 0, cell)]  # type: ignore[arg-type]
+    with Local(store, 1, told.waiting) as told.executor:
+        assert train_cells(planned, told.executor, told, stand_in.execution(hang_seconds=3.0)) == 0
+    return told, store.record(FIRST)
+
+
+def test_a_process_that_hangs_is_ended_and_the_cell_tried_once_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
+    told, record = hung(store, 5)
+    assert (record["status"], record["cost"]["tries"]) == ("ok", 2)
+    assert [line for line in told.lines if "is ended, started once more" in line]
+
+
+def test_a_cell_that_hangs_twice_has_failed_and_its_record_says_where(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
+    told, record = hung(store, 5, 7)
+    assert record["status"] == "failed"
+    assert record["error"].startswith("reported nothing for 0.05 minutes and was ended; it was in File ")
+    assert "stand_in.py" in record["error"]
+    assert "in end, called from File " in record["error"]
+    assert "most recent call first" in record["traceback"]
+    assert "is ended, given up" in told.lines[-1]
+
+
 def test_a_full_disk_ends_the_command_and_is_no_failure_of_the_cell(store: Store) -> None:
     told = Told()
     with pytest.raises(OSError, match="No space left on device"):
