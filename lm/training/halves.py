@@ -55,7 +55,7 @@ class _Backward(torch.autograd.Function):
         return handle.clone()
 
     @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, scale: Tensor) -> Any:
         with torch.enable_grad():
             ctx.run(scale)
         return torch.zeros_like(scale), None
@@ -63,5 +63,5 @@ class _Backward(torch.autograd.Function):
 
 def later(run: Callable[[Tensor], None], device: torch.device) -> Tensor:
     """A loss, of value 0, whose backward pass is `run` of what the loss is scaled by."""
-    found: Tensor = _Backward.apply(torch.zeros((), device=device, requires_grad=True), run)  # type: ignore[no-untyped-call]
+    found: Tensor = _Backward.apply(torch.zeros((), device=device, requires_grad=True), run)
     return found

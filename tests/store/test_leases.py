@@ -312,6 +312,21 @@ def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
         assert not [name for name in real["listdir"](folder) if name.startswith(".")]
 
 
+def test_who_has_seen_what_is_long_past_withdraws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "x"
+    left(folder, 3, released=True)
+    past = look(folder)
+    got(folder).release()
+    second = got(folder)
+    assert numbers(folder) == [5]
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "look", lambda folder: past)
+        assert taken(folder) is None
+    assert numbers(folder) == [5]
+    second.check()
+    second.release()
+
+
 def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: Any) -> None:
         raise PermissionError
