@@ -30,7 +30,8 @@ from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.cell import sizes
 from lm.training.evaluate import missing as lacks_lengths
-from lm.training.train import HANG_SECONDS, Execution
+from lm.training.life import HANG_SECONDS
+from lm.training.train import Execution
 
 TOLERANCE = 0.01
 """Share of the baseline's cost by which an arm may differ without declaring it."""

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 
 SECONDS_BETWEEN = 5.0
 
+HANG_SECONDS = 1800.0
+"""Without a sign of life, such as a batch: no step and no compilation takes that long."""
+
 _listeners: list[Callable[[], None]] = []
 _told = [float("-inf")]
 

@@ -28,6 +28,7 @@ from lm.training.adapter import convert, is_further_process, quiet
 from lm.training.cell import Cell, identity
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.halves import out_of_memory
+from lm.training.life import HANG_SECONDS
 from lm.training.module import LanguageModel
 from lm.training.provenance import keep_code, provenance
 from lm.training.recorder import Judge, Recorder, Report, go_on
@@ -48,9 +49,6 @@ def write_work(cell: Cell, store: Store) -> Path:
     write_atomic(work / "config.yaml", yaml.safe_dump(cell.config, sort_keys=False))
     return work
 
-
-HANG_SECONDS = 1800.0
-"""Without a sign of life, such as a batch: no step and no compilation takes that long."""
 
 Logits = list[tuple[torch.Tensor, torch.Tensor]]
 """Of each batch of a split: logits (n, v) and targets (n,)."""
@@ -166,7 +164,10 @@ def assist(work: Path, execution: Execution) -> None:
 
 
 def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcome:
-    """The outcome with what else is measured of a model that was trained to its end, whose logits may be `known`."""
+    """The outcome with what else is measured of a model that was trained to its end.
+
+    Its logits on validation may be `known`; that list is emptied.
+    """
     checkpoint = work / "final.ckpt"
     if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
         return outcome
@@ -257,8 +258,7 @@ def fitted(cell: Cell, work: Path, report: Report, execution: Execution, judge: 
             raise
         _logged_trace(work)
     gc.collect()  # of what the traceback held
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
     note(work, HALVED, halved=True)
     return fit(cell, work, report, execution, judge)
 
@@ -284,7 +284,8 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     convert(trainer, module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
-    return None if pruned.is_file() else module.logits
+    logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
+    return None if pruned.is_file() else logits
 
 
 def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:

@@ -71,6 +71,8 @@ def test_who_holds_a_cell_trains_it_until_its_process_is_gone(folder: Path) -> N
     assert states(folder.parent)["demo/better/2"] == "interrupted"
     lease.write_bytes(replace(gone, machine="elsewhere").written())
     assert states(folder.parent)["demo/better/2"] == "training"
+    (run,) = chosen(runs(folder.parent).runs, state="training")
+    assert str(run.holder).endswith("whether it still runs cannot be seen from here")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "step": "x", "steps": 2, "at": 1}'])
