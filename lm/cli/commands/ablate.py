@@ -48,5 +48,6 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
+        60 * options.hang_minutes,
     )
     return ablate(experiment, manner, options.plan)
