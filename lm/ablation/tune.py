@@ -31,6 +31,7 @@ def tune(
     store: Store,
     workers: int | None,
     checkpoint_seconds: float,
+    hang_seconds: float,
     loggers: tuple[str, ...] = (),
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
@@ -51,7 +52,7 @@ def tune(
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     workers = workers or default_workers(len(jobs) * tuning.trials)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, loggers)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted

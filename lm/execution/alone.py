@@ -11,7 +11,8 @@ from lm.runs.ways import decided
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.train import Execution, into_log, train
+from lm.training.log import into_log
+from lm.training.train import Execution, train
 
 
 def train_alone(

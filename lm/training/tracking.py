@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from lm.config.tree import InputError, Tree
 from lm.store.files import read_json, to_json, write_atomic
+from lm.store.leases import LostError
 from lm.store.locks import Say
 from lm.store.store import LOGGED
 from lm.training.loggers import KINDS, Logger
@@ -47,7 +48,7 @@ class Tracker(Callback):
 
     def begin(self, names: Sequence[str], folder: Path, called: str, config: Tree) -> None:
         """Opens the loggers, each where an earlier try has left it."""
-        noted = self._noted()
+        noted, self.loggers, self.seen = self._noted(), {}, 0
         for name in names:
             kind, (run, told) = KINDS[name], noted.get(name, (None, -1))
             with self._forgiven(name):
@@ -131,11 +132,20 @@ def tracked(
         return
     tracker, status = Tracker(work, say), "interrupted"
     tracker.begin(names, folder, called, config)
+
+    def follow(trainer: Any) -> None:
+        if tracker.seen:  # another try in this process, from the last checkpoint
+            tracker.end("interrupted")
+            tracker.begin(names, folder, called, config)
+        trainer.callbacks.append(tracker)
+
     try:
-        yield lambda trainer: trainer.callbacks.append(tracker)
+        yield follow
         if (history := work / "history.csv").is_file():  # there is none of a run that was pruned
             tracker.tell(_read(history))
         status = "success"
+    except LostError:  # another process goes on with it
+        raise
     except Exception:
         status = "failed"
         raise

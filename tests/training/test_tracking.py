@@ -8,6 +8,7 @@ import random
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,6 +196,20 @@ def test_the_last_rows_come_from_the_file_and_the_log_is_told_how_it_ended(
             follow()
     assert made[0].rows == (list(ROWS.items()) if raised is None else [])
     assert made[0].ended == [status]
+
+
+def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Path, made: list[Any]) -> None:
+    """Memory did not suffice, and batches are taken in halves from the last checkpoint on."""
+    with tracked(["fake", "anew"], tmp_path, tmp_path, NAME, {}, pytest.fail) as follow:
+        trainer = SimpleNamespace(callbacks=[])
+        follow(trainer)
+        (tracker,) = trainer.callbacks
+        tracker.seen = 3
+        tracker.tell(ROWS, 6)
+        follow(SimpleNamespace(callbacks=[]))
+        tracker.tell(ROWS)
+    assert [[step for step, _ in one.rows] for one in made] == [[0, 3], [0, 3], [6], [0, 3, 6]]
+    assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
 # real runs -----------------------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
+        60 * options.hang_minutes,
         loggers,
     )
     return ablate(experiment, manner, options.plan)

@@ -42,4 +42,5 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.search import sweep
 
-    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, loggers)
+    hang = 60 * options.hang_minutes
+    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, hang, loggers)
