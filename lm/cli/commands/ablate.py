@@ -49,4 +49,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.underpowered,
         options.arguments,
     )
+    if experiment.ladder is not None:
+        from lm.ablation.climb import climb
+
+        return climb(experiment, manner, options.plan)
     return ablate(experiment, manner, options.plan)
