@@ -130,7 +130,9 @@ class Ladder:
         return fit(compute_k, of_k[:rungs], delta), fit(compute_k, of_dk[:, :rungs], delta)
 
 
-def climb(rungs: Sequence[Rung], forecast: bool, margins: tuple[float, float], level: float = 0.05) -> Climb:
+def climb(
+    rungs: Sequence[Rung], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
+) -> Climb:
     """All that there is to say of an arm.
 
     Args:
@@ -138,8 +140,9 @@ def climb(rungs: Sequence[Rung], forecast: bool, margins: tuple[float, float], l
         forecast: whether the top rung is forecast by those below.
         margins: per decade of compute, of the difference and of the logarithm of the gain; NaN for none.
         level: at which trends are judged; intervals of rungs and forecasts hold at 95 % each.
+        draws: of the bootstrap over seeds.
     """
-    ladder = Ladder(rungs)
+    ladder = Ladder(rungs, draws)
     values = [rung.pairs for rung in rungs]
     by_rung = [_mean(one) for one in values]
     of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)

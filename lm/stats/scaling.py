@@ -196,10 +196,16 @@ def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[i
 def interval(
     value: float, draws_d: Array, sources: Sequence[Array], of_sources: Sequence[int], confidence: float = 0.95
 ) -> tuple[float, float]:
-    """The interval of a value that was drawn with normal weights, as much wider as Student's t is than the normal."""
+    """The interval of a value that was drawn with normal weights, as much wider as Student's t is than the normal.
+
+    That of an infinite value, from which nothing can be measured, holds as many more of the draws.
+    """
     low, high = quantiles(draws_d, confidence)
     share = 1 - (1 - confidence) / 2
-    wider = float(stats.t.ppf(share, freedom(draws_d, sources, of_sources)) / stats.norm.ppf(share))
+    reach = float(stats.t.ppf(share, freedom(draws_d, sources, of_sources)))
+    if math.isinf(value):
+        return quantiles(draws_d, 1 - 2 * float(stats.norm.sf(reach)))
+    wider = reach / float(stats.norm.ppf(share))
     return value + wider * (low - value), value + wider * (high - value)
 
 
