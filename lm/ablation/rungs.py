@@ -19,10 +19,10 @@ class RungNode(TypedDict, total=False):
     """One size of a ladder."""
 
     common: Annotated[Changes, "Changes to the base that make this size, for every arm; after those of the experiment."]
-    seeds: Annotated[Seeds, "Instead of the experiment's."]
-    tokens: Annotated[float, "Training tokens of this rung.", Also(exclusiveMinimum=0)]
+    seeds: Annotated[Seeds | None, "Instead of the experiment's."]
+    tokens: Annotated[float | None, "Training tokens of this rung.", Also(exclusiveMinimum=0)]
     tokens_per_parameter: Annotated[
-        float, "Training tokens of this rung, for each parameter of its baseline.", Also(exclusiveMinimum=0)
+        float | None, "Training tokens of this rung, for each parameter of its baseline.", Also(exclusiveMinimum=0)
     ]
 
 
@@ -43,15 +43,15 @@ class LadderNode(TypedDict, total=False):
             Also(minProperties=2, maxProperties=MOST_RUNGS),
         ]
     ]
-    tokens: Annotated[float, "Training tokens of every rung.", Also(exclusiveMinimum=0)]
+    tokens: Annotated[float | None, "Training tokens of every rung.", Also(exclusiveMinimum=0)]
     tokens_per_parameter: Annotated[
-        float, "Training tokens of every rung, for each parameter of its baseline.", Also(exclusiveMinimum=0)
+        float | None, "Training tokens of every rung, for each parameter of its baseline.", Also(exclusiveMinimum=0)
     ]
     warmup: Annotated[
-        float, "Share of the steps that the warm-up of the schedule takes.", Also(minimum=0, exclusiveMaximum=1)
+        float | None, "Share of the steps that the warm-up of the schedule takes.", Also(minimum=0, exclusiveMaximum=1)
     ]
     forecast: Annotated[bool, "Whether the rungs below forecast the top one.", Also(default=True)]
-    margin: Annotated[MarginNode, "The slopes that count as none, per decade of compute."]
+    margin: Annotated[MarginNode | None, "The slopes that count as none, per decade of compute."]
 
 
 KEYS, RUNG_KEYS, MARGIN_KEYS = keys(LadderNode), keys(RungNode), keys(MarginNode)
