@@ -30,12 +30,13 @@ PROMISED = (0.92, 0.98)
 
 @dataclass(frozen=True)
 class Family:
-    """Ladders of one truth: the gain in the middle, by how much its logarithm rises a decade, and the noise."""
+    """Ladders of one truth: the gain in the middle, by how much its logarithm rises a decade, and the noise by rung."""
 
     name: str
     gain: float = 1.2
     rise: float = 0.0
     skewed: bool = False
+    spreads: tuple[float, ...] = (SPREAD,) * len(COMPUTE)
 
     def log_gain(self) -> np.ndarray:
         """Of each rung."""
@@ -46,11 +47,11 @@ class Family:
     def draw(self, random: np.random.Generator, seeds: tuple[int, ...]) -> list[Rung]:
         """The rungs of one ladder, with as many seeds each."""
         rungs = []
-        for compute, log, count in zip(COMPUTE, self.log_gain(), seeds, strict=True):
+        for compute, log, count, spread in zip(COMPUTE, self.log_gain(), seeds, self.spreads, strict=True):
             means = LAW.loss(compute), LAW.loss(compute * math.exp(log))
             parts = self._noise(random, (3, count))
             own = [math.sqrt(SHARED) * parts[0] + math.sqrt(1 - SHARED) * parts[which] for which in (1, 2)]
-            base, arm = (mean * (1 + SPREAD * noise) for mean, noise in zip(means, own, strict=True))
+            base, arm = (mean * (1 + spread * noise) for mean, noise in zip(means, own, strict=True))
             rungs.append(Rung(float(compute), float(compute), base, arm))
         return rungs
 
@@ -62,7 +63,12 @@ class Family:
         return (random.lognormal(0.0, 0.6, shape) - math.exp(0.18)) / spread
 
 
-FAMILIES = (Family("a gain of 1.2"), Family("no gain", gain=1.0), Family("a gain of 1.2, skewed noise", skewed=True))
+FAMILIES = (
+    Family("a gain of 1.2"),
+    Family("no gain", gain=1.0),
+    Family("a gain of 1.2, skewed noise", skewed=True),
+    Family("a gain of 1.2, noise that halves", spreads=(0.011, 0.009, 0.007, 0.0055)),
+)
 
 
 @dataclass(frozen=True)
