@@ -228,8 +228,9 @@ def trend_notes(results: LadderResults) -> list[str]:
     arms = len(results.arms)
     shared = f", shared by {arms} arms" if arms > 1 else ""
     lines = [
-        f"A trend is the slope of a line over log compute, rungs weighted by seeds and steepness, at 5 %{shared}; its "
-        "interval holds at that level. It grows where what the arm does, better or worse, becomes more, and fades where less.",
+        "A trend is the slope of a line over log compute, rungs weighted by seeds and steepness, at 5 %"
+        f"{shared}; its interval holds at that level. It grows where what the arm does, better or worse, becomes more, "
+        "and fades where less.",
     ]
     if results.manifest["margin"]:
         lines.append("It holds where two one-sided tests find the slope within the margin per decade of compute.")

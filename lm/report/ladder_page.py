@@ -1,4 +1,4 @@
-"""The report of a ladder, in the terminal and as files: table.md, table.csv, trends.csv, the figure."""
+"""The report of a ladder, in the terminal and as files: two pages, table.csv, trends.csv, the figure."""
 
 import sys
 from collections.abc import Sequence
@@ -29,6 +29,8 @@ from lm.report.ladder_figure import NAME, draw_ladder
 from lm.report.less import put, wanting
 from lm.report.page import listed, show
 from lm.report.tables import as_csv, escape, markdown_row
+from lm.report.web.elements import tag
+from lm.report.web.ladder import Shown, ladder_html
 from lm.report.write import less_than
 
 
@@ -91,12 +93,26 @@ def _bold(part: Part, place: int, row: list[str]) -> list[str]:
     return [f"**{cell}**" if strong and at == part.strong else cell for at, cell in enumerate(row)]
 
 
+def html_of(results: LadderResults, figure: bytes) -> str:
+    """The page of HTML."""
+    shown: list[Shown] = []
+    for part in parts(results):
+        rows = [
+            [tag("strong", cell) if bold and at == part.strong else cell for at, cell in enumerate(row)]
+            for row, bold in zip(part.rows, part.bold or [False] * len(part.rows), strict=True)
+        ]
+        shown.append((part.title or "What the arms are worth", part.columns, rows, part.notes))
+    return ladder_html(results, shown, figure)
+
+
 def files_of(results: LadderResults) -> dict[str, str | bytes]:
     """The files of the report by their names; the page comes last."""
+    drawn = draw_ladder(results)
     return {
+        "report.html": html_of(results, drawn[NAME]["png"]),
         "table.csv": as_csv(worth_table(results)),
         "trends.csv": as_csv(trend_table(results)),
-        **as_files(draw_ladder(results)),
+        **as_files(drawn),
         "table.md": markdown_ladder(results),
     }
 

@@ -1,6 +1,7 @@
 """The report of a ladder: what it says, where it says less, and how a damaged one is answered."""
 
 import csv
+import html
 import io
 import json
 import math
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from ladders import COMPUTE, loss, make_ladder, usual
+from records import IMAGE, SCRIPT
 from rich.console import Console
 
 from lm.analysis.ladder import load_ladder, read_ladder
@@ -17,7 +19,7 @@ from lm.config.tree import InputError
 from lm.report import ladder_page
 from lm.report.ladder import forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
 from lm.report.ladder_figure import figure
-from lm.report.ladder_page import files_of, markdown_ladder, show_ladder, write_ladder_report
+from lm.report.ladder_page import files_of, html_of, markdown_ladder, show_ladder, write_ladder_report
 from lm.stats.ladder import Gain
 from lm.stats.trend import Estimate
 from lm.store.store import Store
@@ -54,7 +56,7 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monke
     assert max(map(len, stream.getvalue().splitlines())) <= 80
     assert "holds within a factor of 1.2" in " ".join(page.split())
     files = files_of(found)
-    assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg"}
+    assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg", "report.html"}
     rows = list(csv.DictReader(io.StringIO(str(files["table.csv"]))))
     assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
     (arm,) = found.arms
@@ -130,6 +132,16 @@ def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
     left, right = whole.axes
     assert [line.get_label() for line in right.lines if not str(line.get_label()).startswith("_")] == ["arm"]
     assert len(left.containers) == 4  # the means of both arms, and a forecast of each
+
+
+def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path, title=IMAGE, notes=SCRIPT))
+    page = html_of(found, b"picture")
+    assert "<script" not in page
+    assert IMAGE not in page
+    assert "default-src 'none'; img-src data:" in html.unescape(page)
+    assert page.count("<strong>") == sum(worth_rows(found)[1]) + sum(trend_rows(found)[1])
+    assert 'href="../climb.xl/report.html"' in page
 
 
 @pytest.mark.slow
