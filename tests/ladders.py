@@ -35,6 +35,7 @@ def make_ladder(
     outcome: Outcome = usual,
     seeds: tuple[int, ...] = (6, 6, 6, 6),
     change: Callable[[str, int, int, Any], None] = lambda *_: None,
+    of_rungs: Any = None,
     **manifest: Any,
 ) -> Path:
     """A store with the cells of a ladder called `climb`, as many rungs as `seeds` has numbers; returns its folder."""
@@ -64,7 +65,9 @@ def make_ladder(
                 for arm in arms
             },
         }
-        write_atomic(out / f"climb.{name}" / "experiment.json", to_json(MANIFEST.read(described, out)))
+        write_atomic(
+            out / f"climb.{name}" / "experiment.json", to_json({**MANIFEST.read(described, out), **(of_rungs or {})})
+        )
         rung = {"name": name, "experiment": f"climb.{name}", "seeds": list(range(count)), "parameters": 10**place}
         rungs.append({**rung, "tokens": 100, "steps": 10, "compute": dict.fromkeys(arms, COMPUTE[place])})
     whole = {

@@ -44,6 +44,7 @@ class ArmOf:
         climb: what was found; None where no rung has a pair.
         withheld: why no trend may be called anything; empty where one may.
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
+        explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ArmOf:
     climb: Climb | None
     withheld: str
     bold: tuple[bool, bool]
+    explored: bool
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,7 @@ def load_ladder(folder: Path) -> LadderResults:
     law, no_law = _law(manifest, rungs)
     compared = [compare(rung) for rung in rungs]
     others = [arm for arm in manifest["arms"] if arm != manifest["baseline"]]
-    level = ALPHA / max(1, len(others))
-    arms = [_arm(arm, manifest, rungs, compared, level) for arm in others]
+    arms = [_arm(arm, manifest, rungs, compared) for arm in others]
     return LadderResults(manifest, rungs, law, no_law, arms)
 
 
@@ -156,7 +157,11 @@ def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | No
     return replace(unknown, floor=known[0], exponent=known[1]), ""
 
 
-def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared: Sequence[Any], level: float) -> ArmOf:
+def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared: Sequence[Any]) -> ArmOf:
+    """An arm over its rungs; confirmatory ones share the level of their trends."""
+    confirmatory = len(rungs[0].confirmatory)
+    explored = arm in rungs[0].exploratory
+    level = ALPHA if explored else ALPHA / confirmatory
     found, at, reasons = list[Rung](), list[ArmAt](), list[str]()
     for rung, results, table in zip(manifest["rungs"], rungs, compared, strict=True):
         one = _rung(manifest, rung, results, arm)
@@ -173,15 +178,15 @@ def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared:
         if reason := withheld(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
     if not found:
-        return ArmOf(arm, at, None, "; ".join(reasons), (False, False))
+        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored)
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
     done = climb(found, forecast, margins, level)
-    needed = seeds_needed(len(manifest["arms"]) - 1)
-    sound = not reasons and all(one.pairs >= needed and not one.ill for one in at)
+    needed = seeds_needed(confirmatory)
+    sound = not (reasons or explored) and all(one.pairs >= needed and not one.ill for one in at)
     bold = sound and _called(done.of_difference), sound and _called(done.of_gain)
-    return ArmOf(arm, at, done, "; ".join(reasons), bold)
+    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored)
 
 
 def _called(trend: Trend) -> bool:

@@ -113,7 +113,8 @@ def said(trend: Trend, margin: str, arm: ArmOf) -> str:
     if arm.withheld and trend.kind != "none":
         return arm.withheld
     ill = [at.rung for at in arm.at if at.ill]
-    return words.get(trend.kind, trend.kind) + (f" (unhealthy on {', '.join(ill)}: see there)" if ill else "")
+    told = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
+    return told + (f" (unhealthy on {', '.join(ill)}: see there)" if ill else "")
 
 
 # the forecast --------------------------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:
 
 def trend_notes(results: LadderResults) -> list[str]:
     """How trends are judged."""
-    arms = len(results.arms)
+    arms = sum(not arm.explored for arm in results.arms)
     shared = f", shared by {arms} arms" if arms > 1 else ""
     lines = [
         "A trend is the slope of a line over log compute, rungs weighted by seeds and steepness, at 5 %"
@@ -236,8 +237,10 @@ def trend_notes(results: LadderResults) -> list[str]:
         lines.append("It holds where two one-sided tests find the slope within the margin per decade of compute.")
     else:
         lines.append("No margin was declared, without which nothing can be said to hold.")
-    needed = seeds_needed(len(results.arms))
-    few = {f"{at.rung} has {at.pairs}" for arm in results.arms for at in arm.at if at.pairs < needed}
+    needed = seeds_needed(arms)
+    few = {
+        f"{at.rung} has {at.pairs}" for arm in results.arms for at in arm.at if not arm.explored and at.pairs < needed
+    }
     if few:
         lines.append(f"Bold takes {needed} pairs on every rung, and healthy arms; {', '.join(sorted(few))}.")
     return lines

@@ -186,9 +186,8 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     The noise of the means to be measured there is that of the rungs below, relative to the loss.
     """
     below, top = len(ladder.rungs) - 1, ladder.rungs[-1]
-    (base, base_d), (arm, arm_d) = (
-        ladder.laws(*of, below) for of in ((ladder.base_k, ladder.base_dk), (ladder.arm_k, ladder.arm_dk))
-    )
+    base, base_d = ladder.laws(ladder.base_k, ladder.base_dk, below)
+    arm, arm_d = ladder.laws(ladder.arm_k, ladder.arm_dk, below)
     if not (base.there and arm.there):
         return None
     lower = ladder.rungs[:below]

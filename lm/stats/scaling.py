@@ -117,10 +117,9 @@ def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA)
     exponent = np.exp((low + high) / 2)
     floor, scale, _ = _linear(exponent, log_k, y_dk, delta)
     falls = scale > 0
-    parts = (np.where(falls, part, np.nan) for part in (floor, scale, exponent))
-    if np.ndim(loss) == 1:
-        parts = (part[0] for part in parts)
-    return Law(*parts, reference)
+    of_d = [np.where(falls, part, np.nan) for part in (floor, scale, exponent)]
+    floor, scale, exponent = (part[0] for part in of_d) if np.ndim(loss) == 1 else of_d
+    return Law(floor, scale, exponent, reference)
 
 
 def _linear(exponent_d: Array, log_k: Array, y_dk: Array, delta: float) -> tuple[Array, Array, Array]:

@@ -125,5 +125,5 @@ def trend_of_means(compute_k: Array, values: Sequence[Array], margin: float, con
     if not spread_k.all():
         spread_k = np.ones(len(values))
     rise_k, middle_k = line(compute_k, spread_k)
-    both = [of_means(values, rise_k, level) for level in (confidence, 2 * confidence - 1)]
-    return judged(*both, of_means(values, middle_k, confidence), fewest, margin)
+    slope, narrow = (of_means(values, rise_k, level) for level in (confidence, 2 * confidence - 1))
+    return judged(slope, narrow, of_means(values, middle_k, confidence), fewest, margin)

@@ -78,6 +78,13 @@ def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
     assert "too few seeds" in trend_rows(two)[0][1][3]
 
 
+def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path, of_rungs={"confirmatory": []}))
+    rows, bold = trend_rows(found)
+    assert rows[1][3] == "exploratory: holds within a factor of 1.2"
+    assert not any(bold)
+
+
 def test_an_arm_that_was_not_healthy_on_a_rung_is_named_beside_its_trend(tmp_path: Path) -> None:
     def ill(arm: str, place: int, seed: int, stored: Any) -> None:
         stored["steps"] = 100
