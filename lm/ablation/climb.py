@@ -61,7 +61,7 @@ def show_ladder_plan(
     for name, plan in zip(ladder.rungs, plans, strict=True):
         of, left = described(name, plan), [one for one in plan.distinct if one.cell.id in ids]
         wall = wall_seconds([seconds[f"{name}.{one.arm}"] for one in left], workers)
-        counts = [f"{of[key]:,}" for key in ("parameters", "tokens", "steps")]  # type: ignore[literal-required]
+        counts = [f"{of[key]:,}" for key in ("parameters", "tokens", "steps")]
         compute = f"{of['compute'][experiment.baseline]:z.2e}"
         done = len(plan.distinct) - len(left)
         time = duration(wall) if left else "-"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lm.ablation.auto import with_ways
 from lm.ablation.equal import cost_per_step
@@ -58,13 +59,19 @@ def rungs_of(experiment: Experiment, ways: Callable[[Experiment], Experiment] = 
 def _with_steps(
     one: Experiment, rung: RungSpec, warmup: float | None, settings: dict[str, object]
 ) -> dict[str, object]:
-    """The rung's configuration with as many steps as its tokens are, and the warm-up in proportion."""
+    """The rung's configuration with as many steps as its tokens are, warm-up and validations in proportion."""
     tree = one.tree
     if "trainer.max_steps" not in settings and (rung.tokens or rung.per_parameter):
         base = check(override(tree, {**one.arms[one.baseline], "seed": one.seeds[0]}))
         of = sizes(base)
         tokens = rung.tokens or (rung.per_parameter or 0.0) * of.parameters
-        tree = override(tree, {"trainer.max_steps": max(1, round(tokens / of.tokens_per_step))})
+        steps = max(1, round(tokens / of.tokens_per_step))
+        changes: dict[str, Any] = {"trainer.max_steps": steps}
+        before, every = base.config["trainer"]["max_steps"], base.config["trainer"]["val_check_interval"]
+        own = "trainer.val_check_interval" in {**rung.changes, **settings}
+        if isinstance(every, int) and not own:  # as many validations on the way as there were
+            changes["trainer.val_check_interval"] = max(1, round(every * steps / before))
+        tree = override(tree, changes)
     if warmup is not None and "optim.schedule.warmup" not in settings:
         steps = tree.get("trainer", {}).get("max_steps")
         if not isinstance(steps, int):

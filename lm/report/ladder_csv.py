@@ -17,7 +17,7 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
         for name in results.manifest["arms"]:
             values = losses(found, name)
             there = values[np.isfinite(values)]
-            row = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
+            row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
             row |= {"compute": rung["compute"][name], "n": len(there)}
             row |= {"mean": there.mean() if len(there) else math.nan}
             row |= {"sd": there.std(ddof=1) if len(there) > 1 else math.nan}

@@ -87,9 +87,9 @@ def _gain(axes: Axes, results: LadderResults, arm: str, colour: Colour, aside: f
         if not np.isfinite(one.log.value):
             continue
         value, low, high = np.exp(np.clip([one.log.value, one.log.low, one.log.high], *np.log([1 / LARGEST, LARGEST])))
-        how = {"mfc": "none"} if one.beyond else {}
+        fill = "none" if one.beyond else colour
         place = compute[at.rung] * aside
-        axes.errorbar([place], [value], [[value - low], [high - value]], fmt="o", color=colour, capsize=3, **how)
+        axes.errorbar([place], [value], [[value - low], [high - value]], fmt="o", mfc=fill, color=colour, capsize=3)
         x.append(place)
         y.append(value)
     axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.6, label=arm)
