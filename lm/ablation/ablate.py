@@ -30,6 +30,7 @@ from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.cell import sizes
 from lm.training.evaluate import missing as lacks_lengths
+from lm.training.life import HANG_SECONDS
 from lm.training.train import Execution
 
 TOLERANCE = 0.01
@@ -47,6 +48,7 @@ class Manner:
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
+        hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
     """
 
     out: Path
@@ -55,6 +57,7 @@ class Manner:
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
+    hang_seconds: float = HANG_SECONDS
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -74,7 +77,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
-        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds)
+        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds)
         if interrupted:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
@@ -131,7 +134,9 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
+        execution = Execution(
+            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds
+        )
         with (
             Display(len(missing), workers, store) as display,
             make("local", store, workers, display.waiting) as executor,

@@ -26,7 +26,9 @@ class Winner:
     trial: int | None
 
 
-def tune(experiment: Experiment, store: Store, workers: int | None, checkpoint_seconds: float) -> int:
+def tune(
+    experiment: Experiment, store: Store, workers: int | None, checkpoint_seconds: float, hang_seconds: float
+) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
 
     Leaves OUT/EXPERIMENT/tune/ARM/ for each arm, and `tuned.json` with the winners once all searches have ended.
@@ -40,7 +42,7 @@ def tune(experiment: Experiment, store: Store, workers: int | None, checkpoint_s
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     workers = workers or default_workers(len(jobs) * tuning.trials)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted

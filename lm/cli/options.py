@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lm.config.plain import shown
-from lm.config.tree import InputError, parse_value, require_place
+from lm.config.tree import InputError, parse_value
+from lm.execution.machine import require_manner
 
 INTERRUPTED = 130
-MOST_WORKERS = 1024
-"""Processes at a time on one machine."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,6 +47,13 @@ def add_settable(command: Parser) -> None:
 def add_workers(command: Parser) -> None:
     """How many cells are trained at a time."""
     command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    command.add_argument(
+        "--hang-minutes",
+        type=float,
+        default=30.0,
+        metavar="M",
+        help="without a sign of life after which a cell's process is ended (default: 30; 0: never)",
+    )
 
 
 def add_run(command: Parser) -> None:
@@ -96,9 +101,8 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def check_output(options: argparse.Namespace) -> None:
     """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
-    require_place(options.out, "--out", folder=True)
-    if not 0 <= options.checkpoint_seconds < math.inf:
-        raise InputError(f"--checkpoint-seconds: expected a number from 0, found {options.checkpoint_seconds}")
+    hang = getattr(options, "hang_minutes", 0.0)
+    if not 0 <= hang < math.inf:
+        raise InputError(f"--hang-minutes: expected a number from 0, 0 for never, found {hang}")
     workers = getattr(options, "workers", None)
-    if workers is not None and not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
+    require_manner(options.out, options.checkpoint_seconds, workers, lambda name: f"--{name.replace('_', '-')}")

@@ -24,6 +24,7 @@ from lm.model.weights import weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
 from lm.training.cell import Cell
+from lm.training.life import alive
 from lm.training.module import KEPT_BYTES
 from lm.training.recorder import Recorder
 from lm.training.run import Run
@@ -44,7 +45,8 @@ class Trained:
         cell: how the model is built.
         checkpoint: a file of a single device or of a strategy that keeps whole weights.
         data: what to measure on; by default the cell's own.
-        known: logits (n, v) and targets (n,) of all batches of the validation split, where they are at hand.
+        known: logits (n, v) and targets (n,) of all batches of the validation split, where they are at hand; emptied
+            once the temperature is fitted, for nothing else needs them.
     """
 
     def __init__(
@@ -52,9 +54,9 @@ class Trained:
         cell: Cell,
         checkpoint: Path,
         data: Data | None = None,
-        known: Sequence[tuple[Tensor, Tensor]] = (),
+        known: list[tuple[Tensor, Tensor]] | None = None,
     ) -> None:
-        self.known = known
+        self.known = [] if known is None else known
         alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **alone}}, Run)
         own = run.data(run.seed)
@@ -102,13 +104,11 @@ class Trained:
         """A split's metrics, and those at the temperature fitted on validation, on any split but that."""
         if not len(self.data.evaluation_batches(split)):
             raise InputError(f"--split {split}: this run's {split} split holds no text")
+        if split == "validation":
+            return {**self.statistics(self.passes(split)(), split), "scaled": None}
+        temperature, before, after = self.fitted_temperature()
         passes = self.passes(split)
         found = self.statistics(passes(), split)
-        if split == "validation":
-            return {**found, "scaled": None}
-        fitting = self.passes("validation")
-        temperature = fit_temperature(fitting)
-        before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
         after_scaling = self.statistics(passes(), split, temperature)
         changed = sum(int((x.argmax(-1) != scaled(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         return {
@@ -121,6 +121,14 @@ class Trained:
                 **{name: after_scaling[name] for name in (*SCALED, "reliability")},
             },
         }
+
+    def fitted_temperature(self) -> tuple[float, float, float]:
+        """The temperature fitted on validation, and the NLL there without and with it; lets go of what was known."""
+        fitting = self.passes("validation")
+        temperature = fit_temperature(fitting)
+        before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
+        self.known.clear()
+        return temperature, before, after
 
     # lengths
 
@@ -174,6 +182,7 @@ class Trained:
         for start in range(0, len(inputs_bt), at_once):
             some = slice(start, start + at_once)
             batch = Batch((tensor(inputs_bt[some]),), tensor(targets_bt[some]), tensor(np.arange(len(inputs_bt[some]))))
+            alive()
             logits_nv, targets_n = self.logits(batch)
             exact_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
             losses_n = torch.nn.functional.cross_entropy(exact_nv, targets_n, reduction="none", ignore_index=IGNORED)
@@ -196,13 +205,14 @@ def places_of(ids: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def evaluations(
-    cell: Cell, checkpoint: Path, known: Sequence[tuple[Tensor, Tensor]] = ()
+    cell: Cell, checkpoint: Path, known: list[tuple[Tensor, Tensor]] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What is measured of every finished cell: the test split, where there is one, and the lengths asked for; with the
-    logits of the validation split, if they are `known`."""
+    logits of the validation split, if they are `known`; that list is emptied."""
     trained = Trained(cell, checkpoint, known=known)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test")
+    trained.known.clear()  # where there is nothing to fit a temperature for
     wanted = cell.config.get("evaluate") or {}
     if wanted.get("lengths"):
         yield "lengths", trained.lengths(wanted["lengths"], "validation", wanted["tokens"])

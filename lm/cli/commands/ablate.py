@@ -48,6 +48,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
+        60 * options.hang_minutes,
     )
     if experiment.ladder is not None:
         from lm.ablation.climb import climb
