@@ -147,7 +147,8 @@ def climb(
     by_rung = [_mean(one) for one in values]
     of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
     if len(rungs) < FEWEST or not ladder.repeated:
-        return Climb(by_rung, None, None, of_difference, Trend(margin=margins[1]), None)
+        unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
+        return Climb(by_rung, None, None, of_difference, unknown, None)
     laws = ladder.laws(ladder.base_k, ladder.base_dk, len(rungs))
     gains, of_gain = None, Trend(margin=margins[1])
     if laws[0].there:

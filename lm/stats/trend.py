@@ -120,7 +120,7 @@ def trend_of_means(compute_k: Array, values: Sequence[Array], margin: float, con
     """The trend of the means of several rungs' values, such as paired differences; each rung needs two values."""
     fewest = min(len(one) for one in values)
     if len(values) < 2 or fewest < 2:
-        return Trend(margin=margin)
+        return Trend("too few" if fewest < 2 else "none", margin=margin)
     spread_k = noise(np.array([one.var(ddof=1) for one in values]), np.array([len(one) for one in values]))
     if not spread_k.all():
         spread_k = np.ones(len(values))

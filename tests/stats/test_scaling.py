@@ -178,7 +178,8 @@ def test_an_arm_that_changes_nothing_has_a_gain_of_exactly_one_whatever_the_law_
     same = [Rung(float(compute), float(compute), one, one) for compute, one in zip(COMPUTE, base, strict=True)]
     found = climb(same, True, (0.01, 0.1))
     assert found.gains is not None
-    assert [one.log.value for one in found.gains] == pytest.approx([0.0] * 4, abs=1e-9)
+    for one in found.gains:
+        assert (one.log.value, one.log.low, one.log.high) == pytest.approx((0.0, 0.0, 0.0), abs=1e-9)
     assert (found.of_difference.kind, found.of_difference.slope.value) == ("holds", 0.0)
 
 
@@ -197,6 +198,7 @@ def test_too_few_rungs_or_seeds_have_differences_and_no_law() -> None:
         found = climb(few, True, (math.nan, math.nan))
         assert (found.gains, found.law, found.forecast) == (None, None, None)
         assert len(found.differences) == len(few)
+        assert (found.of_difference.kind == "too few") is (len(few) == 4)
     assert climb(rungs(1.2, spread=0.01)[:3], True, (math.nan, math.nan)).forecast is None
 
 
