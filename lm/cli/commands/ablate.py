@@ -50,4 +50,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.arguments,
         60 * options.hang_minutes,
     )
+    if experiment.ladder is not None:
+        from lm.ablation.climb import climb
+
+        return climb(experiment, manner, options.plan)
     return ablate(experiment, manner, options.plan)
