@@ -62,4 +62,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         60 * options.hang_minutes,
         loggers,
     )
+    if experiment.ladder is not None:
+        from lm.ablation.climb import climb
+
+        return climb(experiment, manner, options.plan)
     return ablate(experiment, manner, options.plan)
