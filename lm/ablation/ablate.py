@@ -16,9 +16,8 @@ from lm.ablation.tune import FOLDER, check_tuning, tune, tuned
 from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.execution.carry_out import train_cells
-from lm.execution.engines import make
+from lm.execution.engines import make, room, threads
 from lm.execution.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
-from lm.execution.machine import threads_each
 from lm.execution.progress import Display
 from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
@@ -47,6 +46,7 @@ class Manner:
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
+        executor: what trains the cells, as in `lm ablate --executor`.
     """
 
     out: Path
@@ -55,6 +55,7 @@ class Manner:
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
+    executor: str = "local"
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -67,12 +68,12 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if plan_only:
         statuses = _statuses(plan, store)
         missing = _missing(plan, statuses, manner.retry_failed)
-        show_plan(plan, store, statuses, missing, manner.workers or shared_out(missing, manner.out))
+        show_plan(plan, store, statuses, missing, _workers(missing, manner), manner.executor)
         return 0
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
-        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds)
+        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds, manner.executor)
         if interrupted:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
@@ -123,19 +124,24 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
 def _train(plan: Plan, store: Store, manner: Manner) -> int:
     statuses = _statuses(plan, store)
     missing = _missing(plan, statuses, manner.retry_failed)
-    workers = manner.workers or shared_out(missing, manner.out)
+    workers = _workers(missing, manner)
     failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
+        execution = Execution(threads(manner.executor, workers), manner.retry_failed, manner.checkpoint_seconds)
         with (
             Display(len(missing), workers, store) as display,
-            make("local", store, workers, display.waiting) as executor,
+            make(manner.executor, store, workers, display.waiting) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution)
     _measure_lengths(plan, store)
     return interrupted
+
+
+def _workers(missing: list[Planned], manner: Manner) -> int:
+    """How many cells to train at a time."""
+    return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out)
 
 
 def _statuses(plan: Plan, store: Store) -> dict[str, str]:
@@ -180,7 +186,9 @@ def _opening(plan: Plan, missing: list[Planned], store: Store, failed: int, work
     return ", ".join(parts)
 
 
-def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[Planned], workers: int) -> None:
+def show_plan(
+    plan: Plan, store: Store, statuses: dict[str, str], missing: list[Planned], workers: int, executor: str = "local"
+) -> None:
     """Prints the cells, how arms differ, what they cost, and an estimate of the time.
 
     `statuses` says what became of the cells that are finished, by their ids. A cost that differs from the baseline's by
@@ -207,7 +215,7 @@ def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[
     total = len(plan.distinct)
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
-        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads(executor, workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers)
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"

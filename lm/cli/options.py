@@ -51,6 +51,16 @@ def add_workers(command: Parser) -> None:
     command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
 
 
+def add_executor(command: Parser) -> None:
+    """What trains the cells."""
+    command.add_argument(
+        "--executor",
+        default="local",
+        metavar="E",
+        help="what trains cells: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
+    )
+
+
 def add_run(command: Parser) -> None:
     """A finished run, and where runs lie."""
     command.add_argument(

@@ -18,7 +18,7 @@ from rich.text import Text
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
 from lm.execution.carry_out import train_from
-from lm.execution.engines import make
+from lm.execution.engines import make, room, threads
 from lm.execution.estimate import duration, measured_seconds, wall_seconds
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.progress import Display
@@ -61,13 +61,24 @@ class Job:
     label: str = ""
 
 
-def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: float, plan_only: bool) -> int:
-    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted."""
+def sweep(
+    spec: SweepSpec,
+    out: Path,
+    workers: int | None,
+    checkpoint_seconds: float,
+    plan_only: bool,
+    executor: str = "local",
+) -> int:
+    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted.
+
+    `executor` says what trains the cells, as in `lm sweep --executor`.
+    """
     store, folder = Store(out), out / spec.name
     if (folder / "experiment.json").exists():
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
-    workers = workers or default_workers(spec.trials * len(spec.seeds))
-    tree, decision = decided(spec.tree, out, threads_each(workers))
+    cells = spec.trials * len(spec.seeds)
+    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    tree, decision = decided(spec.tree, out, threads(executor, workers))
     if decision is not None:
         spec = replace(spec, tree=tree)
         print(described(asdict(decision)), file=sys.stderr)
@@ -75,7 +86,7 @@ def sweep(spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: f
         check_search(spec, folder)
         show_plan(spec, workers)
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds)
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -96,7 +107,9 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
     check_space(spec.space, spec.tree)
 
 
-def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_seconds: float) -> int:
+def run_searches(
+    jobs: Sequence[Job], store: Store, workers: int, checkpoint_seconds: float, executor: str = "local"
+) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
 
     Returns how many cells were interrupted.
@@ -123,13 +136,13 @@ def run_searches(jobs: Sequence[Job], store: Store, workers: int, checkpoint_sec
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads_each(workers), False, checkpoint_seconds)
+        execution = Execution(threads(executor, workers), False, checkpoint_seconds)
         with (
             Display(source.left(), workers, store) as display,
-            make("local", store, workers, display.waiting) as executor,
+            make(executor, store, workers, display.waiting) as engine,
         ):
             relay.watcher = display
-            return train_from(source, executor, display, execution)
+            return train_from(source, engine, display, execution)
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
+from lm.cli.options import Parser, add_executor, add_output, add_settable, add_workers, check_output, settings_of
 from lm.config.tree import InputError, parse_value
 
 HELP = "train every arm of an experiment with every seed, and report"
@@ -20,6 +20,7 @@ def add_options(command: Parser) -> None:
         "--seeds", help="instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
     )
     add_workers(command)
+    add_executor(command)
     command.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     command.add_argument("--retry-failed", action="store_true", help="train failed cells again")
     command.add_argument(
@@ -30,8 +31,10 @@ def add_options(command: Parser) -> None:
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.experiment import load_experiment
+    from lm.execution.asked import asked_for
 
     check_output(options)
+    asked_for(options.executor)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")
@@ -48,5 +51,6 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
+        options.executor,
     )
     return ablate(experiment, manner, options.plan)
