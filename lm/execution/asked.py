@@ -6,6 +6,7 @@ It imports none of them, so that a wrong word is answered before anything starts
 import importlib.util
 import re
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -38,6 +39,9 @@ WHOLE = ("memory", "cpus", "gpus")
 
 LEAST_MEMORY = 80
 """MB that Ray takes for an object store."""
+
+REACH_SECONDS = 5.0
+"""In which the machine of a cluster's address takes a connection."""
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 HOST_PORT = re.compile(r"[\w.-]+:\d{1,5}")
@@ -75,6 +79,17 @@ def asked_for(text: str) -> Asked:
     if package and importlib.util.find_spec(package) is None:
         raise InputError(f"--executor {name} needs {package}: pip install 'lm-ablations[{name}]'")
     return Asked(name, options)
+
+
+def reach(address: str | None) -> None:
+    """Raises InputError where nothing listens at a cluster's address, for which Ray would wait long."""
+    if address is None or address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise InputError(f"--executor ray: {address} cannot be reached ({error}); is the cluster up?") from None
 
 
 def _options(name: str, text: str) -> dict[str, str]:

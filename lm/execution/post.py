@@ -45,7 +45,7 @@ class Post:
             )
         os.environ["OMP_NUM_THREADS"] = str(threads)
         sys.modules["__main__"].__file__ = None  # which the processes that train would run, and it is Ray's
-        clear_away()
+        clear_away(PREFIX)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         atexit.register(self.close)
         self.store = Store(self.folder)
@@ -90,10 +90,10 @@ class Post:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def clear_away() -> None:
-    """Deletes what posts left on this machine that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        number = folder.name.removeprefix(PREFIX).partition("-")[0]
+def clear_away(prefix: str) -> None:
+    """Deletes temporary folders of processes that were killed: after the prefix comes the number of each."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        number = folder.name.removeprefix(prefix).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):
             gone = Path("/proc").is_dir() and (state(int(number)) is None or state(int(number)) in ENDED)
             if gone and folder.stat().st_uid == os.getuid():

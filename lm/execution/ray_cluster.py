@@ -4,16 +4,17 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Mapping
 
 import ray
 
 from lm.config.tree import InputError
+from lm.execution.asked import reach
+from lm.execution.post import clear_away
 
-REACH_SECONDS = 5.0
-"""In which the machine of a cluster's address takes a connection."""
+PREFIX = "lm-ray-"
+"""Of the folder of a cluster that is started for the purpose."""
 
 MEMORY_MB = 500
 """Of the object store of a cluster that is started for the purpose."""
@@ -59,7 +60,9 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:
-            _folder.append(tempfile.mkdtemp(prefix="lm-ray-"))
+            os.environ.setdefault("RAY_worker_niceness", "0")  # as `local`; Ray's own is for nodes that do more
+            clear_away(PREFIX)
+            _folder.append(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
             ray.init(
                 address="local",
                 num_cpus=cpus,
@@ -81,18 +84,6 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
     finally:
         with contextlib.suppress(ValueError):  # in another thread Ray has set none
             signal.signal(signal.SIGTERM, before)
-
-
-def reach(address: str) -> None:
-    """Raises InputError where nothing listens at a cluster's address, for which Ray would wait long."""
-    place = address.removeprefix("ray://")
-    if place == "auto":
-        return
-    host, _, port = place.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), REACH_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(f"--executor {address}: cannot be reached ({error}); is the cluster up?") from None
 
 
 def room(options: Mapping[str, str], threads: int) -> int:

@@ -20,7 +20,7 @@ from lm.config.tree import InputError, override
 from lm.execution.carry_out import train_from
 from lm.execution.engines import make, room, threads
 from lm.execution.estimate import duration, measured_seconds, wall_seconds
-from lm.execution.machine import default_workers, threads_each
+from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.watcher import Watcher
 from lm.report.search import write_study
@@ -84,7 +84,7 @@ def sweep(
         print(described(asdict(decision)), file=sys.stderr)
     if plan_only:
         check_search(spec, folder)
-        show_plan(spec, workers)
+        show_plan(spec, workers, threads(executor, workers))
         return 0
     interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, executor)
     write_study(folder, Console())
@@ -230,7 +230,7 @@ def _described(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def show_plan(spec: SweepSpec, workers: int) -> None:
+def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     """Prints what is searched and how, and an estimate of the time. Nothing is trained or written."""
     console = Console()
     table = Table(title=Text(spec.title), title_justify="left", highlight=False)
@@ -242,7 +242,7 @@ def show_plan(spec: SweepSpec, workers: int) -> None:
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
     lines = [
         f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
-        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers),
+        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers, each),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -258,7 +258,7 @@ def _drawn_from(described: dict[str, Any]) -> str:
     )
 
 
-def _estimate(spec: SweepSpec, workers: int) -> str:
+def _estimate(spec: SweepSpec, workers: int, each: int) -> str:
     """How long all trials may take, judged by a few steps of one drawn at random."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
@@ -267,6 +267,6 @@ def _estimate(spec: SweepSpec, workers: int) -> str:
             cell = check(override(spec.tree, {**spec.space.suggest(study.ask()), "seed": spec.seeds[0]}))
         except InputError:
             continue
-        wall = wall_seconds([measured_seconds(cell, threads_each(workers))] * spec.trials * len(spec.seeds), workers)
+        wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
         return f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
     return "; none of ten drawn at random can be built: see whether the values of the space go together"

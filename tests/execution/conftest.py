@@ -46,6 +46,7 @@ def small_ray() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="needs ray: pip install 'lm-ablations[ray]'")
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="lm-ray-") as folder:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
         small = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
         ray.init("local", **small, log_to_driver=False, logging_level="ERROR", _temp_dir=folder)

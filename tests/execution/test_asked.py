@@ -100,6 +100,16 @@ def test_a_wrong_executor_ends_the_command_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_cluster_that_is_not_there_ends_the_command_before_anything_is_written(
+    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray://127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lm: --executor ray: ray://127.0.0.1:1 cannot be reached (")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_executor_that_can_be_asked_for_can_be_made() -> None:
     assert set(asked.OPTIONS) == set(EXECUTORS)
 

@@ -31,10 +31,10 @@ def add_options(command: Parser) -> None:
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.experiment import load_experiment
-    from lm.execution.asked import asked_for
+    from lm.execution.asked import asked_for, reach
 
     check_output(options)
-    asked_for(options.executor)
+    reach(asked_for(options.executor).options.get("address"))
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")

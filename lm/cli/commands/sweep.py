@@ -23,10 +23,10 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.execution.asked import asked_for
+    from lm.execution.asked import asked_for, reach
 
     check_output(options)
-    asked_for(options.executor)
+    reach(asked_for(options.executor).options.get("address"))
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
