@@ -27,12 +27,17 @@ class Outpost:
 
     def __init__(self, store: Store) -> None:
         self.said: list[Message] = []
-        self.executor = local.Local(store, 1, lambda line: self.said.append(("waiting", line)))
+        self.name = ""
+        self.executor = local.Local(store, 1, self._say)
         self.handle: Handle | None = None
         self.asked: Validation | None = None
 
+    def _say(self, line: str) -> None:
+        self.said.append(("waiting", line.removeprefix(f"{self.name}: ")))  # which is said with every event
+
     def submit(self, cell: Cell, execution: Execution, name: str) -> None:
         """Begins with a cell, once the one before has ended."""
+        self.name = name
         self.handle, self.asked = self.executor.submit(cell, execution, name), None
 
     def poll(self, seconds: float) -> list[Message]:

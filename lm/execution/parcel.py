@@ -94,7 +94,9 @@ def received(parcel: Parcel, get: Callable[[Any], bytes], code: Path) -> Cell:
     """
     for module, name, content in parcel.code:
         parts = module.split(".")
-        write_atomic(code.joinpath(*(parts if name == "__init__.py" else parts[:-1]), name), content)
+        path = code.joinpath(*(parts if name == "__init__.py" else parts[:-1]), name)
+        if not path.is_file() or path.read_bytes() != content:  # one written anew would count as changed
+            write_atomic(path, content)
     if parcel.code:
         look_in(code)
     cell = parcel.cell

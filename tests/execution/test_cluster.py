@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]
 
 OWN = """
 import time
-from lm.model.norms import LayerNorm
+from lm.model.norm import LayerNorm
 
 class Slow(LayerNorm):
     def forward(self, x_btd):
@@ -35,7 +35,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_work
 
 def write(folder: Path) -> Path:
     (folder / "slow_parts.py").write_text(OWN)
-    settings = {"max_steps": 40, "log_every_n_steps": 4, "val_check_interval": 20}
+    settings = {"max_steps": 24, "log_every_n_steps": 3, "val_check_interval": 12}
     base = {**RUN, "trainer": {**RUN["trainer"], **settings}}
     (folder / "base.yaml").write_text(yaml.safe_dump(base))
     path = folder / "small.yaml"

@@ -81,6 +81,9 @@ def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: p
     assert [module for module, _, _ in code] == ["parcelled", "parcelled.more", "parcelled.parts"]
     received(Parcel(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
     assert sys.path[-1] == str(tmp_path / "there")
+    written = (tmp_path / "there" / "parcelled" / "parts.py").stat()
+    received(Parcel(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    assert (tmp_path / "there" / "parcelled" / "parts.py").stat() == written
     assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
 
 
