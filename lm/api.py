@@ -1,7 +1,8 @@
 """What notebooks and programs use, `import lm`: results as tables and figures, runs, trained models, ablations.
 
 All names are at hand as `lm.load` and so on. What cannot be used raises `lm.InputError`, whose message is the one line
-that the command of the same name would print. Reading results imports no torch.
+that the command of the same name would print. Reading results imports no torch. While a call lasts, a user's own
+components are found in the current folder and beside the files that it reads; then `sys.path` is what it was.
 """
 
 import contextlib
@@ -19,8 +20,11 @@ from lm.analysis.compare import compare
 from lm.analysis.results import Results as Records
 from lm.analysis.results import load as load_records
 from lm.analysis.tidy import cells, curves
+from lm.config.imported import own_modules
+from lm.config.reading import config_of
 from lm.config.tree import InputError as InputError
-from lm.config.tree import Tree, load_yaml, nearest, override, require_place
+from lm.config.tree import nearest, override
+from lm.execution.machine import require_manner
 from lm.store.record import Record
 
 if TYPE_CHECKING:
@@ -164,6 +168,7 @@ class Trained(NamedTuple):
     tokenizer: "Tokenizer"
 
 
+@own_modules()
 def fit(
     config: str | Path | Mapping[str, Any],
     *,
@@ -177,10 +182,10 @@ def fit(
     A run that failed or diverged is returned too: `record["status"]` says so, and `record["error"]` why.
 
     Args:
-        config: a YAML file, or what one holds.
+        config: a YAML file, the name of a shipped one such as `char_tiny`, or a mapping with what a file holds.
         out: folder of cells and reports.
         checkpoint_seconds: between checkpoints.
-        progress: whether a line a second on standard error says how far it is.
+        progress: whether standard error is told what `auto` came to, and a line a second how far training is.
         changes: of the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
 
     Raises:
@@ -189,42 +194,34 @@ def fit(
     >>> import lm, tempfile
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"trainer.max_steps": 2, "trainer.val_check_interval": 2, "optim.schedule.warmup": 1}
-    ...     run = lm.fit("experiments/bases/char_tiny.yaml", out=out, progress=False, **short)
+    ...     run = lm.fit("char_tiny", out=out, progress=False, **short)
     ...     model, tokenizer = lm.load_model(run)
     >>> run.record["status"], run.record["steps"]
     ('ok', 2)
     >>> model.training, type(model).__name__, tokenizer.decode(tokenizer.encode("def").ids)
     (False, 'Decoder', 'def')
-    >>> lm.fit("experiments/bases/char_tiny.yaml", **{"model.position": "Rpoe"})
+    >>> lm.fit("char_tiny", **{"model.position": "Rpoe"})
     Traceback (most recent call last):
     ...
     lm.config.tree.InputError: model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from ...
     """
-    folder = _begin(out)
-    tree: Tree = override(load_yaml(Path(config)) if isinstance(config, str | Path) else dict(config), changes)
-    from lm.execution.machine import threads_each
-    from lm.execution.progress import step_lines
-    from lm.runs.ways import decided
+    place = _begin(out, checkpoint_seconds)
+    tree = override(config_of(config), changes)
+    from lm.execution.alone import train_alone
     from lm.store.store import Store
-    from lm.training.cell import check
-    from lm.training.train import Execution, into_log, train
 
-    tree, _ = decided(tree, folder, threads_each(1))
-    cell, store = check(tree), Store(folder)
-    store.recover(cell.id)
-    if not store.finished(cell.id):
-        said = step_lines() if progress else lambda *_: None
-        with into_log() as begun:
-            train(cell, store, said, Execution(checkpoint_seconds=checkpoint_seconds), begun=begun)
-    return Run(store.record(cell.id), store.directory(cell.id))
+    folder = train_alone(tree, place, checkpoint_seconds, progress)
+    return Run(Store(place).record(folder.name), folder)
 
 
+@own_modules()
 def load_model(run: Run | str | Path, *, out: str | Path = "results") -> Trained:
     """The model that a run trained, and its tokenizer.
 
     Args:
-        run: what `fit` returned, the folder of a finished run, or the beginning of its id.
-        out: folder of cells, where `run` is the beginning of an id.
+        run: what `fit` returned, or a finished run as commands take it: `experiment/arm/seed`, its folder, or the
+            beginning of its id.
+        out: folder of cells and reports, where `run` is a name or the beginning of an id.
 
     Returns:
         The model, which takes tokens (b, t) and returns logits (b, t, vocabulary), and a tokenizer whose
@@ -242,6 +239,7 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results") -> Trained
     return Trained(found.model(kind, "a {} is no model"), load_tokenizer(found))
 
 
+@own_modules()
 def ablate(
     spec: str | Path,
     *,
@@ -260,7 +258,7 @@ def ablate(
     `if __name__ == "__main__":`.
 
     Args:
-        spec: a YAML file such as experiments/quickstart.yaml.
+        spec: a YAML file, or the name of a shipped one such as `quickstart`.
         out: folder of cells and reports.
         seeds: instead of the file's, a number or a list.
         tier: the experiment at another of its sizes.
@@ -274,12 +272,12 @@ def ablate(
         InputError: for an experiment that cannot be carried out.
 
     >>> import lm
-    >>> lm.ablate("experiments/quickstart.yaml", seeds=2)
+    >>> lm.ablate("quickstart", seeds=2)
     Traceback (most recent call last):
     ...
     lm.config.tree.InputError: quickstart: 2 seeds cannot reach significance in 1 comparison (6 could); ...
     """
-    folder = _begin(out)
+    folder = _begin(out, checkpoint_seconds, workers)
     from lm.ablation.ablate import Manner
     from lm.ablation.ablate import ablate as carry_out
     from lm.ablation.experiment import load_experiment
@@ -291,10 +289,10 @@ def ablate(
     return load(folder / experiment.name)
 
 
-def _begin(out: str | Path) -> Path:
+def _begin(out: str | Path, checkpoint_seconds: float, workers: int | None = None) -> Path:
     """Where cells go, before torch is imported. Raises InputError where they cannot."""
     from lm.data.cache import keep_compiled_code
 
-    require_place(Path(out), "out", folder=True)
+    require_manner(Path(out), checkpoint_seconds, workers)
     keep_compiled_code()
     return Path(out)

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,13 @@ def test_what_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
         (lambda out: lm.ablate(ROOT / "experiments" / "quickstart.yaml", out=out, seed=1), "use seeds=[0, 1, 2]"),
         (lambda out: lm.ablate(ROOT / "experiments" / "quickstart.yaml", out=out, seeds=2), "cannot"),
         (lambda out: lm.load_model("abc", out=out), "no finished run"),
+        (lambda out: lm.fit("char_tinny", out=out), "Did you mean char_tiny?"),
+        (lambda out: lm.fit({"base": "char_tinny"}, out=out), "Did you mean char_tiny?"),
+        (lambda out: lm.fit({"base": "char_tiny", "optim": {"lrr": 1}}, out=out), "Did you mean lr?"),
+        (lambda out: lm.fit(3, out=out), "config: expected a YAML file, a name or a mapping, found 3"),  # type: ignore[arg-type]
+        (lambda out: lm.fit(CONFIG, out=out, checkpoint_seconds=-1), "checkpoint_seconds: expected a number from 0"),
+        (lambda out: lm.ablate("quickstart", out=out, workers=0), "workers: expected 1 or more, 1024 at most, found 0"),
+        (lambda out: lm.ablate("quickstrat", out=out), "Did you mean quickstart?"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], object], said: str, tmp_path: Path) -> None:
@@ -101,6 +109,23 @@ def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], obje
         call(tmp_path)
     assert "\n" not in str(found.value)
     assert not (tmp_path / "cells").exists()
+
+
+def test_a_call_leaves_the_places_of_modules_as_they_were(tmp_path: Path) -> None:
+    before = list(sys.path)
+    (tmp_path / "parts.py").write_text("from lm.model.norm import RMSNorm\n\n\nclass Mine(RMSNorm): ...\n")
+    (tmp_path / "run.yaml").write_text("base: char_tiny\nmodel.norm: parts.Mine\noptim.lrr: 1\n")
+    with pytest.raises(lm.InputError, match=r"Did you mean lr\?"):
+        lm.fit(tmp_path / "run.yaml", out=tmp_path)
+    assert sys.path == before
+
+
+def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    with pytest.raises(lm.InputError, match="demo/arm/9: no seed '9'"):
+        lm.load_model("demo/arm/9", out=folder.parent)
+    with pytest.raises(lm.InputError, match=r"cannot be read|no such file"):  # found; invented cells have no model
+        lm.load_model("demo/arm/1", out=folder.parent)
 
 
 @pytest.mark.slow
@@ -125,3 +150,4 @@ def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path) -> None:
     assert results.arms == ["post_norm", "pre_norm"]
     assert results.cells.query("metric == 'nll'").status.tolist() == ["ok", "ok"]
     assert (tmp_path / "quickstart" / "table.md").is_file()
+    assert type(lm.load_model("quickstart/pre_norm/0", out=tmp_path).model).__name__ == "Decoder"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from lm.store.record import Record
+from lm.store.record import GitState, Record
 
 ABBREVIATED = 12
 """Digits of a commit or a hash that are shown."""
@@ -26,6 +26,11 @@ def circumstances_of(record: Record) -> dict[str, str]:
     found |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
     found |= {OWN_CODE + name: str(one["known_by"]) for name, one in (origin.get("code") or {}).items()}
     return found | {f"{package} version": _said(version) for package, version in origin["packages"].items()}
+
+
+def commit_of(git: GitState, digits: int) -> str:
+    """The commit that a cell was made by, cut short, and whether its checkout held changes; `none` outside of one."""
+    return f"{(git['commit'] or 'none')[:digits]}{' with changes' if git['dirty'] else ''}"
 
 
 def _said(found: object) -> str:
@@ -72,10 +77,10 @@ def unlike(record: Record, base: Record) -> list[str]:
 
 def in_words(record: Record) -> str:
     """The circumstances of a record in one line, the commit cut short."""
-    found = circumstances_of(record)
-    commit, _, changed = found.pop("commit").partition(" ")
-    parts = [f"commit {commit[:ABBREVIATED]}" + (f" {changed}" if changed else "")]
-    for name, text in found.items():
+    parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
+    for name, text in circumstances_of(record).items():
+        if name == "commit":
+            continue
         if name == "threads":
             parts.append(f"{text} thread{'s' * (text != '1')}")
         else:

@@ -214,6 +214,7 @@ def _called(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
 
 
 def alone(store: Store, cell: str) -> Run:
+    """A cell by itself, whoever asks for it, with the seed that its configuration says."""
     run, seed = state_of(store, cell), None
     for place in (store.directory(cell), store.work(cell)):
         try:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lm.bench.asked import Asked
-from lm.bench.loops import threads_of
 from lm.bench.ratios import alternate, timed
 from lm.bench.rows import Row, rows_of
 from lm.bench.sizes import BASE
@@ -17,6 +16,7 @@ from lm.config.tree import Tree, override
 from lm.model.cache import Cache, Int8Cache
 from lm.model.sampling import caches_for, generate, greedy
 from lm.model.transformer import Decoder, initialized
+from lm.runs.ways import threads_of
 from lm.training.run import Run
 
 VOCABULARY, PROMPT, ROUNDS = 100, 8, 5

@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lm.bench.asked import Asked
-from lm.bench.loops import threads_of
 from lm.bench.memory import added, in_child
 from lm.bench.ratios import alternate, exponent, quartiles, timed
 from lm.bench.rows import Row, row, rows_of
@@ -25,6 +24,7 @@ from lm.config.components import build, resolve
 from lm.config.tree import override
 from lm.model.count import activation_bytes, flops_per_token
 from lm.model.transformer import Model, initialized
+from lm.runs.ways import threads_of
 from lm.training.optim import decay_groups
 from lm.training.run import Run
 

@@ -1,9 +1,7 @@
 """A training loop of PyTorch alone, and the program's own, over the same batches."""
 
-import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -60,14 +58,3 @@ def fitted(cell: Cell, threads: int) -> float:
         if seconds is None:
             raise RuntimeError(f"a run of the benchmark did not end well: {record['error']}")
         return float(seconds) / int(cell.config["trainer"]["max_steps"])
-
-
-@contextlib.contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    """So many threads within."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -19,17 +19,17 @@ from torch.utils.checkpoint import checkpoint
 
 from lm.bench.asked import Asked
 from lm.bench.calibration import calibration
-from lm.bench.loops import threads_of
 from lm.bench.memory import added, in_child
 from lm.bench.ratios import alternate, timed
 from lm.bench.rows import Row, rows_of
 from lm.config.choices import choices
 from lm.model.attention import Attention, Mask
-from lm.model.mixing import WAYS, Way
+from lm.model.mixing import WAYS, Scores, Way
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
+from lm.runs.ways import threads_of
 from lm.training.chunked import chunked_cross_entropy
 
 Work = Callable[[], object]
@@ -119,9 +119,7 @@ def _stream(at: At) -> Tensor:
 def by(way: Way) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Causal attention of several heads by one of the model's ways."""
     mix = WAYS[way]
-    return lambda q_bhtk, k_bhtk, v_bhtk: mix(
-        q_bhtk, k_bhtk, v_bhtk, None, True, 1 / math.sqrt(q_bhtk.shape[-1]), None, 0.0
-    )
+    return lambda q_bhtk, k_bhtk, v_bhtk: mix(q_bhtk, k_bhtk, v_bhtk, Scores(1 / math.sqrt(q_bhtk.shape[-1])))
 
 
 ATTENTION: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

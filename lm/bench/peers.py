@@ -109,7 +109,7 @@ PACKAGED: dict[str, Contender] = {
 
 
 def nanogpt(checkout: Path) -> Contender:
-    """The model of a checkout of nanoGPT, whose `model.py` is run."""
+    """The model of a checkout of nanoGPT, whose `model.py` is run. Raises what that raises, SystemExit too."""
     spec = importlib.util.spec_from_file_location("model_of_nanogpt", checkout / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -138,7 +138,8 @@ def nanogpt(checkout: Path) -> Contender:
 def contenders(checkout: Path | None) -> dict[str, Contender | str]:
     """Every peer by name; where one is not there, why.
 
-    Nothing is looked for on the network, and nothing says that it was.
+    Nothing is looked for on the network, and nothing says that it was. Whatever a checkout's file raises becomes a row
+    that says so: which errors a file of another's may raise, nobody can list.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     found: dict[str, Contender | str] = {}
@@ -146,21 +147,25 @@ def contenders(checkout: Path | None) -> dict[str, Contender | str]:
         found[name] = peer if installed(name) else f"not installed: see docs/bench.md on {name}"
     try:
         found["nanoGPT"] = nanogpt(checkout) if checkout else "no checkout given: --nanogpt PATH"
-    except Exception as error:  # its file is run, and may be any
+    except (Exception, SystemExit) as error:
         found["nanoGPT"] = _in_words(error)
     return found
 
 
 def tried(peer: Contender, size: Size, vocabulary: int) -> str:
-    """Why a peer cannot be timed at a size, in a line; nothing where it can. It is tried on one row."""
+    """Why a peer cannot be timed at a size, in a line; nothing where it can. It is tried on one row.
+
+    Whatever it raises is the answer. Packages have errors of their own, each version others, and a peer that fails is
+    no fault of the rest; an error of ours shows in the same line, which names its kind.
+    """
     tokens_bt = torch.zeros(1, size.context, dtype=torch.long)
     try:
         peer.loss(peer.make(size, vocabulary), tokens_bt, tokens_bt).backward()
-    except Exception as error:  # another version of it may fail in any way, which is no fault of the others
+    except (Exception, SystemExit) as error:
         return _in_words(error)
     return ""
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     first = str(error).splitlines()[:1] or [""]
     return f"failed: {type(error).__name__}: {first[0]}"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lm.bench.asked import Asked
-from lm.bench.loops import bare, fitted, ours, threads_of
+from lm.bench.loops import bare, fitted, ours
 from lm.bench.memory import in_child
 from lm.bench.peers import Contender, contenders, tried
 from lm.bench.ratios import Way, alternate
@@ -16,6 +16,7 @@ from lm.bench.rows import Row, row, rows_of
 from lm.bench.sizes import Size, named, sizes
 from lm.metrics.cost import matmul_peak, utilisation
 from lm.model.count import flops_per_token
+from lm.runs.ways import threads_of
 from lm.training.cell import Cell
 
 BASELINE = "ours, bare loop, fp32"

@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _nobody_reads(error, next(iter(given), ""))
         if isinstance(error, SystemExit) and not by_signal(error):
             raise
-        print("lm: interrupted; the same command takes up where this one stopped", file=sys.stderr)
+        print(f"lm: interrupted; {_then(given)}", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -127,8 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if debug:
             _show(error)
-        print(f"lm: {explain(error)}", file=sys.stderr)
+        print(f"lm: {explain(error, _then(given))}", file=sys.stderr)
         return UNDONE if error.errno in BROKEN else BAD_INPUT
+
+
+def _then(given: Sequence[str]) -> str:
+    """What a command that was stopped does when it is given again: only what trains keeps what it has done."""
+    kept = next(iter(given), "") in TRAINING
+    return "the same command takes up where this one stopped" if kept else "the same command begins anew"
 
 
 def _show(error: BaseException) -> None:

@@ -1,17 +1,14 @@
 """What several commands take, and how it is checked."""
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lm.config.plain import shown
-from lm.config.tree import InputError, parse_value, require_place
+from lm.config.tree import InputError, parse_value
+from lm.execution.machine import require_manner
 
 INTERRUPTED = 130
-MOST_WORKERS = 1024
-"""Processes at a time on one machine."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -106,9 +103,5 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def check_output(options: argparse.Namespace) -> None:
     """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
-    require_place(options.out, "--out", folder=True)
-    if not 0 <= options.checkpoint_seconds < math.inf:
-        raise InputError(f"--checkpoint-seconds: expected a number from 0, found {options.checkpoint_seconds}")
     workers = getattr(options, "workers", None)
-    if workers is not None and not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"--workers: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
+    require_manner(options.out, options.checkpoint_seconds, workers, lambda name: f"--{name.replace('_', '-')}")

@@ -42,15 +42,33 @@ def load_config(path: Path) -> Tree:
     return _with_bases(file_named(path, "configuration"), ())
 
 
+def config_of(given: object) -> Tree:
+    """The configuration of a file or a shipped name, or the one in a mapping, whose `base` is relative to this folder.
+
+    Raises:
+        InputError: where it is neither, or cannot be read.
+    """
+    if isinstance(given, str | Path):
+        return load_config(Path(given))
+    if not isinstance(given, Mapping):
+        raise InputError(f"config: expected a YAML file, a name or a mapping, found {shown(given)}")
+    return _on_base(given, Path("config"), ())
+
+
 def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
     look_in(path.parent)
     tree, place = load_yaml(path), path.resolve()
     if place in below:
         raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
+    return _on_base(tree, path, (*below, place))
+
+
+def _on_base(tree: Mapping[str, Any], path: Path, below: tuple[Path, ...]) -> Tree:
+    """What was read at `path`, put over the base that it names; `below` are the files that led there."""
     if "base" not in tree:
-        return tree
+        return dict(tree)
     changes = dict(_changes({key: value for key, value in tree.items() if key != "base"}, ""))
-    return override(_with_bases(_base_named(tree["base"], path), (*below, place)), changes)
+    return override(_with_bases(_base_named(tree["base"], path), below), changes)
 
 
 def _changes(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from lm.data.batch import Batch
 from lm.execution.source import Planned
 from lm.model.attention import attending
 from lm.report.status import duration as duration
+from lm.runs.ways import threads_of
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
@@ -45,8 +46,7 @@ def measured_seconds(cell: Cell, threads: int) -> float:
 class _Loop:
     """A bare loop over a cell's training batches, on the processor, in its precision, without compiled code."""
 
-    def __init__(self, cell: Cell, threads: int) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, cell: Cell) -> None:
         built = cell.open()
         self.data, self.objective = built.data, built.run.optim.objective
         with quiet():
@@ -79,27 +79,29 @@ class _Loop:
 
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
-    loop = _Loop(cell, threads)
-    seconds: list[float] = []
-    for batch in loop.data.training_batches(0, min(loop.batches, 50)):
-        seconds.append(loop.step(batch))
-        if sum(seconds) > SECONDS_TO_MEASURE and len(seconds) > 1:
-            break
-    step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
-    return step, *loop.evaluation()
+    with threads_of(threads):
+        loop = _Loop(cell)
+        seconds: list[float] = []
+        for batch in loop.data.training_batches(0, min(loop.batches, 50)):
+            seconds.append(loop.step(batch))
+            if sum(seconds) > SECONDS_TO_MEASURE and len(seconds) > 1:
+                break
+        step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
+        return step, *loop.evaluation()
 
 
 def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
     """Training batches a second over so many seconds, from when `begin` returns."""
-    loop = _Loop(cell, threads)
-    batch = next(iter(loop.data.training_batches(0, 1)))
-    loop.step(batch)
-    begin()
-    done, start = 0, time.monotonic()
-    while (taken := time.monotonic() - start) < seconds:
+    with threads_of(threads):
+        loop = _Loop(cell)
+        batch = next(iter(loop.data.training_batches(0, 1)))
         loop.step(batch)
-        done += 1
-    return done / taken
+        begin()
+        done, start = 0, time.monotonic()
+        while (taken := time.monotonic() - start) < seconds:
+            loop.step(batch)
+            done += 1
+        return done / taken
 
 
 class Stopwatch:

@@ -1,6 +1,16 @@
-"""How much of this machine the cells may have at a time."""
+"""How much of this machine the cells may have at a time, and where their results may go."""
 
+import math
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lm.config.plain import shown
+from lm.config.tree import InputError, require_place
+
+MOST_WORKERS = 1024
+"""Processes at a time on one machine."""
 
 
 def cores() -> int:
@@ -33,3 +43,23 @@ def threads_each(workers: int) -> int:
     """Threads that each of `workers` may use: what the environment says, up to all cores, or else its share of them."""
     said = threads_said()
     return max(1, cores() // workers) if said is None else min(said, cores())
+
+
+def require_manner(out: Path, checkpoint_seconds: Any, workers: Any, called: Callable[[str], str] = str) -> None:
+    """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be.
+
+    Args:
+        out: folder of cells and reports.
+        checkpoint_seconds: between checkpoints.
+        workers: cells trained at a time; None where that is left open.
+        called: what the person who gave one of these calls it.
+    """
+    require_place(out, called("out"), folder=True)
+    if not (_is_number(checkpoint_seconds) and 0 <= checkpoint_seconds < math.inf):
+        raise InputError(f"{called('checkpoint_seconds')}: expected a number from 0, found {shown(checkpoint_seconds)}")
+    if workers is not None and not (type(workers) is int and 1 <= workers <= MOST_WORKERS):
+        raise InputError(f"{called('workers')}: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -11,12 +11,12 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from lm.config.tree import run_id
+from lm.config.tree import InputError, run_id
 from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.source import Planned
-from lm.runs.ways import FILE, keep, kept
+from lm.store.ways import FILE, keep, kept
 from lm.training.cell import Cell
 from lm.training.provenance import device_name
 
@@ -49,8 +49,11 @@ def shared_out(missing: Sequence[Planned], out: Path) -> int:
             return usual
         known[question] = {str(workers): rate for workers, rate in rates(cell).items()}
         keep(path, "workers", known)
-    best = max(known[question], key=lambda workers: known[question][workers])
-    return min(int(best), len(missing))
+    try:
+        best = int(max(known[question], key=lambda workers: known[question][workers]))
+    except (TypeError, ValueError, LookupError):
+        raise InputError(f"{path}: workers.{question[:12]}: is damaged; delete it, and it is measured anew") from None
+    return min(max(1, best), len(missing))
 
 
 def rates(cell: Cell) -> dict[int, float]:

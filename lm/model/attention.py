@@ -11,7 +11,7 @@ from lm.config.domain import require_positive, require_share
 from lm.model.cache import Cache
 from lm.model.initial import QueryKeyLinear, ResidualLinear
 from lm.model.joined import in_one
-from lm.model.mixing import WAYS, Way, folded, shared_out
+from lm.model.mixing import WAYS, Scores, Way, folded, shared_out
 from lm.model.position import Position, relative
 from lm.model.shape import Shape
 
@@ -155,8 +155,8 @@ class SoftmaxAttention(Attention):
         else:
             bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
         dropout = self.dropout if self.training else 0.0
-        mix = WAYS[self.way]
-        mixed_bhqk = mix(q_bhqk, k_bgsk, v_bgsk, bias, mask.causal, self.scale, self.softcap, dropout)
+        scores = Scores(self.scale, bias, mask.causal, self.softcap, dropout)
+        mixed_bhqk = WAYS[self.way](q_bhqk, k_bgsk, v_bgsk, scores)
         return self.output(mixed_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
 
     def projected(

@@ -5,7 +5,7 @@ Legend: b batch, h heads, g key-value heads, q queries, s keys, k head size.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,24 @@ the keys up to their end, which leaves out what causality hides. `flex`: on CUDA
 is added to the scores, and `sdpa` where nothing is."""
 
 BLOCK = 128
+
+
+class Scores(NamedTuple):
+    """What becomes of q k^T before it is a share of each value.
+
+    Args:
+        scale: multiplies it.
+        bias: added then, broadcastable to (b, h, q, s): all that hides a key, causality too, or None.
+        causal: no query sees a later key; without a bias of as many queries as keys, or of one query.
+        softcap: bounds the scaled products to (-softcap, softcap) by tanh; None leaves them.
+        dropout: of the shares.
+    """
+
+    scale: float
+    bias: Tensor | None = None
+    causal: bool = True
+    softcap: float | None = None
+    dropout: float = 0.0
 
 
 def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
@@ -50,27 +68,18 @@ def shared_out(x_bgsk: Tensor, heads: int) -> Tensor:
     return x_bgsk if groups == 1 else x_bgsk.repeat_interleave(groups, dim=1)
 
 
-def sdpa(
-    q_bhqk: Tensor,
-    k_bgsk: Tensor,
-    v_bgsk: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float | None,
-    dropout: float,
-) -> Tensor:
+def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
     """What is mixed, (b, h, q, k), by torch's fused call; a softcap is none of its business."""
-    if softcap is not None:
-        return plain(q_bhqk, k_bgsk, v_bgsk, bias, causal, scale, softcap, dropout)
+    if scores.softcap is not None:
+        return plain(q_bhqk, k_bgsk, v_bgsk, scores)
     return scaled_dot_product_attention(
         q_bhqk,
         k_bgsk,
         v_bgsk,
-        attn_mask=bias,
-        dropout_p=dropout,
-        is_causal=bias is None and causal and q_bhqk.shape[2] > 1,
-        scale=scale,
+        attn_mask=scores.bias,
+        dropout_p=scores.dropout,
+        is_causal=scores.bias is None and scores.causal and q_bhqk.shape[2] > 1,
+        scale=scores.scale,
         enable_gqa=q_bhqk.shape[1] > k_bgsk.shape[1],
     )
 
@@ -96,74 +105,54 @@ def folded(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tu
     )
 
 
-def plain(
-    q_bhqk: Tensor,
-    k_bgsk: Tensor,
-    v_bgsk: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float | None,
-    dropout: float,
-) -> Tensor:
+def plain(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
     """What is mixed, (b, h, q, k), from all weights at once."""
-    heads, queries = q_bhqk.shape[1:3]
-    if bias is None and causal and queries > 1:
-        bias = causal_bias(queries, k_bgsk.shape[2], q_bhqk)
-    weights_bhqs = attention_weights(q_bhqk, shared_out(k_bgsk, heads), scale, bias, softcap)
-    return nn.functional.dropout(weights_bhqs, dropout) @ shared_out(v_bgsk, heads)
+    heads = q_bhqk.shape[1]
+    bias = _whole_bias(q_bhqk, k_bgsk, scores)
+    weights_bhqs = attention_weights(q_bhqk, shared_out(k_bgsk, heads), scores.scale, bias, scores.softcap)
+    return nn.functional.dropout(weights_bhqs, scores.dropout) @ shared_out(v_bgsk, heads)
 
 
-def blocked(
-    q_bhqk: Tensor,
-    k_bgsk: Tensor,
-    v_bgsk: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float | None,
-    dropout: float,
-) -> Tensor:
+def _whole_bias(q_bhqk: Tensor, k_bgsk: Tensor, scores: Scores) -> Tensor | None:
+    """All that is added to the scores, causality too."""
+    queries = q_bhqk.shape[2]
+    if scores.bias is None and scores.causal and queries > 1:
+        return causal_bias(queries, k_bgsk.shape[2], q_bhqk)
+    return scores.bias
+
+
+def blocked(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
     """What is mixed, (b, h, q, k), a block of queries after the other. Half of the products and of the weights that
     are kept for the gradient fall away as the context grows."""
     heads, queries, keys = *q_bhqk.shape[1:3], k_bgsk.shape[2]
-    if not causal or queries <= BLOCK:
-        return plain(q_bhqk, k_bgsk, v_bgsk, bias, causal, scale, softcap, dropout)
+    if not scores.causal or queries <= BLOCK:
+        return plain(q_bhqk, k_bgsk, v_bgsk, scores)
     k_bhsk, v_bhsk = shared_out(k_bgsk, heads), shared_out(v_bgsk, heads)
+    bias = scores.bias
     within = None if bias is not None else causal_bias(BLOCK, BLOCK, q_bhqk)
     mixed = []
     for start in range(0, queries, BLOCK):
         stop = min(start + BLOCK, queries)
         end = stop + keys - queries  # keys that the last query of the block sees
         here = _rows(bias, start, stop, end) if within is None else _diagonal(within, stop - start, end)
-        weights = attention_weights(q_bhqk[:, :, start:stop], k_bhsk[:, :, :end], scale, here, softcap)
-        mixed.append(nn.functional.dropout(weights, dropout) @ v_bhsk[:, :, :end])
+        block_bhqk = q_bhqk[:, :, start:stop]
+        weights = attention_weights(block_bhqk, k_bhsk[:, :, :end], scores.scale, here, scores.softcap)
+        mixed.append(nn.functional.dropout(weights, scores.dropout) @ v_bhsk[:, :, :end])
     return torch.cat(mixed, dim=2)
 
 
-def flex(
-    q_bhqk: Tensor,
-    k_bgsk: Tensor,
-    v_bgsk: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float | None,
-    dropout: float,
-) -> Tensor:
+def flex(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
     """What is mixed, (b, h, q, k), by a kernel made for the bias and the softcap; needs torch.compile to be one.
 
     There is none with dropout, and on a processor none that goes back.
     """
-    backward = torch.is_grad_enabled() and not q_bhqk.is_cuda
-    if bias is None and softcap is None:
-        return sdpa(q_bhqk, k_bgsk, v_bgsk, bias, causal, scale, softcap, dropout)
-    if dropout or backward:
-        return plain(q_bhqk, k_bgsk, v_bgsk, bias, causal, scale, softcap, dropout)
-    queries, keys = q_bhqk.shape[2], k_bgsk.shape[2]
-    if bias is None and causal and queries > 1:
-        bias = causal_bias(queries, keys, q_bhqk)
-    everywhere = None if bias is None else bias.expand(*q_bhqk.shape[:2], queries, keys)
+    softcap = scores.softcap
+    if scores.bias is None and softcap is None:
+        return sdpa(q_bhqk, k_bgsk, v_bgsk, scores)
+    if scores.dropout or (torch.is_grad_enabled() and not q_bhqk.is_cuda):
+        return plain(q_bhqk, k_bgsk, v_bgsk, scores)
+    bias = _whole_bias(q_bhqk, k_bgsk, scores)
+    everywhere = None if bias is None else bias.expand(*q_bhqk.shape[:3], k_bgsk.shape[2])
 
     def scored(score: Tensor, b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:
         if softcap is not None:
@@ -171,7 +160,8 @@ def flex(
         return score if everywhere is None else score + everywhere[b, h, q, s]
 
     kernel = _compiled_flex() if q_bhqk.is_cuda else flex_attention
-    mixed: Tensor = kernel(q_bhqk, k_bgsk, v_bgsk, scored, scale=scale, enable_gqa=q_bhqk.shape[1] > k_bgsk.shape[1])
+    grouped = q_bhqk.shape[1] > k_bgsk.shape[1]
+    mixed: Tensor = kernel(q_bhqk, k_bgsk, v_bgsk, scored, scale=scores.scale, enable_gqa=grouped)
     return mixed
 
 
@@ -193,6 +183,6 @@ def _diagonal(within: Tensor, size: int, end: int) -> Tensor:
     return nn.functional.pad(within[:size, :size], (end - size, 0))
 
 
-Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float | None, float], Tensor]
+Mix = Callable[[Tensor, Tensor, Tensor, Scores], Tensor]
 
 WAYS: dict[Way, Mix] = {"sdpa": sdpa, "folded": sdpa, "plain": plain, "blocked": blocked, "flex": flex}

@@ -67,8 +67,8 @@ def files_of(found: Sequence[Findings], asked: Asked) -> Files:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
     sheets = [sheet(one.results, one.table, asked.columns) for one in found]
     files: Files = {}
-    for name in sorted(asked.formats, key=lambda name: name == PAGE):
-        files |= FORMATS[name](found, sheets, asked)
+    for make in dict.fromkeys(FORMATS[name] for name in sorted(asked.formats, key=lambda name: name == PAGE)):
+        files |= make(found, sheets, asked)  # of both kinds of figures the same
     return files
 
 

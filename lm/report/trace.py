@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.analysis.claims import measured
+from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results, load
+from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
 from lm.stats.tests import t_interval
 from lm.store.quantities import describe
-from lm.store.record import Record
 
 UNPACKED = "unpacked"
 """The folder that the commands unpack a pack into."""
@@ -80,14 +81,6 @@ def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int]
             record = results.records[name, seed]
             cell = results.manifest["arms"][name]["cells"][str(seed)]
             number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
-            status: str = "missing" if record is None else record["status"]
-            status = "damaged" if (name, seed) in results.damaged else status
-            table.add_row(*map(Text, [str(seed), name, status, number, _commit(record), cell[:12]]))
+            commit = "-" if record is None else commit_of(record["provenance"]["git"], 10)
+            table.add_row(*map(Text, [str(seed), name, status_of(results, name, seed), number, commit, cell[:12]]))
     return table
-
-
-def _commit(record: Record | None) -> str:
-    if record is None:
-        return "-"
-    git = record["provenance"]["git"]
-    return f"{str(git['commit'])[:10]}{' with changes' if git['dirty'] else ''}"

@@ -1,8 +1,11 @@
 """What a finished run left, at hand: its record, its configuration, its trained model."""
 
 import functools
+import importlib.util
+import itertools
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -10,7 +13,12 @@ from typing import Any, Self, TypeVar
 from torch import nn
 
 from lm.analysis.called import located
+from lm.analysis.results import read_manifest
+from lm.analysis.runs import folders_of
 from lm.config.components import blame, build, resolve
+from lm.config.fingerprint import dotted_classes
+from lm.config.imported import look_in
+from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
 from lm.model.transformer import Model
 from lm.model.weights import weights
@@ -36,6 +44,50 @@ def find(run: str, out: Path) -> Path:
     return folder
 
 
+def find_components(config: Tree, folder: Path) -> None:
+    """Has a user's own classes that the run in `folder` names found: in the current folder, in the one that holds the
+    results, or beside the files of the experiments that asked for the run, as far as these are recorded.
+
+    Raises:
+        InputError: where one is in none of them.
+    """
+    looked: list[str] = []
+    for place in _places(folder):
+        if all(map(_is_found, dotted_classes(config))):
+            return
+        if (absolute := os.path.abspath(place)) not in looked:
+            looked.append(absolute)
+            look_in(place)
+    for name in dotted_classes(config):
+        if not _is_found(name):
+            kept = folder / "code"
+            raise InputError(
+                f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(looked)}"
+                + (f". Its code as it was trained with lies in {kept}" if kept.is_dir() else "")
+            )
+
+
+def _is_found(name: str) -> bool:
+    """Whether there is a module, or a package, of a dotted path's first name."""
+    top = name.partition(".")[0]
+    return top in sys.modules or importlib.util.find_spec(top) is not None
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Folders that may hold the components of the run in `folder`, the likeliest first."""
+    out = folder.resolve().parent.parent
+    yield Path()
+    yield out.parent
+    for experiment, _ in itertools.chain.from_iterable(folders_of(out).values()):
+        try:
+            manifest = read_manifest(experiment)
+        except InputError:  # a search's, or one that says nothing
+            continue
+        if any(folder.name in arm["cells"].values() for arm in manifest["arms"].values()):
+            given = [Path(one) for one in manifest["command"] or () if one.endswith((".yaml", ".yml"))]
+            yield from (place.parent for path in given for place in (path, out.parent / path) if os.path.isfile(place))
+
+
 @dataclass
 class _ModelOnly:
     """The part of a configuration that is needed to use what was trained; the whole takes Lightning, and seconds."""
@@ -59,14 +111,20 @@ class FinishedRun:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """The run in `folder`. Raises InputError unless it was trained to its end."""
+        """The run in `folder`, whose own components are found from now on.
+
+        Raises:
+            InputError: unless it was trained to its end, and where a component is not found.
+        """
         place = folder.resolve()
         if place.parent.name != "cells":
             raise InputError(f"{folder}: expected the folder of a finished run, OUT/cells/ID")
         record = Store(place.parent.parent).record(place.name)
         if record["status"] != "ok":
             raise InputError(f"{folder}: this run {record['status']}, {record['error']}; it has no model to use")
-        return cls(folder, record, load_yaml(folder / "config.yaml"))
+        config = load_yaml(folder / "config.yaml")
+        find_components(config, place)
+        return cls(folder, record, config)
 
     @property
     def checkpoint(self) -> Path:

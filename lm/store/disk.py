@@ -32,11 +32,11 @@ def named(error: OSError, path: object) -> OSError:
     return OSError(error.errno, error.strerror or str(error), str(path))
 
 
-def explain(error: OSError) -> str:
-    """The error in a line: where, what, and what to do about it."""
+def explain(error: OSError, then: str) -> str:
+    """The error in a line: where, what, and what to do about it; `then` says what the same command would do next."""
     where = "" if error.filename is None else f"{error.filename}: "
     room = "; make room" if error.errno in FULL else ""
-    again = "; the same command takes up where this one stopped" if error.errno in BROKEN else ""
+    again = f"; {then}" if error.errno in BROKEN else ""
     return f"{where}{error.strerror}{room}{again}"
 
 

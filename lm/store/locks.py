@@ -133,7 +133,7 @@ def held_by(path: Path) -> str | None:
 
     The lock is not tried: one who only looks would, for that moment, keep it from one who needs it. A name stays behind
     where its process was killed. On this machine it counts for nothing once that process has ended, or its number is
-    that of one begun since.
+    that of one begun since. Of another machine's nothing can be known but the name, and the words say so.
     """
     signed = _signed(path)
     if signed is None:
@@ -145,7 +145,8 @@ def held_by(path: Path) -> str | None:
             return None
         if start is not None and start > since + CLOCKS_DIFFER:
             return None
-    return holder(path)
+        return holder(path)
+    return f"{holder(path)}, by its own word: whether it still runs cannot be seen from here"
 
 
 def _sign(path: Path) -> None:

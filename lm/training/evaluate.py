@@ -44,7 +44,8 @@ class Trained:
         cell: how the model is built.
         checkpoint: a file of a single device or of a strategy that keeps whole weights.
         data: what to measure on; by default the cell's own.
-        known: logits (n, v) and targets (n,) of all batches of the validation split, where they are at hand.
+        known: logits (n, v) and targets (n,) of all batches of the validation split, where they are at hand; emptied
+            once the temperature is fitted, for nothing else needs them.
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class Trained:
         cell: Cell,
         checkpoint: Path,
         data: Data | None = None,
-        known: Sequence[tuple[Tensor, Tensor]] = (),
+        known: list[tuple[Tensor, Tensor]] | None = None,
     ) -> None:
-        self.known = known
+        self.known = [] if known is None else known
         alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **alone}}, Run)
         own = run.data(run.seed)
@@ -102,13 +103,11 @@ class Trained:
         """A split's metrics, and those at the temperature fitted on validation, on any split but that."""
         if not len(self.data.evaluation_batches(split)):
             raise InputError(f"--split {split}: this run's {split} split holds no text")
+        if split == "validation":
+            return {**self.statistics(self.passes(split)(), split), "scaled": None}
+        temperature, before, after = self.fitted_temperature()
         passes = self.passes(split)
         found = self.statistics(passes(), split)
-        if split == "validation":
-            return {**found, "scaled": None}
-        fitting = self.passes("validation")
-        temperature = fit_temperature(fitting)
-        before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
         after_scaling = self.statistics(passes(), split, temperature)
         changed = sum(int((x.argmax(-1) != scaled(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         return {
@@ -121,6 +120,14 @@ class Trained:
                 **{name: after_scaling[name] for name in (*SCALED, "reliability")},
             },
         }
+
+    def fitted_temperature(self) -> tuple[float, float, float]:
+        """The temperature fitted on validation, and the NLL there without and with it; lets go of what was known."""
+        fitting = self.passes("validation")
+        temperature = fit_temperature(fitting)
+        before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
+        self.known.clear()
+        return temperature, before, after
 
     # lengths
 
@@ -196,13 +203,14 @@ def places_of(ids: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def evaluations(
-    cell: Cell, checkpoint: Path, known: Sequence[tuple[Tensor, Tensor]] = ()
+    cell: Cell, checkpoint: Path, known: list[tuple[Tensor, Tensor]] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What is measured of every finished cell: the test split, where there is one, and the lengths asked for; with the
-    logits of the validation split, if they are `known`."""
+    logits of the validation split, if they are `known`; that list is emptied."""
     trained = Trained(cell, checkpoint, known=known)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test")
+    trained.known.clear()  # where there is nothing to fit a temperature for
     wanted = cell.config.get("evaluate") or {}
     if wanted.get("lengths"):
         yield "lengths", trained.lengths(wanted["lengths"], "validation", wanted["tokens"])

@@ -66,6 +66,8 @@ class LanguageModel(LightningModule):
         """Batches that `validation` holds."""
         self.logits: list[tuple[Tensor, Tensor]] = []
         """Of these batches logits (n, v) and targets (n,), at the end of training and where they are small enough."""
+        self.logits_bytes = 0
+        """Of the logits of these batches, kept or not."""
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
@@ -129,7 +131,7 @@ class LanguageModel(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()
-        self.validated = 0
+        self.validated = self.logits_bytes = 0
         self.logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -139,8 +141,11 @@ class LanguageModel(LightningModule):
         self.validation.update(*found)
         trainer = self.trainer
         if trainer.global_step == trainer.max_steps and trainer.world_size == 1:
-            held = sum(logits_nv.nbytes for logits_nv, _ in self.logits) + found[0].nbytes
-            self.logits = [*self.logits, found] if held <= KEPT_BYTES and len(self.logits) == self.validated - 1 else []
+            self.logits_bytes += found[0].nbytes
+            if self.logits_bytes > KEPT_BYTES:
+                self.logits = []
+            else:
+                self.logits.append(found)
 
     def configure_optimizers(self) -> Any:
         optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps, tables(self.model))

@@ -148,7 +148,10 @@ def assist(work: Path, execution: Execution) -> None:
 
 
 def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcome:
-    """The outcome with what else is measured of a model that was trained to its end, whose logits may be `known`."""
+    """The outcome with what else is measured of a model that was trained to its end.
+
+    Its logits on validation may be `known`; that list is emptied.
+    """
     checkpoint = work / "final.ckpt"
     if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
         return outcome
@@ -248,7 +251,8 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     convert(trainer, module)
     checkpoint = work / "last.ckpt"
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
-    return None if pruned.is_file() else module.logits
+    logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
+    return None if pruned.is_file() else logits
 
 
 def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import ROOT
 from helpers import RUN
 from records import blank, text
 
@@ -104,7 +105,6 @@ def test_a_wrong_experiment_is_answered_before_anything_is_trained(
 
 # what arms and seeds have in common ----------------------------------------------------------------------------------
 
-ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
 
 
@@ -345,3 +345,27 @@ def test_a_headline_at_a_length_that_is_not_evaluated_is_refused(tmp_path: Path)
     make_plan(load_experiment(write(tmp_path, metric="nll@32", common=common), {}))
     with pytest.raises(InputError, match=r"nll@64: evaluate.lengths does not hold 64, it has \[8, 32\]"):
         make_plan(load_experiment(write(tmp_path, metric="nll@64", common=common), {}))
+
+
+TIERED = [
+    (path, tier)
+    for path in sorted((ROOT / "experiments").glob("*.yaml"))
+    for tier, changes in (yaml.safe_load(path.read_text()).get("tiers") or {}).items()
+    if "base" in changes
+]
+
+
+@pytest.mark.parametrize(("path", "tier"), TIERED, ids=lambda x: x.stem if isinstance(x, Path) else x)
+def test_a_shipped_tier_keeps_nothing_of_the_size_of_another(path: Path, tier: str) -> None:
+    changes = yaml.safe_load(path.read_text())["tiers"][tier]
+    base = yaml.safe_load((path.parent / changes["base"]).read_text())
+    found = load_experiment(path, {}, tier=tier).tree
+    named = changes.get("common", {})
+    for key in ("data.context", "data.batch_size", "model.width", "model.layers", "optim.lr", "trainer.max_steps"):
+        assert value_at(found, key) == named.get(key, value_at(base, key)), key
+
+
+def value_at(tree: Any, key: str) -> Any:
+    for part in key.split("."):
+        tree = tree.get("init_args", tree)[part]
+    return tree

@@ -71,6 +71,7 @@ def test_who_holds_a_cell_trains_it_until_its_process_is_gone(folder: Path) -> N
     assert states(folder.parent)["demo/better/2"] == "interrupted"
     name.write_text(json.dumps({**gone, "host": "elsewhere"}))
     assert states(folder.parent)["demo/better/2"] == "training"
+    assert str(store.held_by("better-2")).endswith("whether it still runs cannot be seen from here")
 
 
 @pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="nobody says when a process began")

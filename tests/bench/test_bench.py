@@ -122,6 +122,8 @@ def test_a_checkout_of_nanogpt_is_built_with_the_sizes_asked_for(tmp_path: Path,
 def test_a_file_that_is_no_checkout_of_nanogpt_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("raise SyntaxError('not this')")
     assert contenders(tmp_path)["nanoGPT"] == "failed: SyntaxError: not this"
+    (tmp_path / "model.py").write_text("raise SystemExit(3)")
+    assert contenders(tmp_path)["nanoGPT"] == "failed: SystemExit: 3"
 
 
 # machine and memory --------------------------------------------------------------------------------------------------

@@ -384,9 +384,9 @@ def test_an_override_on_the_command_line_wins_over_the_file() -> None:
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [
-        (errno.ENOSPC, 1, "make room; the same command takes up where this one stopped"),
+        (errno.ENOSPC, 1, "make room; the same command begins anew"),
         (errno.EDQUOT, 1, "make room"),
-        (errno.EIO, 1, "the same command takes up"),
+        (errno.EIO, 1, "the same command begins anew"),
         (errno.EACCES, 2, "Permission denied"),
         (errno.ENOTDIR, 2, "Not a directory"),
     ],

@@ -40,8 +40,9 @@ def interrupted_by_lightning() -> NoReturn:
 @pytest.mark.parametrize("raises", [interrupt, interrupted_by_lightning])
 def test_an_interrupt_is_a_line_and_a_code_of_its_own(raising: Any, capsys: Said, raises: Any) -> None:
     raising(raises)
-    assert main(["list"]) == 130
-    assert capsys.readouterr().err == "lm: interrupted; the same command takes up where this one stopped\n"
+    for command, then in (("bench", "begins anew"), ("ablate", "takes up where this one stopped")):
+        assert main([command, "quickstart"]) == 130
+        assert capsys.readouterr().err == f"lm: interrupted; the same command {then}\n"
 
 
 def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:

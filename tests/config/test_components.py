@@ -424,8 +424,9 @@ def test_what_is_built_is_what_was_asked_for() -> None:
 
 
 def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
-    trainer = build(resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu"}), Run).trainer
-    assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 600)
+    tree = resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu", "trainer.max_steps": 77})
+    trainer = build(tree, Run).trainer
+    assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 77)
 
 
 @pytest.mark.slow

@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import RUN
 
+from lm.config.tree import InputError
 from lm.execution import sharing
+from lm.execution.estimate import step_seconds
 from lm.execution.sharing import rates, shared_out
 from lm.execution.source import Planned
+from lm.store.ways import FILE, keep, kept
 from lm.training.cell import check, seeded
 
 
@@ -44,6 +48,21 @@ def test_short_work_is_not_measured(
     assert shared_out(cells(), tmp_path) == 4
     assert shared_out(cells(1), tmp_path) == 1
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("found", [3, {}, {"x": 1.0}, {"1": 1.0, "2": None}])
+def test_a_damaged_measurement_is_a_line(tmp_path: Path, measured: dict[int, float], found: object) -> None:
+    shared_out(cells(), tmp_path)
+    (question,) = kept(tmp_path / FILE, "workers")
+    keep(tmp_path / FILE, "workers", {question: found})
+    with pytest.raises(InputError, match=rf"workers\.{question[:12]}: is damaged; delete it"):
+        shared_out(cells(), tmp_path)
+
+
+def test_timing_a_step_leaves_the_threads_as_they_were() -> None:
+    threads = torch.get_num_threads()
+    step_seconds(check(RUN), threads + 1)
+    assert torch.get_num_threads() == threads
 
 
 def test_threads_that_are_given_decide(

@@ -199,6 +199,18 @@ def test_figures_of_a_paper_have_its_width_and_their_text_as_text(experiment: Ma
 # the command ---------------------------------------------------------------------------------------------------------
 
 
+def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[str]] = []
+
+    def noted(results: Any, kinds: list[str]) -> dict[str, bytes]:
+        drawn.append(kinds)
+        return {}
+
+    monkeypatch.setattr("lm.report.formats.paper_figures", noted)
+    files_of([find(experiment({"base": [2.0], "arm": [1.9]}))], Asked(("svg", "csv", "pdf")))
+    assert drawn == [["pdf", "svg"]]
+
+
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lm.report.figures.rendered", lambda figure: {"png": b"drawn"})

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from lm.analysis.results import load
 from lm.config.tree import InputError
+from lm.report.costs import made_under
 from lm.report.trace import trace
+from lm.report.web.parts import provenance
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9]
@@ -51,6 +54,16 @@ def test_every_cell_of_the_arm_has_its_command(experiment: MakeExperiment) -> No
     text = traced(folder, "better", "nll")
     assert re.findall(r"lm fit (\S+) --out (\S+)", text) == [(str(config), "again") for config in configs[:2]]
     assert f"(the configuration of seed 2 is not there: {configs[2]})" in text
+
+
+def test_a_cell_made_outside_a_checkout_has_no_commit(experiment: MakeExperiment) -> None:
+    def outside(arm: str, seed: int, stored: dict[str, Any]) -> None:
+        stored["provenance"]["git"] = {"commit": None, "dirty": None}
+
+    folder = experiment({"base": BASE, "better": BETTER}, outside)
+    assert "None" not in traced(folder, "better", "nll")
+    results = load(folder)
+    assert "None" not in provenance(results, made_under(results))
 
 
 def test_the_command_is_the_one_that_was_given_and_none_is_invented(experiment: MakeExperiment) -> None:

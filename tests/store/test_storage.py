@@ -46,7 +46,7 @@ def test_the_disk_behind_an_error_is_found() -> None:
     ],
 )
 def test_a_failing_disk_is_explained_in_a_line(error: OSError, line: str) -> None:
-    assert explain(error) == line
+    assert explain(error, "the same command takes up where this one stopped") == line
 
 
 def test_an_error_is_given_the_file_it_is_about() -> None:

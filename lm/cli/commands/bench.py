@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import MOST_WORKERS, Parser
+from lm.cli.options import Parser
 from lm.config.tree import InputError, require_place
+from lm.execution.machine import MOST_WORKERS
 
 HELP = "measure speed and memory on this machine, each way against another in turn"
 EXAMPLES = ("lm bench --list", "lm bench step start --quick")

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +29,14 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     tree: Tree = override(load_config(options.config), settings_of(options, overrides))
     from rich.console import Console
 
-    from lm.execution.machine import threads_each
-    from lm.execution.progress import step_lines
+    from lm.execution.alone import train_alone
     from lm.report.run import show_run
-    from lm.report.ways import described
-    from lm.runs.ways import decided
     from lm.store.store import Store
-    from lm.training.cell import check
-    from lm.training.train import Execution, into_log, train
 
-    tree, decision = decided(tree, options.out, threads_each(1))
-    if decision is not None:
-        print(described(asdict(decision)), file=sys.stderr)
-    cell, store = check(tree), Store(options.out)
-    store.recover(cell.id)
-    if store.finished(cell.id):
-        print(f"already trained: {store.directory(cell.id)}", file=sys.stderr)
-    else:
-        with into_log() as begun:
-            train(cell, store, step_lines(), Execution(checkpoint_seconds=options.checkpoint_seconds), begun=begun)
-    if not store.finished(cell.id):  # a second process of a multi-device run, whose first one reports
+    folder = train_alone(tree, options.out, options.checkpoint_seconds)
+    store, cell = Store(options.out), folder.name
+    if not store.finished(cell):  # a second process of a multi-device run, whose first one reports
         return 0
-    if options.debug and (trace := store.record(cell.id).get("traceback")):
+    if options.debug and (trace := store.record(cell).get("traceback")):
         print(trace, end="", file=sys.stderr)
-    return 0 if show_run(store, cell.id, Console()) == "ok" else 1
+    return 0 if show_run(store, cell, Console()) == "ok" else 1

@@ -1,6 +1,7 @@
 """`lm init`: a small project to begin with."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,6 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.project import put, starter
 
     put(starter(), options.folder, "DIR")
-    inside = "" if options.folder == Path() else f"cd {options.folder} && "
+    inside = "" if options.folder == Path() else f"cd {shlex.quote(str(options.folder))} && "
     print(f"written: {options.folder}: next, {inside}lm ablate mine.yaml", file=sys.stderr)
     return 0

@@ -10,6 +10,7 @@ import pandas as pd
 
 from lm.analysis.pace import Pace, mean_share
 from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.tidy import status_of
 from lm.report.tables import cells, difference, heading, interval_heading, mean_and_sd, share
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.numbers import label
@@ -118,7 +119,7 @@ def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:
         "arms": results.arms,
         "seeds": seeds,
         "cells": [[arms[arm]["cells"][str(seed)] for seed in seeds] for arm in results.arms],
-        "status": [[_status(results, arm, seed) for seed in seeds] for arm in results.arms],
+        "status": [[status_of(results, arm, seed) for seed in seeds] for arm in results.arms],
         "labels": {metric: label(metric) for metric in names},
         "values": numbers,
         "trace": [shlex.join(["lm", "trace", name, arm]) for arm in results.arms],
@@ -130,11 +131,6 @@ def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:
 def _measured(results: Results, arm: str, seed: int, metric: str) -> float:
     record = results.records[arm, seed]
     return math.nan if record is None else value(record, metric)
-
-
-def _status(results: Results, arm: str, seed: int) -> str:
-    record = results.records[arm, seed]
-    return "damaged" if (arm, seed) in results.damaged else "missing" if record is None else record["status"]
 
 
 def _plain(entry: Any) -> Any:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
+from lm.analysis.tidy import status_of
 from lm.report.notes import CELLS, changes
 from lm.report.tables import difference, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
@@ -154,9 +156,8 @@ def provenance(results: Results, made_under: Sequence[str]) -> Html:
 
 
 def _origin(one: Provenance) -> Iterator[str]:
-    git = one["git"]
     yield str(one.get("lm", "-"))
-    yield f"{str(git['commit'])[:12]}{' with changes' if git['dirty'] else ''}"
+    yield commit_of(one["git"], 12)
     yield str(one.get("python", "-"))
     yield ", ".join(f"{name} {version}" for name, version in one["packages"].items())
     yield f"{one.get('host', '-')}, {one.get('cores', '-')} cores, {one.get('threads', '-')} threads"
@@ -172,9 +173,8 @@ def _cells(results: Results) -> Iterator[list[str]]:
     for arm in results.arms:
         for seed in results.manifest["seeds"]:
             record = results.records[arm, seed]
-            status = "damaged" if (arm, seed) in results.damaged else record["status"] if record else "missing"
             cell = results.manifest["arms"][arm]["cells"][str(seed)]
-            yield [cell, arm, str(seed), status, str((record and record["steps"]) or "-")]
+            yield [cell, arm, str(seed), status_of(results, arm, seed), str((record and record["steps"]) or "-")]
 
 
 def again(results: Results) -> Html:
