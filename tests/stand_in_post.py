@@ -16,7 +16,7 @@ class StandInPost(Post):
     """Trains nothing: what trains it is replaced, in the processes of the post."""
 
     def __init__(self, *arguments: Any) -> None:
-        local.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
+        local.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[attr-defined, assignment]
         locks.FIRST_SECONDS = 0.05
         train.finish = finish
         super().__init__(*arguments)

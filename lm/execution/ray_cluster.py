@@ -1,6 +1,7 @@
 """The connection of this process to a Ray cluster, which may be one that it starts on this machine for the purpose."""
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -69,12 +70,12 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
                 object_store_memory=int(options.get("memory", MEMORY_MB)) * 2**20,
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="ERROR",
+                logging_level=logging.ERROR,
                 _temp_dir=_folder[0],
             )
         else:
             reach(address)
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except BaseException as error:
         _shut_down()
         if isinstance(error, InputError) or not isinstance(error, Exception):
