@@ -29,6 +29,7 @@ from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.cell import sizes
 from lm.training.evaluate import missing as lacks_lengths
+from lm.training.life import HANG_SECONDS
 from lm.training.train import Execution
 
 TOLERANCE = 0.01
@@ -46,6 +47,7 @@ class Manner:
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
+        hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
         executor: what trains the cells, as in `lm ablate --executor`.
     """
 
@@ -55,6 +57,7 @@ class Manner:
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
+    hang_seconds: float = HANG_SECONDS
     executor: str = "local"
 
 
@@ -73,7 +76,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
-        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds, manner.executor)
+        interrupted = tune(
+            experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds, manner.executor
+        )
         if interrupted:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
@@ -129,7 +134,9 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(threads(manner.executor, workers), manner.retry_failed, manner.checkpoint_seconds)
+        execution = Execution(
+            threads(manner.executor, workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds
+        )
         with (
             Display(len(missing), workers, store) as display,
             make(manner.executor, store, workers, display.waiting) as executor,

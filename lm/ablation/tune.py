@@ -28,7 +28,12 @@ class Winner:
 
 
 def tune(
-    experiment: Experiment, store: Store, workers: int | None, checkpoint_seconds: float, executor: str = "local"
+    experiment: Experiment,
+    store: Store,
+    workers: int | None,
+    checkpoint_seconds: float,
+    hang_seconds: float,
+    executor: str = "local",
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
 
@@ -44,7 +49,7 @@ def tune(
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = workers or room(executor, cells, search=True) or default_workers(cells)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, executor)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, executor)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted

@@ -1,6 +1,7 @@
 """What several commands take, and how it is checked."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,6 +47,13 @@ def add_settable(command: Parser) -> None:
 def add_workers(command: Parser) -> None:
     """How many cells are trained at a time."""
     command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    command.add_argument(
+        "--hang-minutes",
+        type=float,
+        default=30.0,
+        metavar="M",
+        help="without a sign of life after which a cell's process is ended (default: 30; 0: never)",
+    )
 
 
 def add_executor(command: Parser) -> None:
@@ -103,5 +111,8 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def check_output(options: argparse.Namespace) -> None:
     """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
+    hang = getattr(options, "hang_minutes", 0.0)
+    if not 0 <= hang < math.inf:
+        raise InputError(f"--hang-minutes: expected a number from 0, 0 for never, found {hang}")
     workers = getattr(options, "workers", None)
     require_manner(options.out, options.checkpoint_seconds, workers, lambda name: f"--{name.replace('_', '-')}")

@@ -4,7 +4,6 @@ Ray's object store. This process alone writes into the store of cells, and holds
 Ray sends objects between its processes as pickles: a cluster is trusted as far as the user's own account.
 """
 
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lm.config.tree import InputError
-from lm.execution.elsewhere import Away, Elsewhere
+from lm.execution.away import Away, Remote
 from lm.execution.executor import End, Handle
 from lm.execution.machine import cores
 from lm.execution.outpost import Message
@@ -25,6 +24,7 @@ from lm.execution.post import Answer
 from lm.execution.ray_cluster import connect, disconnect
 from lm.execution.ray_posts import Posts, Stationed, digest
 from lm.store.disk import trouble
+from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, Patience, Say, to_stderr
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -32,9 +32,6 @@ from lm.training.train import Execution
 
 POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
 """In which a post says what has happened, and how soon it listens for an answer."""
-
-HELD_SECONDS = 0.2
-"""From one try to get a cell that another process holds to the next."""
 
 GRACE_SECONDS = 15.0
 """In which a cell that was cancelled has ended, and posts have gone, before they are ended by force."""
@@ -58,7 +55,7 @@ class OnRay(Away):
     """Pieces that the post may still ask for."""
 
 
-class Ray(Elsewhere[OnRay]):
+class Ray(Remote[OnRay]):
     """Posts on the nodes of a cluster, each with one cell at a time.
 
     Args:
@@ -108,12 +105,8 @@ class Ray(Elsewhere[OnRay]):
         for job in [job for job in self.jobs.values() if job.held is None]:
             self._claim(job)
         replies = {job.reply: job for job in self.jobs.values() if job.reply is not None}
-        waits = min(seconds, HELD_SECONDS) if len(replies) < len(self.jobs) else seconds
-        if self.events:
-            waits = 0.0
-        if not replies:
-            time.sleep(waits)
-        elif ready := ray.wait(list(replies), num_returns=1, timeout=waits)[0]:
+        waits = 0.0 if self.events else seconds
+        if replies and (ready := ray.wait(list(replies), num_returns=1, timeout=waits)[0]):
             ready += ray.wait([one for one in replies if one not in ready], timeout=0)[0] if len(replies) > 1 else []
             for reply in ready:
                 self._hear(replies[reply], reply)
@@ -121,23 +114,21 @@ class Ray(Elsewhere[OnRay]):
             self._look(job)
 
     def _claim(self, job: OnRay) -> None:
-        """Takes the cell's lock, if nobody has it, and hands the cell over, unless it is recorded."""
+        """Takes the cell's lock, unless somebody has it, and hands the cell over, unless it is recorded."""
         held, cell = ExitStack(), job.cell.id
         if job.cancelled is not None:
             self._ended(job, End.INTERRUPTED)
             return
         if not held.enter_context(self.store.claim(cell)):
             held.close()
-            if job.waits.spent():
-                self._tell(job, f"waiting for cell {cell[:8]}: held by {self.store.holder(cell)}")
+            self._ended(job, End.HELD)
             return
         job.held = held
         self.store.complete(cell)
         if not self.store.pending(cell, job.execution.again):
-            shutil.rmtree(self.store.work(cell), ignore_errors=True)
+            self.store.drop(cell)
             self._ended(job, End.RECORDED, self.store.record(cell))
             return
-        job.waits.restart()
         self._station(job, self.posts.found(digest(job.cell), self._needs(job)))
 
     def _hear(self, job: OnRay, reply: Any) -> None:
@@ -172,16 +163,20 @@ class Ray(Elsewhere[OnRay]):
             if names is not None and work.is_dir():
                 forget_others(work, names)
             put_down(files, work)
+            for message in messages:
+                if message[0] == "ended":
+                    self._came_back(job, End(message[1]), message[2], message[3])
+                    return
+                self._heard(job, message)
+        except LostError as error:  # this process was stopped for long, and another has the cell
+            self._tell(job, str(error))
+            self._ended(job, End.HELD)
+            return
         except OSError as error:
             if (broken := trouble(error)) is None:
                 raise
             self._ended(job, End.INTERRUPTED, broken=broken)
             return
-        for message in messages:
-            if message[0] == "ended":
-                self._came_back(job, End(message[1]), message[2], message[3])
-                return
-            self._heard(job, message)
         self._ask(job)
 
     def _came_back(self, job: OnRay, end: End, step: int, broken: tuple[int, str, str] | None) -> None:
@@ -192,9 +187,9 @@ class Ray(Elsewhere[OnRay]):
             self.store.complete(cell)
             self._ended(job, end, self.store.record(cell))
         elif end is End.PRUNED:
-            shutil.rmtree(self.store.work(cell), ignore_errors=True)
+            self.store.drop(cell)
             self._ended(job, end)
-        elif broken is None and job.cancelled is None:
+        elif end is End.HELD or (broken is None and job.cancelled is None):
             self._gone(job, "what trained it was ended from outside")
         else:
             self._ended(job, end, broken=OSError(*broken) if broken else None)

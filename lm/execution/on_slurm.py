@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm.execution.elsewhere import Away, Elsewhere
+from lm.execution.away import Away, Remote
 from lm.execution.executor import End, Handle
 from lm.execution.slurm_job import ANSWERS, ORDER, TOLD, Errand, Mail, send, write_order
 from lm.execution.slurm_queue import STATES, Queue
@@ -54,7 +54,7 @@ class OnSlurm(Away):
     state: str = "PENDING"
 
 
-class Slurm(Elsewhere[OnSlurm]):
+class Slurm(Remote[OnSlurm]):
     """Jobs of a SLURM cluster.
 
     Args:
@@ -176,7 +176,7 @@ class Slurm(Elsewhere[OnSlurm]):
             self._ended(one, End.INTERRUPTED)
         elif one.over is not None and time.monotonic() - one.over >= self.late:
             self._hear(one)  # its last words
-            if one.handle in self.jobs:
+            if one.handle in self.jobs and self.held(one.cell.id) is None:  # what trained it may outlive the job
                 self._gone(one)
 
     def _gone(self, one: OnSlurm) -> None:

@@ -202,5 +202,6 @@ def forget_others(folder: Path, names: Iterable[str]) -> None:
     """Deletes what is not among these names."""
     kept = set(names)
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_file() and path.relative_to(folder).as_posix() not in kept:
+        name = path.relative_to(folder)
+        if path.is_file() and not _hidden(name) and name.as_posix() not in kept:
             path.unlink()

@@ -151,9 +151,9 @@ def serve(cell: Cell, execution: Execution, store: Store, name: str, folder: Pat
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """What is started in this block knows of no scheduler, and heeds none of the signals that are meant for the job."""
+    """What is started in this block knows of no scheduler, and does not heed the signal that is meant for the job."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(SCHEDULER)}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
         yield
     finally:

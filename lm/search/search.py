@@ -67,6 +67,7 @@ def sweep(
     workers: int | None,
     checkpoint_seconds: float,
     plan_only: bool,
+    hang_seconds: float,
     executor: str = "local",
 ) -> int:
     """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted.
@@ -86,7 +87,7 @@ def sweep(
         check_search(spec, folder)
         show_plan(spec, workers, threads(executor, workers))
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, executor)
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -108,7 +109,12 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
 
 
 def run_searches(
-    jobs: Sequence[Job], store: Store, workers: int, checkpoint_seconds: float, executor: str = "local"
+    jobs: Sequence[Job],
+    store: Store,
+    workers: int,
+    checkpoint_seconds: float,
+    hang_seconds: float,
+    executor: str = "local",
 ) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
 
@@ -136,7 +142,7 @@ def run_searches(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads(executor, workers), False, checkpoint_seconds)
+        execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds)
         with (
             Display(source.left(), workers, store) as display,
             make(executor, store, workers, display.waiting) as engine,

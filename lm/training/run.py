@@ -147,6 +147,9 @@ class Run:
             raise ValueError(f"seed={self.seed} must be below 2**64")
 
 
+ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+"""Settings of the trainer with which one process trains a cell, on one device."""
+
 EXECUTION = frozenset(
     (
         "accelerator",

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
+        60 * options.hang_minutes,
         options.executor,
     )
     return ablate(experiment, manner, options.plan)

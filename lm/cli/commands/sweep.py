@@ -35,4 +35,12 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.search import sweep
 
-    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, options.executor)
+    return sweep(
+        spec,
+        options.out,
+        options.workers,
+        options.checkpoint_seconds,
+        options.plan,
+        60 * options.hang_minutes,
+        options.executor,
+    )
