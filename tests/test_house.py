@@ -103,6 +103,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
             "lm.execution.engines": {"lm.execution.local"},
             "lm.execution.outpost": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
+            "lm.ablation.climb": {"lm.execution.sharing"},
             "lm.bench.staying": {"lm.execution.local"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name

@@ -33,6 +33,7 @@ def tune(
     workers: int | None,
     checkpoint_seconds: float,
     hang_seconds: float,
+    loggers: tuple[str, ...] = (),
     executor: str = "local",
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
@@ -43,13 +44,18 @@ def tune(
     assert tuning is not None
     folder = store.out / experiment.name / FOLDER
     jobs = [
-        Job(tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)), folder / arm, f"{arm} ")
+        Job(
+            tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)),
+            folder / arm,
+            f"{arm} ",
+            f"{experiment.name}.tune/{arm}.trial_",
+        )
         for arm, changes in experiment.arms.items()
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = workers or room(executor, cells, search=True) or default_workers(cells)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, executor)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted

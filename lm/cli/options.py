@@ -66,6 +66,18 @@ def add_executor(command: Parser) -> None:
     )
 
 
+def add_loggers(command: Parser) -> None:
+    """What follows runs while they train."""
+    command.add_argument(
+        "--logger",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="loggers",
+        help="log the rows of history.csv too: tensorboard, wandb, mlflow, csv; several with commas (default: none)",
+    )
+
+
 def add_run(command: Parser) -> None:
     """A finished run, and where runs lie."""
     command.add_argument(
@@ -99,6 +111,13 @@ def settings_of(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[
     return {**_settings(options.settings), **overrides}
 
 
+def loggers_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """The loggers that `--logger` asks for. Raises InputError for one that there is not, or that lacks its package."""
+    from lm.training.loggers import asked_for
+
+    return asked_for(options.loggers)
+
+
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for text in texts:
@@ -107,6 +126,17 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
         settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
     return settings
+
+
+def executor_of(options: argparse.Namespace, loggers: Sequence[str]) -> str:
+    """What trains the cells. Raises InputError where there is none of that name, or it cannot be reached."""
+    from lm.execution.asked import asked_for, reach
+
+    asked = asked_for(options.executor)
+    if asked.name == "ray" and loggers:
+        raise InputError("--logger: what is logged on a node of a Ray cluster stays there; expected another --executor")
+    reach(asked.options.get("address"))
+    return str(options.executor)
 
 
 def check_output(options: argparse.Namespace) -> None:

@@ -59,6 +59,7 @@ class Job:
     spec: SweepSpec
     folder: Path
     label: str = ""
+    called: str = ""
 
 
 def sweep(
@@ -68,6 +69,7 @@ def sweep(
     checkpoint_seconds: float,
     plan_only: bool,
     hang_seconds: float,
+    loggers: tuple[str, ...] = (),
     executor: str = "local",
 ) -> int:
     """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted.
@@ -87,7 +89,7 @@ def sweep(
         check_search(spec, folder)
         show_plan(spec, workers, threads(executor, workers))
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, executor)
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -114,6 +116,7 @@ def run_searches(
     workers: int,
     checkpoint_seconds: float,
     hang_seconds: float,
+    loggers: tuple[str, ...] = (),
     executor: str = "local",
 ) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
@@ -131,7 +134,7 @@ def run_searches(
             studies.append(study)
         relay = Relay()
         searches = [
-            Search(job.spec, study, store, relay.say, job.label, Saved(job, study).again)
+            Search(job.spec, study, store, relay.say, job.label, job.called, Saved(job, study).again)
             for job, study in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
@@ -142,7 +145,7 @@ def run_searches(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds)
+        execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
         with (
             Display(source.left(), workers, store) as display,
             make(executor, store, workers, display.waiting) as engine,

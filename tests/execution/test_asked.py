@@ -110,6 +110,15 @@ def test_a_cluster_that_is_not_there_ends_the_command_before_anything_is_written
     assert not (tmp_path / "out").exists()
 
 
+def test_loggers_are_not_told_of_runs_whose_files_stay_on_other_machines(
+    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray", "--logger", "csv"]
+    assert main(command) == 2
+    assert capsys.readouterr().err.startswith("lm: --logger: what is logged on a node of a Ray cluster stays there")
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_executor_that_can_be_asked_for_can_be_made() -> None:
     assert set(asked.OPTIONS) == set(EXECUTORS)
 

@@ -4,7 +4,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_executor, add_output, add_settable, add_workers, check_output, settings_of
+from lm.cli.options import (
+    Parser,
+    add_executor,
+    add_loggers,
+    add_output,
+    add_settable,
+    add_workers,
+    check_output,
+    executor_of,
+    loggers_of,
+    settings_of,
+)
 from lm.config.tree import InputError, parse_value
 
 HELP = "train every arm of an experiment with every seed, and report"
@@ -21,6 +32,7 @@ def add_options(command: Parser) -> None:
     )
     add_workers(command)
     add_executor(command)
+    add_loggers(command)
     command.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     command.add_argument("--retry-failed", action="store_true", help="train failed cells again")
     command.add_argument(
@@ -31,10 +43,10 @@ def add_options(command: Parser) -> None:
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.experiment import load_experiment
-    from lm.execution.asked import asked_for, reach
 
     check_output(options)
-    reach(asked_for(options.executor).options.get("address"))
+    loggers = loggers_of(options)
+    executor = executor_of(options, loggers)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")
@@ -52,6 +64,11 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.underpowered,
         options.arguments,
         60 * options.hang_minutes,
-        options.executor,
+        loggers,
+        executor,
     )
+    if experiment.ladder is not None:
+        from lm.ablation.climb import climb
+
+        return climb(experiment, manner, options.plan)
     return ablate(experiment, manner, options.plan)

@@ -4,7 +4,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_executor, add_output, add_settable, add_workers, check_output, settings_of
+from lm.cli.options import (
+    Parser,
+    add_executor,
+    add_loggers,
+    add_output,
+    add_settable,
+    add_workers,
+    check_output,
+    executor_of,
+    loggers_of,
+    settings_of,
+)
 from lm.config.tree import InputError
 
 HELP = "search for the best values of settings, and report"
@@ -19,14 +30,14 @@ def add_options(command: Parser) -> None:
     command.add_argument("--trials", type=int, metavar="N", help="instead of the file's")
     add_workers(command)
     add_executor(command)
+    add_loggers(command)
     command.add_argument("--plan", action="store_true", help="show what would be searched, and how long it may take")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.execution.asked import asked_for, reach
-
     check_output(options)
-    reach(asked_for(options.executor).options.get("address"))
+    loggers = loggers_of(options)
+    executor = executor_of(options, loggers)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
@@ -35,12 +46,5 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.search import sweep
 
-    return sweep(
-        spec,
-        options.out,
-        options.workers,
-        options.checkpoint_seconds,
-        options.plan,
-        60 * options.hang_minutes,
-        options.executor,
-    )
+    hang = 60 * options.hang_minutes
+    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, hang, loggers, executor)
