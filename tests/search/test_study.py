@@ -19,10 +19,12 @@ from lm.data.tokens import Facts
 from lm.execution.source import Planned
 from lm.search import study as studies
 from lm.search import trials
+from lm.search.searches import Searches
 from lm.search.space import Space, read_space
 from lm.search.spec import Method, SweepSpec
-from lm.search.study import open_study, owned, repair, sampler
-from lm.search.trials import Search, Searches
+from lm.search.storage import repair
+from lm.search.study import open_study, sampler
+from lm.search.trials import Search
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -107,8 +109,8 @@ def searching(folder: Path, world: World, *specs: SweepSpec) -> Iterator[Searche
         store, found = Store(folder), []
         world.store = store
         for one in specs:
-            study = stack.enter_context(open_study(one, folder / one.name, SETTINGS, world.workers > 1))
-            found.append(Search(one, study, store, world.say, f"{one.name} "))
+            shared = stack.enter_context(open_study(one, folder / one.name, SETTINGS, world.workers > 1))
+            found.append(Search(one, shared, store, world.say, f"{one.name} "))
         yield Searches(found, store)
 
 
@@ -361,12 +363,6 @@ def test_a_line_torn_in_the_middle_is_told_and_nothing_thrown_away(tmp_path: Pat
     with pytest.raises(InputError, match=r"study\.journal:3"):
         carry_out(tmp_path, World(), spec(trials=2))
     assert path.read_bytes() == b"".join(lines)
-
-
-def test_a_study_belongs_to_one_process(tmp_path: Path) -> None:
-    with owned(tmp_path / "s/study.journal"), pytest.raises(InputError, match="another process works on this study"):
-        carry_out(tmp_path, World(), spec())
-    assert len(carry_out(tmp_path, World(), spec())) == 8
 
 
 @pytest.mark.parametrize(
