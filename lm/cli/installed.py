@@ -19,6 +19,7 @@ ADDS = {
     "translation": "BLEU of translations",
     "bench": "other implementations beside which `lm bench` measures ours",
     "search": "searches with GP and CMA-ES, and importances by fANOVA",
+    "postgres": "searches shared over PostgreSQL",
     "dashboard": "the pages of Optuna on a search, which `lm dashboard` leads to",
     "dev": "what checks this package: tests, types, a browser, notebooks",
 }

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from optuna.exceptions import StorageInternalError
 from optuna.storages import JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import get_lock_file
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
@@ -131,22 +130,32 @@ class Backend(JournalFileBackend):
     """A journal in which no line is appended to one that was torn: Optuna would never read the file again."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self.path = path
-        if _torn(path) or not _readable(path):
-            with get_lock_file(self._lock):
+        self.path = path.absolute()  # the link that is Optuna's lock would lead nowhere from its own folder
+        self.lock = JournalFileSymlinkLock(str(self.path))
+        super().__init__(str(self.path), self.lock)
+        if not _readable(path):
+            with self.locked():
                 repair(path)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Adds lines, whole or not at all. Raises OSError where they cannot be written."""
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
-        with get_lock_file(self._lock):
+        with self.locked():
             if _torn(self.path):
                 repair(self.path)
             with self.path.open("ab") as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the journal against all others; who was killed while it did so loses it after half a minute."""
+        self.lock.acquire()
+        try:
+            yield
+        finally:
+            self.lock.release()
 
 
 def _torn(path: Path) -> bool:

@@ -21,7 +21,7 @@ from lm.search import storage
 from lm.search.rows import Rows
 from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
-from lm.search.storage import check_storage, discreet, journal, open_storage
+from lm.search.storage import Backend, check_storage, discreet, journal, open_storage
 from lm.search.study import open_study
 from lm.store.holders import Watch
 
@@ -275,6 +275,16 @@ def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path
             file.write(b'{"op_code": 4, "wor')
         source.ended(planned, World().answer(planned.cell.config))
     assert len(carry_out(tmp_path, World(), one)) == 4
+
+
+def test_a_journal_left_locked_by_a_kill_can_be_told_from_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    found = Backend(Path("out/study.journal"))
+    with found.locked():
+        assert (tmp_path / "out/study.journal.lock").stat()  # Optuna asks for its age, by which it knows
 
 
 # passwords -----------------------------------------------------------------------------------------------------------
