@@ -49,6 +49,7 @@ class Manner:
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
         hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
+        loggers: that follow each run, by name.
     """
 
     out: Path
@@ -58,6 +59,7 @@ class Manner:
     underpowered: bool = False
     command: tuple[str, ...] = ()
     hang_seconds: float = HANG_SECONDS
+    loggers: tuple[str, ...] = ()
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -77,7 +79,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
-        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds)
+        interrupted = tune(
+            experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
+        )
         if interrupted:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
@@ -135,7 +139,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
     interrupted = 0
     if missing:
         execution = Execution(
-            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds
+            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
         )
         with (
             Display(len(missing), workers, store) as display,

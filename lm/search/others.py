@@ -40,6 +40,10 @@ class Others:
         """Whether a living process beside this one carries out a trial."""
         return _token(one) in self.alive
 
+    def is_own(self, one: FrozenTrial) -> bool:
+        """Whether this process carries out a trial, or did last."""
+        return _token(one) in self.members.tokens
+
     def look(self, found: list[FrozenTrial]) -> None:
         """Takes in all trials and who is alive, and says what is new."""
         self.alive = self.members.others()

@@ -46,6 +46,7 @@ class Search:
         store: a cell that is finished there is not trained again.
         say: told of cells that need no training.
         label: put before the names of trials, where several studies share the workers.
+        called: put before the numbers of trials in what loggers call their runs.
         changed: told that a trial has begun or ended.
     """
 
@@ -56,6 +57,7 @@ class Search:
         store: Store,
         say: Say,
         label: str = "",
+        called: str = "",
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
@@ -65,6 +67,7 @@ class Search:
         self.store = store
         self.say = say
         self.label = label
+        self.called = called or f"{spec.name}/trial_"
         self.changed = changed
         self.open: dict[str, Open] = {}
         self.queue: list[Planned] = []
@@ -152,11 +155,8 @@ class Search:
         if self.members.gone():
             self.members.sit()
             for one in self.open.values():
-                if self._own(self.study._storage.get_trial(one.trial._trial_id)):
+                if self.others.is_own(self.study._storage.get_trial(one.trial._trial_id)):
                     one.trial.set_user_attr(HOLDER, self.members.sign())
-
-    def _own(self, frozen: FrozenTrial) -> bool:
-        return frozen.user_attrs.get(HOLDER, {}).get("token") in self.members.tokens
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
         """Takes in what a validation measured at an optimiser step; says whether the cell goes on.
@@ -224,7 +224,7 @@ class Search:
                 one.records[seed] = self.store.record(cell.id)
                 self.say(f"{name} seed {seed}", "trained already", 1)
             else:
-                self.queue.append(Planned(name, seed, cell))
+                self.queue.append(Planned(name, seed, cell, f"{self.called}{trial.number}/{seed}"))
         self.changed()
         if not self._queued(name):
             self._settle(name)
@@ -270,7 +270,7 @@ class Search:
         def told() -> bool:
             with self.members.turn():
                 frozen = self.study._storage.get_trial(one.trial._trial_id)
-                if not self._own(frozen):
+                if not self.others.is_own(frozen):
                     return False
                 if frozen.state == TrialState.RUNNING:  # and not told already, before the storage failed
                     if reason is not None:
