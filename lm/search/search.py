@@ -27,9 +27,11 @@ from lm.report.search import write_study
 from lm.report.ways import described
 from lm.runs.ways import decided
 from lm.search.fitting import check_space
+from lm.search.searches import Searches
 from lm.search.spec import SweepSpec
-from lm.search.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
-from lm.search.trials import Search, Searches
+from lm.search.storage import check_storage
+from lm.search.study import CELLS, METHODS, REASON, Shared, open_study, pruner, read_study, sampler
+from lm.search.trials import Search
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
@@ -129,17 +131,17 @@ def run_searches(
         studies = []
         for job in jobs:
             settings = resolve(job.spec.tree, Run)["trainer"]
-            study = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
-            stack.callback(write_manifest, job.spec, study, job.folder)
-            studies.append(study)
+            shared = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
+            stack.callback(write_manifest, job.spec, shared, job.folder)
+            studies.append(shared)
         relay = Relay()
         searches = [
-            Search(job.spec, study, store, relay.say, job.label, job.called, Saved(job, study).again)
-            for job, study in zip(jobs, studies, strict=True)
+            Search(job.spec, shared, store, relay.say, job.label, job.called, Saved(job, shared).again)
+            for job, shared in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
-        open_trials = sum(len(search.unfinished) for search in searches)
+        open_trials = sum(search.unfinished for search in searches)
         taken_up = f", {open_trials} taken up" if open_trials else ""
         print(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
@@ -151,17 +153,18 @@ def run_searches(
             make(executor, store, workers, display.waiting) as engine,
         ):
             relay.watcher = display
+            for shared in studies:
+                shared.say = display.waiting
             return train_from(source, engine, display, execution)
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
     """The best complete trial of a search with one objective: its changes, value and number; None without one."""
-    settings = resolve(job.spec.tree, Run)["trainer"]
-    with open_study(job.spec, job.folder, settings, parallel=False) as study:
-        if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            return None
-        best = study.best_trial
-        return job.spec.space.suggest(best), float(best.value or 0.0), best.number
+    study = read_study(job.spec, job.folder)
+    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        return None
+    best = study.best_trial
+    return job.spec.space.suggest(best), float(best.value or 0.0), best.number
 
 
 def write_best(job: Job) -> int | None:
@@ -186,8 +189,8 @@ def write_best(job: Job) -> int | None:
 class Saved:
     """Keeps `study.json` what the study is, for those who look at it while it goes on."""
 
-    def __init__(self, job: Job, study: optuna.Study) -> None:
-        self.job, self.study = job, study
+    def __init__(self, job: Job, shared: Shared) -> None:
+        self.job, self.shared = job, shared
         self.next = 0.0
         self.again()
 
@@ -196,7 +199,7 @@ class Saved:
         started = time.monotonic()
         if started < self.next:
             return
-        write_manifest(self.job.spec, self.study, self.job.folder)
+        write_manifest(self.job.spec, self.shared, self.job.folder)
         self.next = time.monotonic() + max(SAVED_SECONDS, 20 * (time.monotonic() - started))
 
 
@@ -210,8 +213,9 @@ class Relay:
         self.watcher.settled(name, outcome, cells)
 
 
-def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
-    """Leaves `study.json`, all that a report needs."""
+def write_manifest(spec: SweepSpec, shared: Shared, folder: Path) -> None:
+    """Leaves `study.json`, all that a report needs. Raises InputError where the study's storage does not answer."""
+    trials, study = shared.trials(), shared.study
     manifest = {
         "name": spec.name,
         "title": spec.title,
@@ -220,8 +224,8 @@ def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
         "space": spec.space.described(),
         "trials": spec.trials,
         "seeds": spec.seeds,
-        "methods": study.user_attrs[METHODS],
-        "study": [_described(trial) for trial in study.get_trials(deepcopy=False)],
+        "methods": shared.patient(lambda: study.user_attrs[METHODS]),
+        "study": [_described(trial) for trial in trials if trial.state != TrialState.WAITING],
     }
     write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
 
