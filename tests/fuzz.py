@@ -227,6 +227,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
     "based": (["fit", "based.yaml", "--out", "out"], ["based.yaml", "base.yaml"]),
     "help": (["help", "fit"], []),
+    "coordinates": (["coordinates", "base.yaml", "--widths", "8,16", "--steps", "1"], ["base.yaml"]),
     "cp": (["cp", "quickstart", "out/copy"], []),
     "init": (["init", "out/project"], []),
     "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
