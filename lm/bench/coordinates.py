@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lm.config.components import resolve
 from lm.config.tree import InputError, Tree, override
 from lm.model.attention import Attention
 from lm.model.block import Block
@@ -24,6 +25,7 @@ from lm.model.mlp import MLP
 from lm.model.transformer import Embedding
 from lm.training.cell import check
 from lm.training.optim import tables
+from lm.training.run import Run
 
 LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)
 """What is measured, beside the logits."""
@@ -45,7 +47,9 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
     Raises:
         InputError: for a width that the model cannot have.
     """
-    options = tree["model"].get("init_args", tree["model"])
+    options = resolve(tree, Run)["model"]["init_args"]
+    if not {"width", "heads", "parametrization"} <= options.keys():
+        raise InputError("model: takes no width, heads and parametrization, so that it has no other width")
     mup = {"class_path": "MuP", "init_args": {"base_width": options["width"], "base_heads": options["heads"]}}
     chosen = options.get("parametrization") or mup
     found: Table = {}
