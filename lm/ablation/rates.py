@@ -94,5 +94,5 @@ def _between(given: Mapping[str, Any], path: str) -> list[Any]:
     assert isinstance(high, int | float)
     if not low < high:
         raise InputError(f"{path}: expected low below high, found {low} and {high}")
-    inner = [float(f"{low * (high / low) ** (index / (count - 1)):.6g}") for index in range(1, count - 1)]
+    inner = [float(f"{low * (high / low) ** (index / (count - 1)):z.6g}") for index in range(1, count - 1)]
     return [low, *inner, high]
