@@ -10,7 +10,10 @@ from typing import Any
 import stand_in
 from stand_in import Outside
 
+from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.store.holders import Holder
+from lm.store.leases import HeldError
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
@@ -67,6 +70,7 @@ class InThreads(Executor):
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
         self.store, self.capacity = store, capacity
+        self.elsewhere = Elsewhere(store)
         self.numbers = itertools.count()
         self.events: queue.Queue[Event] = queue.Queue()
         self.at_work: dict[Handle, tuple[Told, threading.Thread]] = {}
@@ -97,6 +101,9 @@ class InThreads(Executor):
         if handle in self.at_work:
             self.at_work[handle][0].cancel()
 
+    def held(self, cell: str) -> Holder | str | None:
+        return self.elsewhere.held(cell)
+
     def harvest(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
 
@@ -116,6 +123,8 @@ class InThreads(Executor):
                 end = End.RECORDED if goes_on else End.PRUNED
             except Killed:
                 continue
+            except HeldError:
+                end = End.HELD
             except Cancelled:
                 end = End.INTERRUPTED
             except OSError as error:

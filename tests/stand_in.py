@@ -1,5 +1,6 @@
 """What stands in for the training of a cell: it imports no torch, and its steps are lines in a file."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -11,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from records import blank
 
 from lm.store import locks
+from lm.store.leases import HeldError
 from lm.store.record import Record
-from lm.store.store import Store
+from lm.store.store import STACK, Store
 
 STEPS = 20
 
@@ -27,7 +28,8 @@ STEPS = 20
 class StandIn:
     """What an executor knows of a cell; `deeds` are what is done before a step, each once.
 
-    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, anything else a signal. A
+    `validate` asks whether to go on, `raise` is an exception in training, `disk` a full disk, `hang` does nothing for
+    ever, anything else a signal. A
     process that is `deaf` heeds no SIGTERM from then on.
     """
 
@@ -37,8 +39,17 @@ class StandIn:
     facts: Any = None
 
 
-def execution(again: bool = False) -> Any:
-    return SimpleNamespace(again=again)
+@dataclass(frozen=True)
+class Asked:
+    """How a cell is to be trained, as far as somebody asks here."""
+
+    again: bool = False
+    hang_seconds: float = 0.0
+    called: str = ""
+
+
+def execution(again: bool = False, hang_seconds: float = 0.0) -> Any:
+    return Asked(again, hang_seconds)
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,12 @@ class Outside:
 
 
 def walk(cell: StandIn, store: Store, execution: Any, outside: Outside) -> bool:
-    """Holds the cell, goes through its steps from where an earlier try was, and finishes it, unless it is stopped."""
-    with store.lock(cell.id, lambda line: outside.tell("waiting", line)):
+    """Holds the cell, goes through its steps from where an earlier try was, and finishes it, unless it is stopped.
+
+    Raises:
+        HeldError: where another has the cell.
+    """
+    with store.lock(cell.id, wait=False):
         if not store.pending(cell.id, execution.again):
             return True
         work = store.work(cell.id)
@@ -109,12 +124,20 @@ def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slo
         if deed == "disk":
             tell("disk", 28, "No space left on device", "a file")
             os._exit(0)
+        if deed == "hang":
+            with (store.work(cell.id) / STACK).open("w") as file:
+                faulthandler.register(signal.SIGUSR1, file)
+                while True:
+                    time.sleep(1)
         if deed == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return
         os.kill(os.getpid(), getattr(signal, deed))
 
-    walk(cell, store, execution, Outside(tell, judge, end))
+    try:
+        walk(cell, store, execution, Outside(tell, judge, end))
+    except HeldError:
+        tell("held")
 
 
 def tell_slot(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:

@@ -32,6 +32,7 @@ from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.cell import sizes
 from lm.training.evaluate import missing as lacks_lengths
+from lm.training.life import HANG_SECONDS
 from lm.training.train import Execution
 
 TOLERANCE = 0.01
@@ -49,6 +50,8 @@ class Manner:
         checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
+        hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
+        loggers: that follow each run, by name.
     """
 
     out: Path
@@ -57,10 +60,14 @@ class Manner:
     checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
+    hang_seconds: float = HANG_SECONDS
+    loggers: tuple[str, ...] = ()
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
     """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
+    if experiment.ladder is not None:
+        raise InputError(f"{experiment.name}: is a ladder; carry it out with `lm ablate`, and lm.load each rung")
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
@@ -69,14 +76,16 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
     if plan_only:
         for one in (*before, plan):
-            statuses = _statuses(one, store)
-            missing = _missing(one, statuses, manner.retry_failed)
+            statuses = statuses_of(one, store)
+            missing = to_train(one, statuses, manner.retry_failed)
             show_plan(one, store, statuses, missing, manner.workers or shared_out(missing, manner.out))
         return 0
     chosen = experiment.tuning is not None or experiment.grid is not None
     if chosen and not manner.underpowered:
         check_power(experiment)
-    if experiment.tuning is not None and tune(experiment, store, manner.workers, manner.checkpoint_seconds):
+    if experiment.tuning is not None and tune(
+        experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
+    ):
         return 1
     for grid in before:
         print(f"{len(grid.by_arm)} arms and rates, {len(grid.experiment.seeds)} seeds each", file=sys.stderr)
@@ -116,7 +125,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
         folder = write_manifest(stage, store, manner.command)
-        interrupted = _train(stage, store, manner)
+        interrupted = train_missing(stage, store, manner)
         if interrupted or not inference.looks:
             break
         found = settled(load(folder), inference.looks, inference.confirmatory)
@@ -133,15 +142,18 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
     return f"{len(found) - len(open_still)} of {len(found)} differences found, open: {', '.join(open_still)}"
 
 
-def _train(plan: Plan, store: Store, manner: Manner) -> int:
-    statuses = _statuses(plan, store)
-    missing = _missing(plan, statuses, manner.retry_failed)
+def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
+    """Trains the cells of a plan that are missing; returns how many were interrupted."""
+    statuses = statuses_of(plan, store)
+    missing = to_train(plan, statuses, manner.retry_failed)
     workers = manner.workers or shared_out(missing, manner.out)
     failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(threads_each(workers), manner.retry_failed, manner.checkpoint_seconds)
+        execution = Execution(
+            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
+        )
         with (
             Display(len(missing), workers, store) as display,
             make("local", store, workers, display.waiting) as executor,
@@ -151,7 +163,7 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     return interrupted
 
 
-def _statuses(plan: Plan, store: Store) -> dict[str, str]:
+def statuses_of(plan: Plan, store: Store) -> dict[str, str]:
     """What became of each finished cell, by its id; every record is read once, though there may be thousands."""
     found = {}
     for planned in plan.distinct:
@@ -161,7 +173,7 @@ def _statuses(plan: Plan, store: Store) -> dict[str, str]:
     return found
 
 
-def _missing(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:
+def to_train(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:
     """The cells to train, each once: those not finished, and with `again` those that failed."""
     wanted = (None, "failed") if again else (None,)
     return [planned for planned in plan.distinct if statuses.get(planned.cell.id) in wanted]

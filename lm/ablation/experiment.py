@@ -10,6 +10,7 @@ from lm.ablation.design import MOST_ARMS, Design, read_design
 from lm.ablation.equal import KINDS
 from lm.ablation.files import AXES, COSTS, DIGITS, ExperimentFile, Tier
 from lm.ablation.rates import Grid, read_grid
+from lm.ablation.rungs import LadderSpec, read_ladder
 from lm.ablation.stages import read_stages
 from lm.ablation.tuning import Tuning, read_tuning
 from lm.analysis.claims import Claim, read_claims
@@ -72,6 +73,7 @@ class Experiment:
         tier: the size, where it is not the file's own.
         tuning: the search that each arm's nuisance parameters get, if any.
         grid: the learning rates that each arm is trained over, if any.
+        ladder: its sizes, where it has several.
         ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
     """
 
@@ -86,6 +88,7 @@ class Experiment:
     tier: str = ""
     tuning: Tuning | None = None
     grid: Grid | None = None
+    ladder: LadderSpec | None = None
     ways: dict[str, Any] | None = None
 
     @property
@@ -133,6 +136,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
     chosen = read_seeds(given, where)
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
+    ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
     return Experiment(
         name=name,
         title=read_text(tree, "title", path) or path.stem,
@@ -145,6 +149,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         tier=tier,
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
+        ladder=ladder,
     )
 
 

@@ -11,6 +11,7 @@ from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.store.damage import is_number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
+from lm.store.holders import Holder
 from lm.store.manifest import check_shape
 from lm.store.progress import Progress, progress_of
 from lm.store.record import Record, StudyManifest
@@ -192,11 +193,15 @@ def cells_of(store: Store) -> list[str]:
     return sorted(name for name in found if name[0] != ".")
 
 
+def _words(holder: Holder) -> str:
+    return str(holder) + ("" if holder.here() else ", by its own word: whether it still runs cannot be seen from here")
+
+
 def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
     """What became of a cell, whoever asked for it."""
     holder, progress = store.held_by(cell), progress_of(store.work(cell))
     if holder is not None and not store.finished(cell):
-        return Run(ALONE, ALONE, None, cell, "training", progress=progress, holder=holder)
+        return Run(ALONE, ALONE, None, cell, "training", progress=progress, holder=_words(holder))
     if store.finished(cell):
         try:
             record = store.record(cell)

@@ -21,13 +21,13 @@ def described(threads: int) -> dict[str, Any]:
     """Processor, cores that may be used, threads, memory, and the versions of what is compared."""
     import torch
 
-    said = _read(Path("/proc/cpuinfo"))
+    said = cpuinfo()
     return {
         "processor": processor(said),
         "cores": cores(),
         "threads": threads,
         "flags": flags(said),
-        "memory_gib": _memory(),
+        "memory_gib": memory_gib(),
         "system": platform.system(),
         "python": platform.python_version(),
         "blas": blas(torch.__config__.show()),
@@ -64,8 +64,23 @@ def installed(package: str) -> str | None:
         return None
 
 
-def _memory() -> float | None:
-    found = re.search(r"^MemTotal:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+def cpuinfo() -> str:
+    """What Linux says of the processor; empty elsewhere."""
+    return _read(Path("/proc/cpuinfo"))
+
+
+def memory_gib() -> float | None:
+    """GiB of this machine, None where that is not known."""
+    return _gib("MemTotal")
+
+
+def available_gib() -> float | None:
+    """GiB that a new process could take now, None where that is not known."""
+    return _gib("MemAvailable")
+
+
+def _gib(entry: str) -> float | None:
+    found = re.search(rf"^{entry}:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     return round(int(found[1]) / 2**20, 1) if found else None
 
 

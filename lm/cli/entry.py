@@ -16,6 +16,7 @@ from lm.cli.options import INTERRUPTED, Parser
 from lm.config.imported import own_modules
 from lm.config.tree import InputError, LessError, nearest, parse_value
 from lm.store.disk import BROKEN, REFUSED, explain
+from lm.store.leases import LostError
 from lm.training.signals import by_signal
 
 BAD_INPUT = 2
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
-    except LessError as error:
+    except (LessError, LostError) as error:
         print(f"lm: {error}", file=sys.stderr)
         return UNDONE
     except (KeyboardInterrupt, SystemExit) as error:

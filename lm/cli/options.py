@@ -1,6 +1,7 @@
 """What several commands take, and how it is checked."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,6 +47,25 @@ def add_settable(command: Parser) -> None:
 def add_workers(command: Parser) -> None:
     """How many cells are trained at a time."""
     command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    command.add_argument(
+        "--hang-minutes",
+        type=float,
+        default=30.0,
+        metavar="M",
+        help="without a sign of life after which a cell's process is ended (default: 30; 0: never)",
+    )
+
+
+def add_loggers(command: Parser) -> None:
+    """What follows runs while they train."""
+    command.add_argument(
+        "--logger",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="loggers",
+        help="log the rows of history.csv too: tensorboard, wandb, mlflow, csv; several with commas (default: none)",
+    )
 
 
 def add_run(command: Parser) -> None:
@@ -81,6 +101,13 @@ def settings_of(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[
     return {**_settings(options.settings), **overrides}
 
 
+def loggers_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """The loggers that `--logger` asks for. Raises InputError for one that there is not, or that lacks its package."""
+    from lm.training.loggers import asked_for
+
+    return asked_for(options.loggers)
+
+
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for text in texts:
@@ -93,5 +120,8 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def check_output(options: argparse.Namespace) -> None:
     """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
+    hang = getattr(options, "hang_minutes", 0.0)
+    if not 0 <= hang < math.inf:
+        raise InputError(f"--hang-minutes: expected a number from 0, 0 for never, found {hang}")
     workers = getattr(options, "workers", None)
     require_manner(options.out, options.checkpoint_seconds, workers, lambda name: f"--{name.replace('_', '-')}")

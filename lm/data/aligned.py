@@ -6,6 +6,7 @@ import zlib
 
 from lm.config.tree import InputError, nearest, require_regular
 from lm.data.corpus import SPLITS, expanded
+from lm.data.public import remedy
 
 Pairs = dict[str, list[tuple[str, str]]]
 """Source and target of each pair, by split."""
@@ -78,7 +79,7 @@ def read_lines(path: str, name: str) -> list[str]:
         raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
     except (OSError, EOFError, zlib.error) as error:
         siblings = [str(p) for p in place.parent.iterdir()] if os.path.isdir(place.parent) else []
-        hint = "" if os.path.exists(place) else nearest(path, siblings)
+        hint = "" if os.path.exists(place) else remedy(path) or nearest(path, siblings)
         raise InputError(
             f"{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}"
         ) from None

@@ -18,6 +18,7 @@ from typing import Literal
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
+from lm.data.public import remedy
 
 SPLITS = ("train", "validation", "test")
 MOST_FILES = 100_000
@@ -157,7 +158,8 @@ class LocalText(Corpus):
             if not matches:
                 folder = Path(pattern).parent
                 siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
-                raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{nearest(pattern, siblings)}")
+                hint = remedy(pattern) or nearest(pattern, siblings)
+                raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{hint}")
             found.extend(matches)
         return list(dict.fromkeys(found))
 

@@ -17,6 +17,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.tree import InputError
+from lm.data.public import remedy
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
@@ -182,7 +183,9 @@ class GPT2(Tokenizer):
     def __init__(self, vocab: str, merges: str) -> None:
         for name, value in (("vocab", vocab), ("merges", merges)):
             if not os.path.isfile(value):
-                raise ValueError(f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe")
+                raise ValueError(
+                    f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe.{remedy(value)}"
+                )
         self.vocab = vocab
         self.merges = merges
 

@@ -5,11 +5,15 @@ import os
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from lm.config.fingerprint import Versions
 from lm.execution.vigil import Vigil
 from lm.store.record import Record
+
+INNERMOST = 3
+"""Calls that are named of a process that hung."""
 
 UNKNOWN = 255
 """The exit code of a process whose fork server is gone: it may have ended somehow, or go on without it."""
@@ -71,6 +75,8 @@ class Attempt:
         stopped: whether the answer to a validation was to stop.
         over: whether the process is done with the cell, and can take another.
         broken: the disk that stopped it.
+        held: whether another process has the cell.
+        hung: when it was found to have reported nothing for too long.
     """
 
     worker: Worker
@@ -81,6 +87,8 @@ class Attempt:
     stopped: bool = False
     over: bool = False
     broken: OSError | None = None
+    held: bool = False
+    hung: float | None = None
 
     def __post_init__(self) -> None:
         self.vigil = Vigil(self.process.pid)
@@ -102,3 +110,15 @@ class Attempt:
         self.asked, self.stopped = False, not goes_on
         with contextlib.suppress(OSError):  # it has ended since
             self.pipe.send(goes_on)
+
+
+def hanging(path: Path, seconds: float) -> tuple[str, str | None]:
+    """What is recorded of a process that reported nothing for so long: in a line, and the stack that it left."""
+    said = f"reported nothing for {seconds / 60:z.3g} minutes and was ended"
+    try:
+        stack = path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        stack = ""
+    main = stack.rpartition("most recent call first):")[2]  # the first thread is the last in the file
+    calls = [line.strip() for line in main.splitlines() if line.strip()][:INNERMOST]
+    return f"{said}; it was in {', called from '.join(calls)}" if calls else said, stack or None

@@ -1,19 +1,33 @@
 """The loop between a source of cells and an executor: hands cells over, answers, tells, and hands outcomes back."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from lm.execution.elsewhere import by_process
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.source import Listed, Planned, Source
 from lm.execution.watcher import Running, Watcher
+from lm.store import locks
+from lm.store.holders import NAMELESS, Holder
+from lm.store.locks import Patience
 from lm.store.record import Ending
 from lm.training.train import Execution
 
 LISTEN_SECONDS = 1.0
 """At most, between two reports of progress."""
 
+LOOK_SECONDS = 2.0
+"""Between two looks at cells that others train."""
+
 
 def train_cells(cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution) -> int:
     """Trains every cell; one that fails does not stop the others. Returns how many were interrupted."""
+    held = [holder for planned in cells if (holder := executor.held(planned.cell.id)) is not None]
+    for who, count in by_process(held).items():
+        are = "cell is" if count == len(cells) == 1 else "is" if count == 1 else "are"
+        of = f"the {are}" if count == len(cells) == 1 else f"{count} of {len(cells)} cells {are}"
+        watcher.waiting(f"{of} being trained by {who}; going on with the others")
     return train_from(Listed(list(cells)), executor, watcher, execution)
 
 
@@ -28,23 +42,34 @@ def train_from(source: Source, executor: Executor, watcher: Watcher, execution: 
 
 
 class _Work:
-    """The cells of a source that are being trained."""
+    """The cells of a source that are being trained, here or by others."""
 
     def __init__(self, source: Source, executor: Executor, watcher: Watcher, execution: Execution) -> None:
         self.source, self.executor, self.watcher, self.execution = source, executor, watcher, execution
         self.running: dict[Handle, Running] = {}
+        self.elsewhere: dict[str, tuple[Planned, Holder | str]] = {}
+        """Cells that others train, with who does."""
+        self.freed: list[Planned] = []
+        """Those of them that may be handed over now."""
+        self.looked = time.monotonic()
+        self.patience = Patience(locks.FIRST_SECONDS)
         self.interrupted = 0
         self.broken: OSError | None = None
 
     def done(self) -> int:
         """Trains all there is to train; returns how many cells were interrupted."""
         while True:
+            self._look()
             self._hand_over()
-            if not self.running:
+            if self.running:
+                self.patience.restart()
+                for event in self.executor.poll(LISTEN_SECONDS):
+                    self._take_in(event)
+            elif self.elsewhere and self.broken is None:
+                self._wait()
+            elif not self.freed or self.broken is not None:
                 break
-            for event in self.executor.poll(LISTEN_SECONDS):
-                self._take_in(event)
-            self.watcher.progress(list(self.running.values()), self.source.left())
+            self.watcher.progress(list(self.running.values()), self.source.left() + len(self.freed))
         if self.broken is not None:
             raise self.broken
         return self.interrupted
@@ -53,12 +78,40 @@ class _Work:
         while (
             self.broken is None  # the next cell would end there too
             and len(self.running) < self.executor.capacity
-            and (planned := self.source.take())
+            and (planned := self._next())
         ):
             taken = {one.place for one in self.running.values()}
             place = next(place for place in range(self.executor.capacity) if place not in taken)
-            handle = self.executor.submit(planned.cell, self.execution, planned.name)
+            execution = replace(self.execution, called=planned.called)
+            handle = self.executor.submit(planned.cell, execution, planned.name)
             self.running[handle] = Running(planned, place)
+
+    def _next(self) -> Planned | None:
+        """A cell that nobody else trains; those that somebody did come after all others."""
+        while (planned := self.source.take()) is not None:
+            if (holder := self.executor.held(planned.cell.id)) is None:
+                return planned
+            self.elsewhere[planned.cell.id] = planned, holder
+        return self.freed.pop(0) if self.freed else None
+
+    def _look(self) -> None:
+        """Sees now and then which of the cells that others train are free: finished, let go of, or left."""
+        if time.monotonic() - self.looked < LOOK_SECONDS:
+            return
+        for cell, (planned, _) in list(self.elsewhere.items()):
+            if (holder := self.executor.held(cell)) is None:
+                del self.elsewhere[cell]
+                self.freed.append(planned)
+            else:
+                self.elsewhere[cell] = planned, holder
+        self.looked = time.monotonic()
+
+    def _wait(self) -> None:
+        """Lets time pass until others have trained what is left; says so where that lasts."""
+        time.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
+        if self.patience.spent():
+            for who, count in by_process([holder for _, holder in self.elsewhere.values()]).items():
+                self.watcher.waiting(f"waiting for {count} cell{'s' * (count > 1)} being trained by {who}")
 
     def _take_in(self, event: Event) -> None:
         one = self.running[event.handle]
@@ -72,6 +125,10 @@ class _Work:
                 event.answer(self.source.judge(one.planned, event.step, event.measured))
             case Waiting():
                 self.watcher.waiting(f"{one.planned.name}: {event.line}")
+            case Ended(end=End.HELD):
+                del self.running[event.handle]
+                self.executor.harvest(event.handle)
+                self.elsewhere[event.handle.cell] = one.planned, self.executor.held(event.handle.cell) or NAMELESS
             case Ended():
                 del self.running[event.handle]
                 self.broken = self.broken or event.broken

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
+from lm.store.holders import Holder
 from lm.store.record import Record
 from lm.training.cell import Cell
 from lm.training.train import Execution
@@ -39,7 +40,9 @@ class End(Enum):
     """An answer to a validation stopped it. It leaves nothing behind."""
     INTERRUPTED = "interrupted"
     """It has no new record, and whoever hands it over again takes it up from its last checkpoint: it was cancelled, its
-    disk is full, another process has taken it, or what it ran on went away too often."""
+    disk is full, or what it ran on went away too often."""
+    HELD = "held"
+    """Another process trains it, or has taken it over. It can be handed over again once `held` says that it is free."""
     GIVEN_UP = "given up"
     """What trained it was ended from outside as often as that may be, or ended without a word. Its record says so."""
 
@@ -116,9 +119,10 @@ class Executor(ABC):
       cell is taken up from its last checkpoint and comes to the same numbers. The executor itself takes up what ends
       from outside, a few times; then the cell has been given up.
     - **Who trains a cell holds its lock** in the store (`Store.lock`), from before it looks whether there is a record
-      until the record is there. So several executors on one store train a cell once, and each of them is told of the
-      one record. The process that hands cells over holds no lock; who writes down that a cell was given up takes the
-      lock for it, and where another has it the cell is left to that one.
+      until the record is there. So several executors on one store train a cell once. Who comes second does not wait for
+      the lock, and is told of the one record when the cell is handed over again. The process that hands cells over
+      holds no lock; who writes down that a cell was given up takes the lock for it, and where another has it the cell
+      is left to that one.
     - **An exception in training is a result**, a record with `status: failed`. It is no concern of the executor.
     - **Events of one cell come in order**: `Started` first, `Ended` last. A `Validation` comes after the progress that
       led to it. Between cells there is no order.
@@ -165,11 +169,18 @@ class Executor(ABC):
         Of a cell that has ended already nothing is asked. One that does not heed is ended by force.
         """
 
+    def held(self, cell: str) -> Holder | str | None:
+        """Who else trains a cell; None where it may be handed over, as it may where an executor waits by itself.
+
+        Asked now and then, as it watches whether the other one shows life.
+        """
+        return None
+
     @abstractmethod
     def harvest(self, handle: Handle) -> Record | None:
         """Sees to it that what the cell left lies in the store, and returns its record; once for each `Ended`.
 
-        None where the cell was pruned or interrupted, even if the store has an older record of it.
+        None where the cell was pruned, interrupted or held, even if the store has an older record of it.
 
         Raises:
             KeyError: for a cell that has not ended, or whose record was asked for before.

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from lm.execution.attempt import UNKNOWN, Attempt, Worker
+from lm.execution.attempt import UNKNOWN, Attempt, Worker, hanging
 from lm.execution.crew import SERVERS, Crew, shape_of
+from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.process import train_one
+from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
-from lm.store.store import Store
+from lm.store.store import STACK, Store
 from lm.training.cell import Cell
+from lm.training.run import ALONE
 from lm.training.train import Execution, fail
 
 PRELOAD = ["lm.execution.preloaded"]
@@ -24,11 +27,11 @@ PRELOAD = ["lm.execution.preloaded"]
 ATTEMPTS = 2
 """A process killed from outside is started again, from its checkpoint, before the cell counts as failed."""
 
+STACK_SECONDS = 2.0
+"""For a process that hangs to write down where it is."""
+
 GRACE_SECONDS = 5.0
 """Between the signal that asks a process to end and the one that ends it."""
-
-ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
-"""Settings of the trainer with which one process trains a cell, on one device."""
 
 
 @dataclass
@@ -70,6 +73,7 @@ class Local(Executor):
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
         self.store, self.capacity = store, capacity
         self.crew = Crew(store, capacity, train_one, PRELOAD, say)
+        self.elsewhere = Elsewhere(store)
         self.numbers = itertools.count()
         self.jobs: dict[Handle, Job] = {}
         self.records: dict[Handle, Record | None] = {}
@@ -97,6 +101,7 @@ class Local(Executor):
         for job in self.jobs.values():
             if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
                 job.attempt.worker.end(signal.SIGKILL)
+            self._see_to_hung(job)
             if (line := job.attempt.vigil.look()) is not None:
                 self.events.append(Waiting(job.handle, line))
         events, self.events = self.events, []
@@ -106,6 +111,9 @@ class Local(Executor):
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
             job.attempt.worker.end(signal.SIGTERM)
+
+    def held(self, cell: str) -> Holder | str | None:
+        return self.elsewhere.held(cell)
 
     def harvest(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
@@ -155,6 +163,8 @@ class Local(Executor):
             attempt.pipe.close()
             return
         attempt.vigil.word()
+        if kind == "alive":
+            return
         if kind == "progress":
             attempt.step = message[0]
             self.events.append(Progress(handle, *message))
@@ -162,6 +172,8 @@ class Local(Executor):
             self.events.append(Waiting(handle, message[0]))
         elif kind == "disk":
             attempt.broken = OSError(*message)
+        elif kind == "held":
+            attempt.held = True
         elif kind == "over":
             attempt.over = True
         else:
@@ -193,6 +205,23 @@ class Local(Executor):
         self.records[job.handle] = record
         self.events.append(Ended(job.handle, end, job.attempt.step, job.attempt.broken))
 
+    def _see_to_hung(self, job: Job) -> None:
+        """Ends a process that has reported nothing for too long, after asking it where it is."""
+        attempt, limit = job.attempt, job.execution.hang_seconds
+        if attempt.hung is not None:
+            if time.monotonic() - attempt.hung > STACK_SECONDS:
+                attempt.worker.end(signal.SIGKILL)
+        elif attempt.vigil.silence() > limit > 0 and not attempt.asked:
+            attempt.hung = time.monotonic()
+            attempt.worker.end(signal.SIGUSR1)
+            again = "started once more" if job.tries < ATTEMPTS else "given up"
+            self.events.append(
+                Waiting(
+                    job.handle,
+                    f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {again}",
+                )
+            )
+
     def _outcome(self, job: Job) -> tuple[End | None, Record | None]:
         """How the cell ended and its new record, if any; no end where it is to be started again."""
         cell, attempt, again = job.cell, job.attempt, job.execution.again
@@ -200,6 +229,8 @@ class Local(Executor):
         found = self.store.record(cell.id) if self.store.finished(cell.id) else None
         if found is not None and (found != attempt.before or not self.store.pending(cell.id, again)):
             return End.RECORDED, found
+        if attempt.held:
+            return (End.INTERRUPTED if job.cancelled is not None else End.HELD), None
         if attempt.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
             return End.PRUNED, None
         if attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
@@ -210,9 +241,12 @@ class Local(Executor):
             return (None if job.servers < SERVERS else End.INTERRUPTED), None
         if code < 0 and job.tries < ATTEMPTS:
             return None, None
-        record = fail(cell, self.store, _cause(code), time.monotonic() - attempt.started, again)
+        cause, trace = _cause(code), None
+        if attempt.hung is not None:
+            cause, trace = hanging(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
+        record = fail(cell, self.store, cause, time.monotonic() - attempt.started, again, trace)
         if record is None:
-            left = f"{_cause(code)}; the cell is left to {self.store.holder(cell.id)}"
+            left = f"{cause}; the cell is left to {self.store.holder(cell.id)}"
             self.events.append(Waiting(job.handle, left))
             return End.INTERRUPTED, None
         return End.GIVEN_UP, record

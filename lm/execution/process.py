@@ -1,11 +1,12 @@
 """How a process trains a cell, and what it tells the one that handed the cell over."""
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,10 +17,15 @@ import torch
 from lm.execution.as_found import as_found
 from lm.execution.crew import shape_of
 from lm.store.disk import trouble
-from lm.store.store import LOG, Store
+from lm.store.leases import HeldError, LostError
+from lm.store.store import LOG, STACK, Store
 from lm.training.cell import Cell
+from lm.training.life import listening
 from lm.training.provenance import forget_peak
 from lm.training.train import UNEVALUATED, Execution, train
+
+_stack: list[int] = []
+"""The file that takes where this process is; closed with the next cell's."""
 
 _last: list[Any] = []
 """The shape of the cell that this process has trained before."""
@@ -28,8 +34,9 @@ _last: list[Any] = []
 def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> bool:
     """Trains a cell; `slot` chooses its accelerator, None leaves it all of them.
 
-    Tells of `progress`, of a `validation`, which it wants answered, of whom it is `waiting` for, and of a `disk` that
-    stopped it. Returns whether it left something behind, with which no other cell is to be trained.
+    Tells of `progress`, of a `validation`, which it wants answered, of what it is `waiting` for, that the cell is
+    `held` by another, and of a `disk` that stopped it. Returns whether it left something behind, with which no other
+    cell is to be trained.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
@@ -61,9 +68,24 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
         except (EOFError, OSError):  # the parent is gone
             os._exit(1)
 
+    @contextlib.contextmanager
+    def stack_told() -> Iterator[None]:
+        try:
+            with listening(lambda: tell("alive")):
+                yield
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+
     report = lambda *progress: tell("progress", *progress)  # noqa: E731
     try:
-        train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log)
+        with stack_told():
+            train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log, wait=False)
+    except HeldError:
+        tell("held")
+    except LostError as error:
+        tell("waiting", str(error))
+        tell("held")
+        os._exit(0)  # nothing may be written any more, not even what a buffer holds
     except OSError as error:
         if (broken := trouble(error)) is None:
             raise
@@ -85,11 +107,15 @@ def _forget(shape: Any) -> None:
 
 
 def _log(work: Path) -> None:
-    """What this process prints goes into the cell's log from now on."""
+    """What this process prints goes into the cell's log from now on; where it is, if it is asked by SIGUSR1, beside."""
     log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    for before in _stack:
+        os.close(before)
+    _stack[:] = [os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)]
+    faulthandler.register(signal.SIGUSR1, _stack[0])
 
 
 def accelerators_visible() -> list[str]:

@@ -16,7 +16,7 @@ from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.source import Planned
-from lm.runs.ways import FILE, keep, kept
+from lm.store.ways import FILE, keep, kept
 from lm.training.cell import Cell
 from lm.training.provenance import device_name
 

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from lm.store.holders import WORKS_FOR
 from lm.store.store import Store
 
 MOST_CELLS = 100
@@ -35,6 +36,8 @@ def serve(body: Body, store: Store, pipe: Connection) -> None:
     A process that ends after a cell says nothing of it: that is how one ends that trains a single cell.
     """
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    if (parent := multiprocessing.parent_process()) is not None:
+        os.environ[WORKS_FOR] = str(parent.pid)
     bounds: tuple[int, int] | None = None
     for _ in range(MOST_CELLS):
         try:

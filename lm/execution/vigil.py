@@ -10,6 +10,9 @@ QUIET_SECONDS = 60.0
 """Of silence before a word is said of a process that is not stopped: long steps, compilation and evaluation are silent
 too."""
 
+MOST_BETWEEN_LOOKS = 10.0
+"""Seconds that count of the time between two looks."""
+
 
 class Vigil:
     """Over one process: `word` when it was heard, `look` now and then.
@@ -34,12 +37,21 @@ class Vigil:
         self.stopped, self.quiet = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
         self.used = busy(pid)
         self.over = False
+        self.clock, self.looked, self.silent = clock, clock(), 0.0
 
     def word(self) -> None:
         """The process was heard."""
         self.stopped.restart()
         self.quiet.restart()
         self.used = self.busy(self.pid)
+        self.silent = 0.0
+
+    def silence(self) -> float:
+        """Seconds without a word; those in which nobody looked, as this process was stopped itself, count as a few."""
+        now = self.clock()
+        self.silent += min(now - self.looked, MOST_BETWEEN_LOOKS)
+        self.looked = now
+        return self.silent
 
     def look(self) -> str | None:
         """What is to be said of the process's silence, None where that is nothing yet."""

@@ -127,29 +127,32 @@ def status_json(found: Found) -> dict[str, Any]:
 
 def show_status(found: Found, console: Console) -> None:
     """Prints of each experiment how many cells are in which state, then what trains, what went wrong, what is left."""
+    columns, rows, lines = status_parts(found)
+    if rows:
+        show("", columns, rows, console)
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def status_parts(found: Found) -> tuple[list[str], list[list[str]], list[str]]:
+    """What `lm status` shows: the columns and rows of its table, and the lines below it."""
     every = counts(found.runs)
     kept = [state for state in COLUMNS if state in ALWAYS or every[state]]
     rows = []
     for name, of_it in _by_experiment(found).items():
         number = _counts(found, name, of_it)
         rows.append([_experiment(name), str(sum(number.values())), *(str(number[state]) for state in kept)])
-    say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
-    if rows:
-        show("", ["experiment", "cells", *(COLUMNS[state] for state in kept)], rows, console)
-    else:
-        say("no cells")
-    for run in _distinct(found.runs):
-        if run.state == "training":
-            say(training_line(run))
+    lines = [] if rows else ["no cells"]
+    lines += [training_line(run) for run in _distinct(found.runs) if run.state == "training"]
     told = [run for run in _distinct(found.runs) if run.state in TOLD]
-    for run in told[:LINES]:
-        say(f"{run.name}: {run.state}: {run.note}")
+    lines += [f"{run.name}: {run.state}: {run.note}" for run in told[:LINES]]
     if len(told) > LINES:
-        say(f"and {len(told) - LINES} more like these: lm ls --status {told[-1].state}")
+        lines.append(f"and {len(told) - LINES} more like these: lm ls --status {told[-1].state}")
     for run in [run for run in _distinct(found.runs) if run.state == "interrupted"][:LINES]:
         at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
-        say(f"{run.name}: interrupted{at}; the same command takes it up again")
-    say(_left_line(found))
+        lines.append(f"{run.name}: interrupted{at}; the same command takes it up again")
+    columns = ["experiment", "cells", *(COLUMNS[state] for state in kept)]
+    return columns, rows, [*lines, _left_line(found)]
 
 
 def _experiment(name: str) -> str:

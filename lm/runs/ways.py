@@ -22,8 +22,7 @@ from lm.model.attention import SoftmaxAttention, attending
 from lm.model.mixing import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
-from lm.store.files import read_json, to_json, write_atomic
-from lm.store.formats import WAYS
+from lm.store.ways import FILE, keep, kept
 from lm.training.adapter import convert, device_of, placed, quiet, stepping
 from lm.training.cell import Cell, check
 from lm.training.compiled import compile_blocks
@@ -37,8 +36,6 @@ STEPS, SECONDS = 9, 4.0
 
 WORTH = 1.03
 """Times as fast another way must be than a plainer one to be taken in its place."""
-
-FILE = "ways.json"
 
 Way = dict[str, Any]
 
@@ -103,20 +100,6 @@ def decided(
     except (TypeError, KeyError):
         raise InputError(f"{path}: decisions.{question[:12]}: is damaged; delete it, and it is measured anew") from None
     return override(tree, chosen), decision
-
-
-def kept(path: Path, kind: str) -> dict[str, Any]:
-    """What was measured for the results folder whose file is at `path`, by the question. Raises InputError."""
-    found = WAYS.read(read_json(path), path).get(kind, {}) if path.is_file() else {}
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
-    return found
-
-
-def keep(path: Path, kind: str, known: Mapping[str, Any]) -> None:
-    """Puts what is known of one kind into that file, beside what it holds of others."""
-    before = WAYS.read(read_json(path), path) if path.is_file() else {}
-    write_atomic(path, to_json(WAYS.stamped({**before, kind: dict(known)})))
 
 
 @contextlib.contextmanager

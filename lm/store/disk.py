@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from lm.store.leases import guarding
+
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 BROKEN = frozenset((*FULL, errno.EROFS, errno.EIO, errno.ESTALE))
 """What a disk may do to a run at any time."""
@@ -47,16 +49,26 @@ SAVING = "saving.ckpt"
 
 
 def save(trainer: Any, path: Path) -> None:
-    """Leaves a Lightning checkpoint at `path`, whole or not at all: Lightning may copy it there from another disk."""
-    saving = path.with_name(SAVING)
+    """Leaves a Lightning checkpoint at `path`, whole or not at all: Lightning may copy it there from another disk.
+
+    Raises:
+        LostError: where a lease of this process guards the folder, and another has taken it over.
+    """
+    lease = guarding(path.parent)  # of the first process, alone
+    room = path.parent if lease is None else lease.room(path.parent)
+    saving = Path(trainer.strategy.broadcast(str(room / SAVING)))
     try:
         trainer.save_checkpoint(saving)
+        if trainer.is_global_zero:
+            if lease is not None:
+                lease.check()
+            if path.is_dir():  # of a sharding strategy
+                shutil.rmtree(path)
+            os.replace(saving, path)
     except OSError as error:  # of a copy, the second file is the one being written
+        if lease is not None and isinstance(error, FileNotFoundError):
+            lease.check()
         raise named(error, error.filename2 or path) from error
-    if trainer.is_global_zero:
-        if path.is_dir():  # of a sharding strategy
-            shutil.rmtree(path)
-        os.replace(saving, path)
 
 
 def intact(path: Path) -> bool:

@@ -13,21 +13,32 @@ from typing import Any
 
 from lm.config.tree import InputError, require_regular
 from lm.store.disk import named
+from lm.store.leases import guarding
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes a file under a temporary name and renames it, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes a file under a temporary name and renames it, so that a reader never sees half of it.
+
+    Raises:
+        LostError: where a lease of this process guards the folder, and another has taken it over.
+    """
+    lease = guarding(path.parent)
+    place = path.parent if lease is None else lease.room(path.parent)
+    place.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         os.chmod(name, 0o644)
+        if lease is not None:
+            lease.check()
         os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        if lease is not None and isinstance(error, FileNotFoundError):
+            lease.check()
         if isinstance(error, OSError):
             raise named(error, path) from error
         raise

@@ -21,9 +21,6 @@ Say = Callable[[str], None]
 FIRST_SECONDS = 8.0
 """Of waiting, before a word is said of it."""
 
-CLOCKS_DIFFER = 5.0
-"""Seconds that the time at which a process is said to have begun may be off."""
-
 STOPPED = frozenset("Tt")
 ENDED = frozenset("ZX")
 
@@ -91,17 +88,6 @@ def busy_seconds(pid: int) -> float | None:
         return None
 
 
-def began(pid: int) -> float | None:
-    """When a process began, in seconds since 1970; None where nobody can say."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        lines = Path("/proc/stat").read_text(encoding="utf-8", errors="replace").splitlines()
-        booted = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
-        return booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
-        return None
-
-
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".holder")
 
@@ -128,27 +114,6 @@ def holder(path: Path) -> str:
     return f"process {pid}{doing} on host {host} since {time.strftime('%H:%M' if today else '%Y-%m-%d %H:%M', since)}"
 
 
-def held_by(path: Path) -> str | None:
-    """Who holds the lock at `path`; None where nobody does, as far as its last holder's name tells.
-
-    The lock is not tried: one who only looks would, for that moment, keep it from one who needs it. A name stays behind
-    where its process was killed. On this machine it counts for nothing once that process has ended, or its number is
-    that of one begun since. Of another machine's nothing can be known but the name, and the words say so.
-    """
-    signed = _signed(path)
-    if signed is None:
-        return None
-    pid, host, since = signed
-    if host == socket.gethostname():
-        start = began(pid)
-        if state(pid) in ENDED or (Path("/proc").is_dir() and state(pid) is None):
-            return None
-        if start is not None and start > since + CLOCKS_DIFFER:
-            return None
-        return holder(path)
-    return f"{holder(path)}, by its own word: whether it still runs cannot be seen from here"
-
-
 def _sign(path: Path) -> None:
     """Leaves this process's name beside a lock it has taken; the name of one before it goes in any case."""
     with contextlib.suppress(OSError):
@@ -173,19 +138,6 @@ def locked(path: Path, what: str, say: Say = to_stderr) -> Iterator[None]:
                 say(f"waiting for {what}: held by {holder(path)}")
     with _held(lock, path):
         yield
-
-
-@contextlib.contextmanager
-def if_free(path: Path) -> Iterator[bool]:
-    """Holds the lock at `path` if nobody else does; yields whether it is held."""
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        yield False
-        return
-    with _held(lock, path):
-        yield True
 
 
 @contextlib.contextmanager

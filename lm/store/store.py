@@ -2,7 +2,7 @@
 
     OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, last.ckpt, log.txt
     OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
-    OUT/cells/.locks/<id>    held by the process that trains the cell, which alone writes into the work folder
+    OUT/cells/.leases/<id>/  held by the process that trains the cell, which alone writes into the work folder
     OUT/<experiment>/        experiment.json, table.md, table.csv, report.html, figures
 
 A cell is finished or it is not: the rename is the only step that makes it so.
@@ -21,11 +21,19 @@ from lm.store.damage import of_record
 from lm.store.disk import SAVING
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RECORD
-from lm.store.locks import Say, held_by, holder, if_free, locked, to_stderr
+from lm.store.holders import Holder, Watch, held, holder_of
+from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
+from lm.store.locks import Say, to_stderr
 from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING)
+EARLIER, STACK = "tries.json", "stack.txt"
+"""What earlier tries came to, and where one was that hung."""
+
+LOGGED = "logged.json"
+"""What the loggers of a run have been told of it."""
+
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, EARLIER, STACK, LOGGED)
 """What a work folder holds that a finished cell does not."""
 
 
@@ -92,29 +100,40 @@ class Store:
         return not self.finished(cell) or (again and self.record(cell)["status"] == "failed")
 
     @contextlib.contextmanager
-    def lock(self, cell: str, say: Say = to_stderr) -> Iterator[None]:
-        """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts."""
-        with locked(self._lock(cell), f"cell {cell[:8]}", say):
+    def lock(self, cell: str, say: Say = to_stderr, wait: bool = True) -> Iterator[None]:
+        """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts.
+
+        Whoever shows no life for long has lost the cell, and can write nothing into its folders any more: LostError.
+
+        Raises:
+            HeldError: where another process holds it, and there is to be no waiting.
+        """
+        with leased(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
             yield
 
     @contextlib.contextmanager
     def claim(self, cell: str) -> Iterator[bool]:
         """Holds the cell if no other process does; yields whether it is held."""
-        with if_free(self._lock(cell)) as ours:
-            yield ours
+        with if_free(self._lease(cell), self._guarded(cell)) as lease:
+            yield lease is not None
 
     def holder(self, cell: str) -> str:
         """Who holds the cell, as far as it said so."""
-        return holder(self._lock(cell))
+        return holder_of(self._lease(cell))
 
-    def held_by(self, cell: str) -> str | None:
-        """Who holds the cell, asked without touching its lock; None where nobody does, as far as can be told."""
-        return held_by(self.cells / ".locks" / path_name(cell, "id of a cell"))
+    def held_by(self, cell: str) -> Holder | None:
+        """Who holds the cell; None where nobody does, as far as can be told at once."""
+        return held(self._lease(cell))
 
-    def _lock(self, cell: str) -> Path:
-        locks = self.cells / ".locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        return locks / cell
+    def watched(self, cell: str, watch: Watch) -> Holder | str | None:
+        """Who holds the cell, asked again and again; None once it is free. Who showed no life meanwhile loses it."""
+        return free_lost(self._lease(cell), watch, self._guarded(cell))
+
+    def _lease(self, cell: str) -> Path:
+        return self.cells / ".leases" / path_name(cell, "id of a cell")
+
+    def _guarded(self, cell: str) -> tuple[Path, Path]:
+        return self.work(cell), self.directory(cell)
 
     def finish(self, cell: str, record: Record) -> Record:
         """Writes the record into the cell's work folder and makes the folder the finished cell; returns it."""
@@ -134,15 +153,35 @@ class Store:
                     self.complete(cell)
 
     def complete(self, cell: str) -> None:
-        """The second half of `finish`, for who holds the lock."""
+        """The second half of `finish`, for who holds the lock. Raises LostError where that is another by now."""
         work, directory = self.work(cell), self.directory(cell)
         if not (work / "record.json").is_file():
             return
+        if (lease := guarding(work)) is not None:
+            lease.check()
         if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
             os.replace(work / "final.ckpt", work / "last.ckpt")
         for name in WORK_FILES:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(work / name)
+        for room in work.glob(f"{ROOM}*"):
+            shutil.rmtree(room, ignore_errors=True)
+        before = work.with_suffix(".before")
         if directory.exists():  # a failed cell that was tried again
-            shutil.rmtree(directory)
-        os.replace(work, directory)
+            os.replace(directory, before)
+        try:
+            os.replace(work, directory)
+        except FileNotFoundError:  # whoever took this cell over was faster, and its cell is not to be lost
+            if before.is_dir() and not directory.exists():
+                os.replace(before, directory)
+            if lease is not None:
+                lease.check()
+            raise
+        if before.is_dir():
+            shutil.rmtree(before)
+
+    def drop(self, cell: str) -> None:
+        """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another."""
+        if (lease := guarding(self.work(cell))) is not None:
+            lease.check()
+        shutil.rmtree(self.work(cell), ignore_errors=True)

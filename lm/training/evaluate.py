@@ -24,6 +24,7 @@ from lm.model.weights import weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
 from lm.training.cell import Cell
+from lm.training.life import alive
 from lm.training.module import KEPT_BYTES
 from lm.training.recorder import Recorder
 from lm.training.run import Run
@@ -181,6 +182,7 @@ class Trained:
         for start in range(0, len(inputs_bt), at_once):
             some = slice(start, start + at_once)
             batch = Batch((tensor(inputs_bt[some]),), tensor(targets_bt[some]), tensor(np.arange(len(inputs_bt[some]))))
+            alive()
             logits_nv, targets_n = self.logits(batch)
             exact_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
             losses_n = torch.nn.functional.cross_entropy(exact_nv, targets_n, reduction="none", ignore_index=IGNORED)

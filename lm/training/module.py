@@ -4,6 +4,7 @@ Nothing is logged through Lightning: a step leaves tensors in a list, and the re
 steps, so that no step waits for a device.
 """
 
+import functools
 import time
 from typing import Any
 
@@ -21,6 +22,8 @@ from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
 from lm.training.adapter import clips_by_value, is_whole, over_processes, placed, stepping
 from lm.training.compiled import as_written, compile_blocks, without_trace
+from lm.training.halves import halves, later, shares
+from lm.training.life import alive
 from lm.training.optim import Optim, tables
 
 MANY = 2**24
@@ -41,6 +44,7 @@ class LanguageModel(LightningModule):
         seed: of the randomness in training, which is a pure function of (seed, batch, process).
         classes: the tokens whose class-wise calibration is measured.
         compiled: what cells that share compiled code have in common; None where nothing is compiled.
+        halved: whether each batch is taken in two halves, one after the other, in one process.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class LanguageModel(LightningModule):
         seed: int,
         classes: Tensor | None = None,
         compiled: str | None = None,
+        halved: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,6 +63,7 @@ class LanguageModel(LightningModule):
         self.seed_value = seed
         self.vocabulary = len(bytes_per_token)
         self.compiled = compiled
+        self.halved = halved
         self.compile_seconds = 0.0
         self.notes: list[str] = []
         """What did not go as asked for, for the record."""
@@ -87,7 +93,9 @@ class LanguageModel(LightningModule):
         if not is_whole(trainer):
             self.notes.append("not compiled: the strategy shards the weights")
             return
+        alive()
         reason = compile_blocks(self.model, self.compiled, self._try_out)
+        alive()
         self.compile_seconds = time.perf_counter() - start
         self.notes += [] if reason is None else [reason]
 
@@ -95,6 +103,7 @@ class LanguageModel(LightningModule):
         """A step that changes nothing."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         batch = next(iter(data.training_batches(0, 1, self.global_rank, self.trainer.world_size)))
+        batch = halves(batch)[0] if self.halved else batch
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.model.train()
         with without_trace(self.model), stepping(self.trainer), torch.enable_grad():
@@ -108,11 +117,24 @@ class LanguageModel(LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(batch) * self.weight(batch)
-        self.losses.append(loss.detach())
         self.tokens.append((batch.targets_bt != IGNORED).sum())
         self.rows.append(batch.rows_b)
+        if self.halved:
+            return later(functools.partial(self._in_halves, batch), self.device)
+        loss = self.loss(batch) * self.weight(batch)
+        self.losses.append(loss.detach())
         return loss
+
+    def _in_halves(self, batch: Batch, scale: Tensor) -> None:
+        """Adds up the gradients of the halves of a batch, of which one at a time is in memory."""
+        losses = []
+        for half, share in shares(batch):
+            with stepping(self.trainer):
+                loss = self.loss(half)
+            loss = loss * share.to(loss.dtype)
+            losses.append(loss.detach())
+            torch.autograd.backward(loss * scale)
+        self.losses.append(torch.stack(losses).sum())
 
     def loss(self, batch: Batch) -> Tensor:
         """The objective's mean over the targets of a batch."""
@@ -135,10 +157,14 @@ class LanguageModel(LightningModule):
         self.logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        alive()
         self.validated += 1
-        with as_written(self.model):
-            found = self.model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten()
-        self.validation.update(*found)
+        for part in halves(batch) if self.halved else (batch,):
+            with as_written(self.model):
+                found = self.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten()
+            self.validation.update(*found)
+        if self.halved:
+            return
         trainer = self.trainer
         if trainer.global_step == trainer.max_steps and trainer.world_size == 1:
             self.logits_bytes += found[0].nbytes

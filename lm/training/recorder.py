@@ -20,6 +20,7 @@ from lm.store.files import curve, finite, to_json, write_atomic
 from lm.store.formats import OUTCOME
 from lm.store.quantities import WATCHED, metrics_of
 from lm.training.adapter import as_the_first_says, evaluating, over_processes, placed
+from lm.training.life import alive
 from lm.training.module import LanguageModel, gathered, numbers
 from lm.training.observer import Meter, Observer
 
@@ -100,6 +101,7 @@ class Recorder(Callback):
         self.clock = self.last_checkpoint = time.monotonic()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        alive()
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
             return

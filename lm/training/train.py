@@ -1,14 +1,13 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
-import contextlib
-import shutil
+import gc
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import torch
 
@@ -19,18 +18,25 @@ from lm.model.attention import attending
 from lm.store.disk import intact, trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
+from lm.store.leases import LostError
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
 from lm.store.store import LOG, Store
+from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
 from lm.training.cell import Cell, identity
 from lm.training.evaluate import FREQUENT, add, evaluations
+from lm.training.halves import out_of_memory
+from lm.training.life import HANG_SECONDS
+from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
 from lm.training.provenance import keep_code, provenance
 from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
 from lm.training.signals import by_signal
+from lm.training.tracking import tracked
+from lm.training.tries import HALVED, divides, earlier, note, take_in_stack
 
 UNEVALUATED = "not evaluated further"
 """Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
@@ -58,11 +64,17 @@ class Execution:
         threads: of this process; None leaves torch's choice.
         again: whether to train a cell that has a record already; the record stays until the new one is written.
         checkpoint_seconds: between checkpoints; the most that a kill can cost.
+        hang_seconds: without a sign of life after which its process is ended; 0 for never.
+        loggers: that follow the run, by their names in `lm.training.loggers`.
+        called: experiment/arm/seed, by which the loggers know the run.
     """
 
     threads: int | None = None
     again: bool = False
     checkpoint_seconds: float = 20.0
+    hang_seconds: float = HANG_SECONDS
+    loggers: tuple[str, ...] = ()
+    called: str = ""
 
 
 def nothing(work: Path) -> None:
@@ -77,6 +89,7 @@ def train(
     judge: Judge = go_on,
     say: Say = to_stderr,
     begun: Callable[[Path], None] = nothing,
+    wait: bool = True,
 ) -> None:
     """Trains the cell and makes it a finished cell, whatever becomes of it.
 
@@ -84,17 +97,23 @@ def train(
     (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. Nor is a disk that is full or fails: OSError says
     so. A run that `judge` stops leaves nothing behind. `say` is told of another process that holds the cell, `begun`
     of the work folder once this one does.
+
+    Raises:
+        HeldError: where another process holds the cell, and there is to be no waiting.
+        LostError: where another has taken the cell over, as this process showed no life for too long.
     """
     work = store.work(cell.id)
     if is_further_process():
         fit(cell, work, report, execution)
         return
-    with store.lock(cell.id, say), quiet():
+    with store.lock(cell.id, say, wait), quiet():
         store.complete(cell.id)
         if not store.pending(cell.id, execution.again):  # by another command, while this one waited
-            shutil.rmtree(work, ignore_errors=True)
+            store.drop(cell.id)
             return
-        begun(write_work(cell, store))
+        write_work(cell, store)
+        take_in_stack(work)
+        begun(work)
         _drop_damaged(work / "last.ckpt")
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
@@ -102,18 +121,23 @@ def train(
         try:
             times["code"] = unchanged_code(cell, work)
             known: Logits | None = []
-            if not (work / "outcome.json").is_file():
-                known = fit(cell, work, kept(work, report), execution, judge)
+            described = {**cell.config, "cell": cell.id}
+            with tracked(execution.loggers, work, store.out / FOLDER, execution.called, described, say) as follow:
+                if not (work / "outcome.json").is_file():
+                    known = fitted(cell, work, kept(work, report), execution, judge, follow)
             if known is None:
-                shutil.rmtree(work)
+                store.drop(cell.id)
                 return
             outcome = evaluated(cell, work, outcome_of(work), known)
+        except LostError:
+            raise
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and by_signal(error):
                 raise
             if (broken := trouble(error)) is not None:
                 raise broken from error
             outcome = failure(_in_words(error), _logged_trace(work))
+        outcome["flags"] = [*outcome.get("flags", []), *earlier(work)["flags"]]
         finish(cell, store, outcome, {**times, "finished": time.time()})
 
 
@@ -158,6 +182,8 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcom
     try:
         for name, found in evaluations(cell, checkpoint, known):
             add(outcome, name, found)
+    except LostError:
+        raise
     except Exception as error:  # the run itself is as good as it was
         if (broken := trouble(error)) is not None:
             raise broken from error
@@ -180,43 +206,12 @@ def _logged_trace(work: Path) -> str:
     return trace
 
 
-@contextlib.contextmanager
-def into_log() -> Iterator[Callable[[Path], None]]:
-    """Yields what puts all that Python prints from then on into the log of a work folder too, for `train` to call."""
-    before = sys.stdout, sys.stderr
-    with contextlib.ExitStack() as files:
-
-        def begin(work: Path) -> None:
-            log = files.enter_context(open(work / LOG, "a", encoding="utf-8", buffering=1))
-            sys.stdout, sys.stderr = (one and cast(TextIO, Both(one, log)) for one in before)
-
-        try:
-            yield begin
-        finally:
-            sys.stdout, sys.stderr = before
-
-
-class Both:
-    """A stream of text whose content goes into a log too."""
-
-    def __init__(self, stream: TextIO, log: TextIO) -> None:
-        self.stream, self.log = stream, log
-
-    def write(self, text: str) -> int:
-        if not self.log.closed:  # a handler made in training may keep the stream for longer
-            self.log.write(text)
-        return self.stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
 def failure(error: str, trace: str | None = None) -> Outcome:
     """The outcome of a cell that could not be trained to its end."""
     return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
 
 
-def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False) -> Record | None:
+def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False, trace: Any = None) -> Record | None:
     """Records that the cell's process ended without a word of its own; returns the cell's record.
 
     Who does not hold a cell does not write it: None where another process holds it, whose the cell is now.
@@ -228,11 +223,34 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         if not store.pending(cell.id, again):
             return store.record(cell.id)
         now = time.time()
-        return finish(cell, store, failure(error), {"started": now - seconds, "finished": now, "resumed": False})
+        return finish(cell, store, failure(error, trace), {"started": now - seconds, "finished": now, "resumed": False})
 
 
-def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> Logits | None:
-    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`.
+def fitted(
+    cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge, follow: Callable[[Trainer], None]
+) -> Logits | None:
+    """`fit`, once more from the last checkpoint where memory does not suffice, with each batch in two halves."""
+    try:
+        return fit(cell, work, report, execution, judge, follow)
+    except Exception as error:
+        if not out_of_memory(error) or earlier(work)["halved"] or not divides(cell):
+            raise
+        _logged_trace(work)
+    gc.collect()  # of what the traceback held
+    torch.cuda.empty_cache()
+    note(work, HALVED, halved=True)
+    return fit(cell, work, report, execution, judge, follow)
+
+
+def fit(
+    cell: Cell,
+    work: Path,
+    report: Report,
+    execution: Execution,
+    judge: Judge = go_on,
+    follow: Callable[[Trainer], None] = lambda _: None,
+) -> Logits | None:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. `follow` is given the trainer first.
 
     Returns:
         Logits and targets of the validation split at the end, where they are small enough to be kept, so that they need
@@ -244,9 +262,12 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     run, data = built.run, built.data
     classes = data.frequent("validation", FREQUENT)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
+    trainer.begin_with(callbacks.built(cell.config["trainer"].get("callbacks")))
+    follow(trainer)
     code = canonical({**cell.config, "seed": None}) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
-    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code)
+    halved = earlier(work)["halved"]
+    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     convert(trainer, module)
     checkpoint = work / "last.ckpt"

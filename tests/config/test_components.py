@@ -405,7 +405,7 @@ def test_options_of_a_users_own_survive_json(brought: str, node: Tree) -> None:
 
 def test_the_settings_that_the_program_fixes_are_not_offered() -> None:
     trainer = resolved()["trainer"]
-    assert not {"recorder", "callbacks", "logger", "max_epochs", "enable_checkpointing"} & trainer.keys()
+    assert not {"recorder", "logger", "max_epochs", "enable_checkpointing"} & trainer.keys()
     assert "lr" not in plain_options(torch.optim.AdamW, 2)
     assert "params" not in plain_options(torch.optim.AdamW, 2)
 
@@ -424,8 +424,9 @@ def test_what_is_built_is_what_was_asked_for() -> None:
 
 
 def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
-    trainer = build(resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu"}), Run).trainer
-    assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 600)
+    tree = resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu", "trainer.max_steps": 77})
+    trainer = build(tree, Run).trainer
+    assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 77)
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """The loop between a source of cells and an executor, whichever that is."""
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,13 @@ import pytest
 from in_threads import InThreads
 from stand_in import STEPS, StandIn, execution
 
+from lm.execution import carry_out
 from lm.execution.carry_out import train_cells, train_from
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress
 from lm.execution.source import Listed, Planned
 from lm.execution.watcher import Running, Watcher
+from lm.store import holders
+from lm.store.holders import Holder
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
@@ -174,16 +179,63 @@ def test_interrupted_cells_are_counted(store: Store) -> None:
     assert told.records == {"arm seed 0": None, "arm seed 1": store.record(SECOND)}
 
 
-def test_what_a_cell_waits_for_is_told_with_its_name(store: Store) -> None:
-    class LetsGo(Told):
-        def waiting(self, line: str) -> None:
-            super().waiting(line)
-            lock.__exit__(None, None, None)
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at what others train, and speaks of it, all the time."""
+    monkeypatch.setattr(carry_out, "LOOK_SECONDS", 0.0)
 
-    told, lock = LetsGo(), store.lock(FIRST)
-    lock.__enter__()
-    assert carried_out(store, Listed(planned(StandIn(FIRST))), told) == 0
-    assert told.lines[0].startswith(f"arm seed 0: waiting for cell {FIRST[:8]}: held by process ")
+
+class LetsGo(Told):
+    """Lets go of a cell once it is told of something."""
+
+    def __init__(self, store: Store, cell: str, when: str) -> None:
+        super().__init__()
+        self.lock, self.when = store.lock(cell), when
+        self.lock.__enter__()
+
+    def finished(self, planned: Planned, record: Any, seconds: float) -> None:
+        super().finished(planned, record, seconds)
+        self.heard(planned.name)
+
+    def waiting(self, line: str) -> None:
+        super().waiting(line)
+        self.heard(line)
+
+    def heard(self, what: str) -> None:
+        if self.when in what:
+            self.lock.__exit__(None, None, None)
+
+
+@pytest.mark.usefixtures("eager")
+def test_cells_that_others_train_are_come_back_to_after_all_others(store: Store) -> None:
+    told, cells = LetsGo(store, FIRST, "arm seed 2"), planned(*map(StandIn, (FIRST, SECOND, THIRD)))
+    with InThreads(store, 1) as executor:
+        assert train_cells(cells, executor, told, execution()) == 0
+    assert list(told.records) == ["arm seed 1", "arm seed 2", "arm seed 0"]
+    assert told.lines[0].startswith(f"1 of 3 cells is being trained by process {os.getpid()} on host ")
+    assert told.lines[0].endswith("; going on with the others")
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_others_train_is_waited_for_at_the_end_and_said(store: Store) -> None:
+    told = LetsGo(store, FIRST, "waiting for 1 cell being trained by process ")
+    assert carried_out(store, Listed(planned(StandIn(FIRST), StandIn(SECOND))), told) == 0
+    assert list(told.records) == ["arm seed 1", "arm seed 0"]
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_a_process_elsewhere_left_is_taken_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store.cells / ".leases" / FIRST
+    folder.mkdir(parents=True)
+    (folder / "1").write_bytes(
+        replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7, of=5).written()
+    )
+    monkeypatch.setattr(holders, "BEAT_SECONDS", 0.001)
+    told, cells = Told(), planned(*map(StandIn, (FIRST, SECOND)))
+    with InThreads(store, 1) as executor:
+        assert train_cells(cells, executor, told, execution()) == 0
+    assert told.lines[0].startswith("1 of 2 cells is being trained by process 5 on host elsewhere since ")
+    assert list(told.records) == ["arm seed 1", "arm seed 0"]
 
 
 def test_two_loops_on_one_store_train_each_cell_once(store: Store) -> None:

@@ -1,5 +1,7 @@
 """What every executor promises, put to each of them: what is handed over ends once, and no kill loses anything."""
 
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
 from lm.execution.engines import make
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
@@ -194,22 +196,39 @@ def test_a_cancelled_cell_is_interrupted_and_can_be_taken_up(engine: Make, store
 
 def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: Store) -> None:
     executors = engine(), engine()
-    handles = [[hand_over(executor, StandIn(cell)) for cell in (FIRST, SECOND)] for executor in executors]
-    for executor, own in zip(executors, handles, strict=True):
-        assert ends(follow(executor, *own)) == [End.RECORDED] * 2
-        assert [executor.harvest(handle) for handle in own] == [store.record(FIRST), store.record(SECOND)]
+    for executor in executors:
+        for cell in (FIRST, SECOND):
+            hand_over(executor, StandIn(cell))
+    told: list[tuple[Executor, str]] = []
+    while len(told) < 4:
+        for executor in executors:
+            for event in executor.poll(0.1):
+                if not isinstance(event, Ended):
+                    continue
+                record, cell = executor.harvest(event.handle), event.handle.cell
+                if event.end is End.RECORDED:
+                    assert record == store.record(cell)
+                    told.append((executor, cell))
+                    continue
+                assert (event.end, record) == (End.HELD, None)
+                while executor.held(cell) is not None:
+                    time.sleep(0.01)
+                hand_over(executor, StandIn(cell))
+    assert len(set(told)) == 4
     assert [store.record(cell)["cost"]["tries"] for cell in (FIRST, SECOND)] == [1, 1]
 
 
-def test_a_cell_that_another_holds_is_waited_for_and_told_of(engine: Make, store: Store) -> None:
+def test_a_cell_that_another_holds_is_not_waited_for(engine: Make, store: Store) -> None:
     executor = engine()
-    heard = Heard(executor)
+    assert executor.held(FIRST) is None
     with store.lock(FIRST):
         handle = hand_over(executor, StandIn(FIRST))
-        heard.until(lambda: heard.of(handle, Waiting), go_on)
+        assert ends(follow(executor, handle)) == [End.HELD]
+        assert executor.harvest(handle) is None
+        assert str(executor.held(FIRST)).startswith(f"process {os.getpid()} on host ")
         assert not store.work(FIRST).exists()
-    assert heard.of(handle, Waiting)[0].line.startswith(f"waiting for cell {FIRST[:8]}: held by process ")
-    assert ends(follow(executor, handle)) == [End.RECORDED]
+    assert executor.held(FIRST) is None
+    assert ends(follow(executor, hand_over(executor, StandIn(FIRST)))) == [End.RECORDED]
 
 
 def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store) -> None:
@@ -265,17 +284,10 @@ def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(eng
     assert store.record(FIRST)["status"] == "ok"
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["", "waiting for another"])
-def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(
-    engine: Make, store: Store, held: bool
-) -> None:
+def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(engine: Make, store: Store) -> None:
     with engine() as executor:
         heard, first = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}))
         heard.until(lambda: heard.of(first, Validation), leave)
-        if held:
-            with store.lock(SECOND):
-                second = hand_over(executor, StandIn(SECOND))
-                heard.until(lambda: heard.of(second, Waiting), leave)
     executor.close()
     assert untouched(store, FIRST)
     assert not store.finished(FIRST)

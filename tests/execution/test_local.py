@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from lm.execution.executor import End, Ended, Started, Validation, Waiting
 from lm.execution.local import Job, Local
 from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
+from lm.store.holders import Holder
 from lm.store.locks import state
 from lm.store.record import Ending
 from lm.store.store import Store
@@ -210,40 +212,66 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
     assert whole(store, FIRST)
 
 
-def test_a_cell_that_another_process_holds_is_waited_for_by_name(store: Store) -> None:
+def test_a_cell_that_another_process_holds_is_trained_once_that_lets_go(store: Store) -> None:
     class LetsGo(Told):
-        def waiting(self, line: str) -> None:
-            super().waiting(line)
+        def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
+            super().finished(planned, record, seconds)
             held.close()
 
     told, held = LetsGo(), contextlib.ExitStack()
     held.enter_context(store.lock(FIRST))
-    assert trained(store, told, StandIn(FIRST)) == 0
-    assert told.lines[0].startswith(f"arm seed 0: waiting for cell {FIRST[:8]}: held by process {os.getpid()} on host ")
-    assert whole(store, FIRST)
+    assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
+    assert list(told.records) == [SECOND, FIRST]
+    assert told.lines[0].startswith(f"1 of 2 cells is being trained by process {os.getpid()} on host ")
+    assert whole(store, FIRST, SECOND)
 
 
-def test_a_process_killed_while_another_holds_the_cell_writes_nothing_there(store: Store) -> None:
-    class Kills(Told):
-        def waiting(self, line: str) -> None:
-            super().waiting(line)
-            if "waiting for" in line:
-                for pid in children():
-                    os.kill(pid, signal.SIGKILL)
+def test_a_process_killed_after_another_has_taken_its_cell_writes_nothing_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(jobs: list[Job]) -> None:
+        other = replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7)
+        (store.cells / ".leases" / FIRST / "2").write_bytes(other.written())
+        os.kill(jobs[0].attempt.process.pid, signal.SIGKILL)
 
-    told = Kills()
-    with store.lock(FIRST):
-        store.work(FIRST).mkdir(parents=True)
-        assert trained(store, told, StandIn(FIRST)) == 1
-        assert told.records == {FIRST: None}
-        assert list(store.work(FIRST).iterdir()) == []
+    monkeypatch.setattr(local, "ATTEMPTS", 1)
+    told = Told(lose)
+    assert trained(store, told, StandIn(FIRST)) == 1
+    assert told.records == {FIRST: None}
     assert not store.finished(FIRST)
     assert told.lines[-1].startswith("arm seed 0: process killed by SIGKILL")
-    assert f"the cell is left to process {os.getpid()} on host " in told.lines[-1]
+    assert "the cell is left to process 7 on host elsewhere since " in told.lines[-1]
 
 
-def children() -> list[int]:
-    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
+    """What is told of a cell that hangs before some of its steps, and its record."""
+    told, cell = Told(), StandIn(FIRST, dict.fromkeys(deeds, "hang"))
+    planned: list[Any] = [Planned("arm", 0, cell)]  # type: ignore[arg-type]
+    with Local(store, 1, told.waiting) as told.executor:
+        assert train_cells(planned, told.executor, told, stand_in.execution(hang_seconds=3.0)) == 0
+    return told, store.record(FIRST)
+
+
+def test_a_process_that_hangs_is_ended_and_the_cell_tried_once_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
+    told, record = hung(store, 5)
+    assert (record["status"], record["cost"]["tries"]) == ("ok", 2)
+    assert [line for line in told.lines if "is ended, started once more" in line]
+
+
+def test_a_cell_that_hangs_twice_has_failed_and_its_record_says_where(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
+    told, record = hung(store, 5, 7)
+    assert record["status"] == "failed"
+    assert record["error"].startswith("reported nothing for 0.05 minutes and was ended; it was in File ")
+    assert "stand_in.py" in record["error"]
+    assert "in end, called from File " in record["error"]
+    assert "most recent call first" in record["traceback"]
+    assert "is ended, given up" in told.lines[-1]
 
 
 def test_a_full_disk_ends_the_command_and_is_no_failure_of_the_cell(store: Store) -> None:

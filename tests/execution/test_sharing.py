@@ -11,7 +11,7 @@ from lm.execution import sharing
 from lm.execution.estimate import step_seconds
 from lm.execution.sharing import rates, shared_out
 from lm.execution.source import Planned
-from lm.runs.ways import FILE, keep, kept
+from lm.store.ways import FILE, keep, kept
 from lm.training.cell import check, seeded
 
 

@@ -35,6 +35,19 @@ def test_a_stopped_process_is_told_of_within_ten_seconds_and_then_rarely() -> No
     assert found[8] == "no word for 8 s: process 4711 is stopped, SIGCONT lets it go on"
 
 
+def test_silence_lasts_until_a_word_and_does_not_grow_while_nobody_looks() -> None:
+    machine = Machine("R")
+    one = machine.vigil()
+    for _ in range(30):
+        machine.now += 1
+        assert one.silence() == machine.now
+    machine.now += 1e6
+    assert one.silence() == 30 + vigil.MOST_BETWEEN_LOOKS
+    one.word()
+    machine.now += 2
+    assert one.silence() == 2
+
+
 def test_a_process_at_work_is_told_of_after_a_minute_with_what_it_used() -> None:
     machine = Machine("R")
     one = machine.vigil()

@@ -71,7 +71,7 @@ def test_a_pack_holds_everything_but_weights_and_the_logs_of_what_went_well(fold
 
 def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path, tmp_path: Path) -> None:
     first = pack(folder)[0].path.read_bytes()
-    shutil.copytree(folder.parent, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("*.lmpack", ".locks"))
+    shutil.copytree(folder.parent, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("*.lmpack", ".leases"))
     (tmp_path / "elsewhere" / "demo" / "table.md").write_text("a report")
     assert pack(tmp_path / "elsewhere" / "demo", tmp_path / "x.lmpack")[0].path.read_bytes() == first
 
@@ -203,7 +203,7 @@ def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> No
     assert found.folder == tmp_path / "new" / "demo"
     assert len(found.put) == 7
     contents = dict(read_archive(file).contents())
-    left = {name: content for name, content in tree(tmp_path / "new").items() if "/.locks/" not in name}
+    left = {name: content for name, content in tree(tmp_path / "new").items() if "/.leases/" not in name}
     assert left == contents
     assert not list((tmp_path / "new").glob(".unpack*"))
     assert load(found.folder).records["arm", 0] == load(folder).records["arm", 0]

@@ -47,8 +47,8 @@ def over_rates(experiment: MakeExperiment) -> Callable[..., Path]:
             part = {**whole, "name": name, "arms": kept, "baseline": next(iter(arms)), "confirmatory": []}
             write_atomic(folder.with_name(name) / "experiment.json", to_json(part))
         names = {arm: {rate: f"{arm}.lr{rate}" for rate in ("0.001", "0.01", "0.1")} for arm in CELLS}
-        arms = {arm: {"shared": 0.01, "best": 0.01, "names": of_arm} for arm, of_arm in names.items()}
-        described = {"experiment": "demo.lr_curve", "arms": arms}
+        of_arms = {arm: {"shared": 0.01, "best": 0.01, "names": of_arm} for arm, of_arm in names.items()}
+        described = {"experiment": "demo.lr_curve", "arms": of_arms}
         write_atomic(folder / DESCRIBED, to_json(RATES.stamped(described)))
         return folder
 
@@ -142,11 +142,12 @@ def test_runs_that_were_lost_are_crosses_and_the_best_are_stars(
     monkeypatch.setattr("lm.report.figures.rendered", kept)
     folder = over_rates()
     assert draw_rates(load(folder), found(folder)) == {"lr_curve": {"png": b""}}
-    lines = {(line.get_marker(), tuple(line.get_xdata())): line.get_ydata() for line in figures[0].axes[0].get_lines()}
+    drawn = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figures[0].axes[0].get_lines()]
+    lines = {(marker, tuple(points[:, 0].tolist())): points[:, 1].tolist() for marker, points in drawn}
     assert set(lines) == {
         ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("o", (0.001, 0.01, 0.1)), ("*", (0.1,))
     }  # fmt: skip
-    assert list(lines["x", (0.1,)]) == [pytest.approx(UNTRAINED)]
+    assert lines["x", (0.1,)] == [pytest.approx(UNTRAINED)]
 
 
 @pytest.mark.parametrize("arms", [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None])

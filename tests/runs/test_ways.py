@@ -14,7 +14,8 @@ from lm.config.tree import InputError, Tree, override
 from lm.model import mixing
 from lm.report.ways import described
 from lm.runs import ways
-from lm.runs.ways import FILE, asked, decided
+from lm.runs.ways import asked, decided
+from lm.store.ways import FILE
 from lm.training.cell import check
 
 EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", "compile")}

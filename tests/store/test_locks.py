@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lm.store import locks
-from lm.store.locks import Patience, busy_seconds, holder, if_free, locked, state
+from lm.store.locks import Patience, busy_seconds, holder, locked, state
 
 HERE = socket.gethostname()
 
@@ -67,31 +67,20 @@ def test_a_lock_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypat
 def test_a_free_lock_is_taken_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with locked(tmp_path / "lock", "the thing"):
         pass
-    with if_free(tmp_path / "lock") as ours:
-        assert ours
     assert capsys.readouterr().err == ""
     assert os.listdir(tmp_path) == ["lock"], "whoever held it leaves no name behind"
-
-
-def test_a_lock_that_is_held_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
-    with held(tmp_path / "lock"), if_free(tmp_path / "lock") as ours:
-        assert not ours
-        assert str(os.getpid()) in holder(tmp_path / "lock"), "the holder's name stays"
-    with if_free(tmp_path / "lock") as ours:
-        assert ours
 
 
 def test_the_name_beside_a_lock_is_advice_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, beside = tmp_path / "lock", tmp_path / "lock.holder"
     beside.write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": 0}))
-    with if_free(path) as ours:
-        assert ours, "a name that was left holds nothing"
+    with locked(path, "the thing"):  # a name that was left holds nothing
         for text in ("", "{", "[1]", '{"pid": "x"}', '{"pid": 1, "host": "h", "since": 1e300}', "\x00"):
             beside.write_text(text)
             assert holder(path) == "a process that left no name"
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
-    with if_free(path) as ours:
-        assert ours, "a full disk takes no lock away"
+    with locked(path, "the thing"):
+        pass
 
 
 def test_the_holder_is_told_with_its_day_and_whether_it_is_stopped(

@@ -95,4 +95,4 @@ def test_the_same_command_ends_in_the_report_of_the_old_cells(folder: Path, caps
     assert "4 cells: 4 done, 0 to train" in capsys.readouterr().err
     assert "| relu | 2 | 1.9154 ± 0.0042 |" in (folder / "table.md").read_text()
     assert json.loads((folder / "experiment.json").read_text())["format"] == MANIFEST.version
-    assert {name for name in contents(folder.parent) if "/cells/" in name and "/.locks/" not in name} == before
+    assert {name for name in contents(folder.parent) if "/cells/" in name and "/.leases/" not in name} == before

@@ -69,6 +69,9 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path: Path, monkeypatc
     assert (tmp_path / "a.json").read_text() == "old"
 
 
+ALONE = SimpleNamespace(broadcast=lambda said: said)
+
+
 def trainer(fails: bool = False) -> SimpleNamespace:
     """Saves a checkpoint as Lightning may: bit by bit."""
 
@@ -78,7 +81,7 @@ def trainer(fails: bool = False) -> SimpleNamespace:
             raise FULL
         torch.save({"weights": torch.arange(1000.0)}, path)
 
-    return SimpleNamespace(save_checkpoint=save_checkpoint, is_global_zero=True)
+    return SimpleNamespace(save_checkpoint=save_checkpoint, is_global_zero=True, strategy=ALONE)
 
 
 def test_a_checkpoint_is_there_whole_or_as_it_was_before(tmp_path: Path) -> None:
@@ -100,7 +103,7 @@ def test_a_checkpoint_in_a_folder_takes_the_place_of_another(tmp_path: Path) -> 
         (path / f"shard-{len(os.listdir(tmp_path))}").touch()
 
     for _ in range(2):
-        save(SimpleNamespace(save_checkpoint=folder, is_global_zero=True), tmp_path / "last.ckpt")
+        save(SimpleNamespace(save_checkpoint=folder, is_global_zero=True, strategy=ALONE), tmp_path / "last.ckpt")
     assert os.listdir(tmp_path) == ["last.ckpt"]
     assert os.listdir(tmp_path / "last.ckpt") == ["shard-2"]
 

@@ -167,13 +167,34 @@ def test_a_finish_cut_short_anywhere_is_completed_later(
     store.finish(CELL, blank(CELL, "failed"))
     begun(store, "new.txt")
     write_atomic(store.work(CELL) / "record.json", to_json(blank(CELL)))
-    with monkeypatch.context() as patch:
+    with store.claim(CELL), monkeypatch.context() as patch:
         patch.setattr("lm.store.store.shutil.rmtree" if call == "rmtree" else f"lm.store.store.os.{call}", killed)
         with pytest.raises(KeyboardInterrupt):
-            store.recover(CELL)
+            store.complete(CELL)
     store.recover(CELL)
     assert store.record(CELL)["status"] == "ok"
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
+
+
+def test_who_completes_a_cell_that_another_has_completed_takes_nothing_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(store, "new.txt")
+    store.finish(CELL, blank(CELL, "failed"))
+    begun(store, "newer.txt")
+    write_atomic(store.work(CELL) / "record.json", to_json(blank(CELL)))
+    replace = os.replace
+
+    def late(one: Path, other: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        store.complete(CELL)
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", late)
+    with pytest.raises(FileNotFoundError):
+        store.complete(CELL)
+    assert store.record(CELL)["status"] == "ok"
+    assert os.listdir(store.cells) == [CELL]
 
 
 def test_a_cell_is_started_once_it_has_a_checkpoint(store: Store) -> None:
@@ -210,7 +231,7 @@ def test_a_lock_keeps_others_out_until_it_is_released(store: Store) -> None:
     thread = threading.Thread(target=second)
     with store.lock(CELL):
         thread.start()
-        with store.lock("another cell"):
+        with store.lock("another_cell"):
             time.sleep(0.1)
         order.append("first")
     thread.join(timeout=10)

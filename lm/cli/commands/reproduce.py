@@ -36,5 +36,12 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         folder = known[0].parent
     files = find_experiments(folder, options.names)
     seconds, given = options.checkpoint_seconds, options.arguments
-    manner = Manner(options.out, options.workers, checkpoint_seconds=seconds, underpowered=True, command=given)
+    manner = Manner(
+        options.out,
+        options.workers,
+        checkpoint_seconds=seconds,
+        underpowered=True,
+        command=given,
+        hang_seconds=60 * options.hang_minutes,
+    )
     return reproduce(files, options.tier, manner, options.plan, bool(options.names))

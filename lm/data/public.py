@@ -1,0 +1,275 @@
+"""Public texts that experiments name: fetched from pinned addresses, and known by their checksums.
+
+An address names a commit, or a file that its owner publishes a checksum of, so that it always means the same bytes.
+"""
+
+import hashlib
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from urllib.parse import urlsplit
+
+from lm import __version__
+from lm.config.tree import InputError, nearest, require_place, require_regular
+from lm.store.files import write_atomic
+
+SECONDS, LONGEST = 30.0, 600.0
+"""How long a server may say nothing, and how long a file may take."""
+
+BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as its owner publishes it.
+
+    Args:
+        name: in the folder of its data.
+        address: where it is fetched from.
+        size: in bytes.
+        sha256: of its bytes.
+        also: checksums of the same content laid out in another way.
+    """
+
+    name: str
+    address: str
+    size: int
+    sha256: str
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Public:
+    """Data that is fetched under one name."""
+
+    about: str
+    licence: str
+    source: str
+    files: tuple[File, ...]
+
+
+def _at(commit: str, repository: str, folder: str, **files: tuple[int, str]) -> tuple[File, ...]:
+    start = f"https://raw.githubusercontent.com/{repository}/{commit}/{folder}"
+    return tuple(File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
+
+
+_OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
+
+PUBLIC: Mapping[str, Public] = {
+    "tinyshakespeare": Public(
+        "40,000 lines of Shakespeare, the character-level benchmark of char-rnn and nanoGPT",
+        "text in the public domain",
+        "https://github.com/karpathy/char-rnn",
+        _at(
+            "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e",
+            "karpathy/char-rnn",
+            "data/tinyshakespeare",
+            **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
+        ),
+    ),
+    "wikitext2": Public(
+        "the validation split of WikiText-2 (Merity et al. 2016), words with <unk>",
+        "CC BY-SA 3.0",
+        "https://github.com/pytorch/examples",
+        _at(
+            "77f55b912142e11fcfdf5b530231fb9c52f181e8",
+            "pytorch/examples",
+            "word_language_model/data/wikitext-2",
+            **{"valid.txt": (1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8")},
+        ),
+    ),
+    "multi30k": Public(
+        "English and German captions, aligned (Elliott et al. 2016): 29,000 pairs, 1,014 and 1,000 held out",
+        "research data of its authors, who name no licence",
+        "https://github.com/multi30k/dataset",
+        _at(
+            "a3d2e0d26b56f3846f66a952536ffed4e401d05a",
+            "multi30k/dataset",
+            "data/task1/raw",
+            **{
+                "train.en.gz": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+                "train.de.gz": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+                "val.en.gz": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+                "val.de.gz": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+                "test_2016_flickr.en.gz": (21_077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
+                "test_2016_flickr.de.gz": (22_890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+            },
+        ),
+    ),
+    "gpt2": Public(
+        "the byte-level vocabulary of GPT-2, 50,257 tokens and 50,000 merges",
+        "MIT",
+        "https://github.com/openai/gpt-2",
+        (
+            File(
+                "encoder.json",
+                f"{_OPENAI}/encoder.json",
+                1_042_301,
+                "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+                ("ed9423b19f79b803ff269c4b52a27aa439be19ae11cd89b42108a6405cc3b2bd",),
+            ),
+            File(
+                "vocab.bpe",
+                f"{_OPENAI}/vocab.bpe",
+                456_318,
+                "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+            ),
+        ),
+    ),
+}
+"""All that there is, by name."""
+
+_SCHEMES = ("https",)
+"""What an address may begin with, also one that a server sends on to."""
+
+
+def public(name: str) -> Public:
+    """The data of this name. Raises InputError where there is none, with the nearest."""
+    if name not in PUBLIC:
+        raise InputError(f"no data {name!r}.{nearest(name, list(PUBLIC))} Choose from {', '.join(PUBLIC)}")
+    return PUBLIC[name]
+
+
+def remedy(path: str) -> str:
+    """What a person may type where a file of public data is not there; empty for other files."""
+    *_, folder, name = ("", "", *Path(path).parts)
+    if folder in PUBLIC and any(file.name == name for file in PUBLIC[folder].files):
+        return f" `lm data {folder} --to {quote(str(Path(path).parent.parent))}` fetches it"
+    return ""
+
+
+# putting it into a folder --------------------------------------------------------------------------------------------
+
+
+def put(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
+    """Puts the files of some data into `into/NAME`; returns those written, the others being there already.
+
+    Nothing is written unless all files can be.
+
+    Args:
+        name: of the data.
+        into: the folder, made where it is not there.
+        source: a folder that has the files, in itself or in a folder of that name; None fetches them.
+        unlike: take files whose checksums differ, from `source`.
+
+    Raises:
+        InputError: where a file cannot be had, is not what is expected, or another is there in its place.
+    """
+    data, folder = public(name), into / name
+    require_place(folder, "--to", folder=True)
+    found = {} if source is None else _at_hand(name, data.files, source, unlike)
+    wanted = [file for file in data.files if not _there(file, folder / file.name, found.get(file.name))]
+    contents = [found[file.name].read_bytes() if found else fetched(file) for file in wanted]
+    for file, content in zip(wanted, contents, strict=True):
+        write_atomic(folder / file.name, content)
+    return [folder / file.name for file in wanted]
+
+
+def _there(file: File, path: Path, source: Path | None) -> bool:
+    """Whether the file lies at `path`, or what is at hand instead. Raises InputError where another does."""
+    require_place(path, "--to")
+    if not path.exists():
+        return False
+    found = digest(path)
+    if found in (file.sha256, *file.also) or (source is not None and found == digest(source)):
+        return True
+    raise InputError(f"{path}: is there, with SHA-256 {found}, expected {file.sha256}; choose another folder")
+
+
+def _at_hand(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
+    """Where files lie in a folder. Raises InputError where they lack, or are others and these are not wanted."""
+    places = {file.name: [source / name / file.name, source / file.name] for file in files}
+    found = {file: path for file, both in places.items() for path in reversed(both) if path.is_file()}
+    if missing := [file.name for file in files if file.name not in found]:
+        raise InputError(f"--from {source}: lacks {', '.join(missing)}, there or in its folder {name}")
+    for file in files:
+        path = found[file.name]
+        summed = digest(path)
+        if summed not in (file.sha256, *file.also) and not unlike:
+            raise InputError(
+                f"{path}: is another file, with SHA-256 {summed}, expected {file.sha256}; --any takes it all the same"
+            )
+    return found
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file. Raises InputError where it cannot be read."""
+    try:
+        require_regular(path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+# fetching it ---------------------------------------------------------------------------------------------------------
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server that sends on to another address, unless that is of a kind that nobody vouches for."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
+        _require_scheme(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _require_scheme(address: str) -> None:
+    if urlsplit(address).scheme not in _SCHEMES:
+        raise InputError(f"{address}: expected an address that begins with {_SCHEMES[0]}://")
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """What opens addresses of the schemes that may be, and no others; the environment may name a proxy."""
+    opener = urllib.request.OpenerDirector()
+    kinds = {"https": urllib.request.HTTPSHandler, "http": urllib.request.HTTPHandler}
+    for handler in (
+        urllib.request.ProxyHandler(),
+        *(kinds[scheme]() for scheme in _SCHEMES),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    opener.addheaders = [("User-Agent", f"lm-ablations/{__version__}")]
+    return opener
+
+
+def fetched(file: File) -> bytes:
+    """The content of a file from its address. Raises InputError where it cannot be had, or is another."""
+    _require_scheme(file.address)
+    offline = "without a network, take the files from a folder with --from DIR"
+    try:
+        with _opener().open(file.address, timeout=SECONDS) as answer:
+            content = _read(answer, file)
+    except urllib.error.HTTPError as error:
+        raise InputError(f"{file.address}: the server answers {error.code} {error.reason}; {offline}") from None
+    except (OSError, http.client.HTTPException) as error:  # URLError is one of the first
+        reason = getattr(error, "reason", None) or error
+        said = " ".join(str(reason).split()) or type(error).__name__
+        raise InputError(f"{file.address}: cannot be fetched ({said}); {offline}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != file.sha256:
+        raise InputError(
+            f"{file.address}: {len(content):,} bytes with SHA-256 {found}, expected {file.size:,} with {file.sha256}; "
+            "nothing is written"
+        )
+    return content
+
+
+def _read(answer: http.client.HTTPResponse, file: File) -> bytes:
+    """What a server sends, no more than the file has."""
+    parts, length, end = [], 0, time.monotonic() + LONGEST
+    while part := answer.read(BLOCK):
+        parts.append(part)
+        length += len(part)
+        if length > file.size:
+            raise InputError(f"{file.address}: sends more than the {file.size:,} bytes expected; nothing is written")
+        if time.monotonic() > end:
+            raise InputError(f"{file.address}: takes over {LONGEST:z.0f} s; nothing is written")
+    return b"".join(parts)

@@ -1,0 +1,195 @@
+"""What `lm dashboard` shows: progress on top, the report of one experiment below, made again when records change."""
+
+import hashlib
+import importlib.util
+import os
+import threading
+import time
+from pathlib import Path
+from shlex import quote
+from urllib.parse import urlencode
+
+from lm.analysis.results import read_manifest
+from lm.analysis.runs import folders_of, of_folder
+from lm.config.tree import InputError
+from lm.report.web.elements import Html, digest, joined, listed, table, tag
+from lm.store.store import Store
+
+HERE = Path(__file__).parent
+
+FRESH = 1.0
+"""Seconds for which what was read of a folder is shown again, however many pages ask."""
+
+POLICY = (
+    "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class Board:
+    """The experiments and searches of a folder of results, or the one that lies in `folder`; nothing is written.
+
+    Raises:
+        InputError: where the folder holds no results.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        of_folder(folder)
+        alone = any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json"))
+        self.folder = folder
+        self.out = folder.resolve().parent if alone else folder
+        self.only = folder.resolve().name if alone else None
+        self._reading, self._making = threading.Lock(), threading.Lock()
+        self._status: tuple[float, Html] = (float("-inf"), Html())
+        self._reports: dict[str, tuple[str, str]] = {}
+
+    def names(self) -> list[str]:
+        """The experiments and searches that there are now."""
+        found = folders_of(self.out)
+        return [name for name in found if self.only in (None, name)]
+
+    def status(self) -> Html:
+        """Progress as `lm status` tells it."""
+        with self._reading:
+            made, shown = self._status
+            if time.monotonic() - made > FRESH:
+                shown = self._read_status()
+                self._status = time.monotonic(), shown
+            return shown
+
+    def _read_status(self) -> Html:
+        from lm.report.status import status_parts  # like all that draws, after the server is up, for it takes seconds
+
+        try:
+            found = of_folder(self.folder)
+        except InputError as error:
+            return tag("p", str(error), class_="warn")
+        columns, rows, lines = status_parts(found)
+        return joined(table(columns, rows) if rows else "", listed(lines), listed(found.unreadable, class_="warn"))
+
+    def version(self, name: str) -> str:
+        """What changes when the report of an experiment, or of a search, would say something else."""
+        seen = []
+        for folder in self._folders(name):
+            if _search(folder):
+                files = [folder / "study.json", folder / "table.md"]
+            else:
+                store = Store(self.out)
+                cells = [store.directory(cell) / "record.json" for cell in _cells(folder)]
+                files = [folder / "experiment.json", *cells]
+            for path in files:
+                try:
+                    stat = path.stat()
+                except OSError:
+                    continue
+                seen.append(f"{path} {stat.st_mtime_ns} {stat.st_size}")
+        return hashlib.sha256("\n".join(seen).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def report(self, name: str) -> str:
+        """The page of an experiment, or of what is known of a search. Raises KeyError where there is neither."""
+        if name not in self.names():
+            raise KeyError(name)
+        with self._making:  # which takes seconds; nobody makes it twice
+            version = self.version(name)
+            made, page = self._reports.get(name, ("", ""))
+            if made != version:
+                page = self._made(name)
+                self._reports[name] = version, page
+            return page
+
+    def _folders(self, name: str) -> list[Path]:
+        return [folder for folder, _ in folders_of(self.out).get(name, [])]
+
+    def _made(self, name: str) -> str:
+        from lm.report.write import find, html_of
+
+        folders = self._folders(name)
+        if any(_search(folder) for folder in folders):
+            return _document(name, _of_search(name, folders), script=False)
+        try:
+            return html_of(find(folders[0]))
+        except InputError as error:
+            return _document(name, tag("p", f"There is no report yet: {error}"), script=False)
+
+    def page(self, name: str | None) -> str:
+        """The page around it all, with the report of the experiment of this name, or of the first one."""
+        names = self.names()
+        name = name or next(iter(names), None)
+        links = [tag("a", one, href=f"?{query(one)}", aria_current="page" if one == name else False) for one in names]
+        frame: Html | str = tag("p", "There are no experiments and no searches yet.", class_="hint")
+        if name is not None:
+            frame = tag(
+                "iframe", id="report", src=f"report?{query(name)}", title=f"report of {name}",
+                data_version=self.version(name),
+            )  # fmt: skip
+        top = tag("details", tag("summary", "Progress"), tag("div", self.status(), id="status"), open=True)
+        away = tag("p", "The dashboard does not answer; it may have been ended.", id="away", class_="warn", hidden=True)
+        return _document(f"{name or self.folder} - lm", joined(away, top, tag("nav", links), frame), script=True)
+
+
+def query(name: str) -> str:
+    """The part of an address that names an experiment."""
+    return urlencode({"experiment": name})
+
+
+def policy() -> str:
+    """What the page around the report may do: run its own script, ask this server, show a frame of it."""
+    return POLICY.format(script=digest(_script()), style=digest(_style()))
+
+
+def optuna_commands(board: Board) -> list[str]:
+    """The commands that show the searches of a folder in Optuna's own dashboard, or what to install for that."""
+    journals = [folder / "study.journal" for name in board.names() for folder in board._folders(name)]
+    return [f"optuna-dashboard {quote(str(path))}" for path in journals if path.is_file()]
+
+
+def has_optuna_dashboard() -> bool:
+    """Whether that program is installed."""
+    return importlib.util.find_spec("optuna_dashboard") is not None
+
+
+def _search(folder: Path) -> bool:
+    return os.path.isfile(folder / "study.json")
+
+
+def _cells(folder: Path) -> list[str]:
+    try:
+        return [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
+    except InputError:  # the report says what is wrong with it
+        return []
+
+
+def _of_search(name: str, folders: list[Path]) -> Html:
+    """What its report says so far, and how to look at its trials."""
+    found: list[Html] = [tag("h1", name)]
+    for folder in folders:
+        journal, page = folder / "study.journal", folder / "table.md"
+        if journal.is_file():
+            found.append(tag("p", "Its trials, one by one, in Optuna's own dashboard:"))
+            found.append(tag("pre", f"optuna-dashboard {quote(str(journal))}"))
+            if not has_optuna_dashboard():
+                found.append(tag("p", "That needs the package: pip install optuna-dashboard", class_="hint"))
+        try:
+            found.append(tag("pre", page.read_text(encoding="utf-8", errors="replace")))
+        except OSError:
+            found.append(tag("p", "Its report is written when it ends.", class_="hint"))
+    return joined(found)
+
+
+def _document(title: str, body: Html, script: bool) -> str:
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(_style())),
+    ]
+    inside = joined(body, tag("script", Html(_script())) if script else "")
+    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', inside), lang='en')}\n"
+
+
+def _style() -> str:
+    return (HERE / "board.css").read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return (HERE / "board.js").read_text(encoding="utf-8")

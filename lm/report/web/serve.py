@@ -1,0 +1,184 @@
+"""The server behind `lm dashboard`: it reads, shows the pages of one folder of results, and nothing else."""
+
+import contextlib
+import hmac
+import ipaddress
+import secrets
+import socket
+import sys
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from lm.config.tree import InputError
+from lm.report.web.board import Board, policy
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+"""Sent with every answer."""
+
+FRAMED = "frame-ancestors 'self'"
+"""For the report, whose own policy stands in it."""
+
+HTML = "text/html; charset=utf-8"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a board on an address of this machine.
+
+    Args:
+        board: what is shown.
+        host: to listen on. Where that is no loopback address, a token in the address lets people in.
+        port: 0 for a free one.
+
+    Raises:
+        InputError: where it cannot listen there.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, board: Board, host: str, port: int) -> None:
+        self.board, self.host = board, host
+        self.loopback = _is_loopback(host)
+        self.token = "" if self.loopback else secrets.token_urlsafe(24)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self.address_family = found[0][0]
+            super().__init__((host, port), Handler)
+        except OverflowError:
+            raise InputError(f"--port {port}: expected a number from 0 to 65535") from None
+        except OSError as error:
+            raise InputError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from None
+
+    @property
+    def port(self) -> int:
+        """That it listens on."""
+        return int(self.server_address[1])
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the path of every address."""
+        return f"/{self.token}/" if self.token else "/"
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser; a server that listens everywhere is called by the name of this machine."""
+        everywhere = self.host in ("", "0.0.0.0", "::")
+        name = socket.gethostname() if everywhere else f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}{self.prefix}"
+
+    def admits(self, host: str) -> bool:
+        """Whether a `Host` header names this server, and not a name that somebody has lead to its address."""
+        try:
+            named = urlsplit(f"//{host}")
+            name, port = named.hostname or "", named.port
+        except ValueError:
+            return False
+        if port not in (None, self.port):
+            return False
+        if self.loopback:
+            return _is_loopback(name)
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name in {"localhost", self.host.lower(), socket.gethostname().lower()}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says in a line what went wrong; a browser that hangs up is nothing."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(f"lm: dashboard: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD for the page, for how things stand, and for a report; all else is refused."""
+
+    server: Server
+    server_version, sys_version = "lm", ""
+    protocol_version = "HTTP/1.1"
+    timeout = 15.0
+
+    def do_GET(self) -> None:
+        if not self.server.admits(self.headers.get("Host", "")):
+            self._send("this server goes by another name\n", HTTPStatus.MISDIRECTED_REQUEST)
+            return
+        asked = urlsplit(self.path)
+        path = unquote(asked.path)
+        given, prefix = path[: len(self.server.prefix)].encode(), self.server.prefix.encode()
+        if not hmac.compare_digest(given, prefix):
+            self._send("not found\n", HTTPStatus.NOT_FOUND)
+            return
+        name = parse_qs(asked.query).get("experiment", [None])[0]
+        try:
+            self._answer(path[len(self.server.prefix) :], name)
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:  # of whatever lies in the folder; nothing was sent before it was read
+            said = f"{type(error).__name__}: {error}"
+            print(f"lm: dashboard: {said}", file=sys.stderr)
+            self._send(f"cannot be shown: {said}\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _refuse(self) -> None:
+        self.close_connection = True  # what it sends is not read
+        self._send("only GET and HEAD\n", HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815
+
+    def _answer(self, page: str, name: str | None) -> None:
+        board = self.server.board
+        if name is not None and name not in board.names():
+            self._send("no such experiment\n", HTTPStatus.NOT_FOUND)
+        elif page == "":
+            headers = {"Content-Security-Policy": policy(), "X-Frame-Options": "DENY"}
+            self._send(board.page(name), headers=headers, kind=HTML)
+        elif page == "status":
+            shown = name or next(iter(board.names()), None)
+            version = "" if shown is None else board.version(shown)
+            self._send(board.status(), headers={"X-Report-Version": version}, kind=HTML)
+        elif page == "report" and name is not None:
+            headers = {"Content-Security-Policy": FRAMED, "X-Frame-Options": "SAMEORIGIN"}
+            self._send(board.report(name), headers=headers, kind=HTML)
+        else:
+            self._send("not found\n", HTTPStatus.NOT_FOUND)
+
+    def _send(
+        self,
+        content: str,
+        status: HTTPStatus = HTTPStatus.OK,
+        headers: dict[str, str] | None = None,
+        kind: str = "text/plain; charset=utf-8",
+    ) -> None:
+        data = content.encode("utf-8", errors="replace")
+        self.send_response(status)
+        for key, value in {
+            **HEADERS,
+            "Content-Type": kind,
+            "Content-Length": str(len(data)),
+            **(headers or {}),
+        }.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """In plain text and with the usual headers, for what cannot be understood."""
+        self.close_connection = True
+        self._send(f"{message or HTTPStatus(code).phrase}\n", HTTPStatus(code))
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a page asks every two seconds."""

@@ -1,0 +1,58 @@
+"""What earlier tries at a cell came to, kept in its work folder until it is in the record."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm.config.tree import InputError
+from lm.store.files import read_json, to_json, write_atomic
+from lm.store.formats import TRIES
+from lm.store.store import EARLIER, LOG, STACK
+from lm.training.adapter import looks_across_rows
+from lm.training.cell import Cell
+from lm.training.run import ALONE
+
+HALVED = "memory did not suffice for a batch at once: each was taken in two halves, whose gradients add up to the same"
+HUNG = "a try reported nothing for too long and was ended; where it was stands in log.txt"
+
+
+def earlier(work: Path) -> dict[str, Any]:
+    """`halved`, whether batches are taken in halves, and `flags` for the record; none where they cannot be read."""
+    path = work / EARLIER
+    if not path.is_file():
+        return {"halved": False, "flags": []}
+    with contextlib.suppress(InputError):
+        found = TRIES.read(read_json(path), path)
+        if isinstance(found.get("halved"), bool) and isinstance(found.get("flags"), list):
+            return {"halved": found["halved"], "flags": [str(flag) for flag in found["flags"]]}
+    return {"halved": False, "flags": []}
+
+
+def note(work: Path, flag: str, halved: bool = False) -> None:
+    """Adds a flag to those of the tries before."""
+    found = earlier(work)
+    flags = list(dict.fromkeys([*found["flags"], flag]))
+    write_atomic(work / EARLIER, to_json(TRIES.stamped({"halved": halved or found["halved"], "flags": flags})))
+
+
+def divides(cell: Cell) -> bool:
+    """Whether the halves of a cell's batches make the same step: one process, and rows that do not see each other."""
+    settings, found = cell.config["trainer"], cell.open()
+    if any(settings.get(name, value) != value for name, value in ALONE.items()):
+        return False
+    with torch.device("meta"):
+        model = found.run.model(found.facts.vocabulary, found.data.context)
+    rows = len(next(iter(found.data.training_batches(0, 1))).rows_b)
+    return rows > 1 and not any(map(looks_across_rows, model.modules()))
+
+
+def take_in_stack(work: Path) -> None:
+    """Puts into the log where a try was that hung, for who holds the cell."""
+    path = work / STACK
+    if path.is_file() and (stack := path.read_text(encoding="utf-8", errors="replace")):
+        with open(work / LOG, "a", encoding="utf-8") as log:
+            log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
+        note(work, HUNG)
+    path.unlink(missing_ok=True)

@@ -1,0 +1,267 @@
+"""Public data: fetched whole or not at all, and known by its checksums."""
+
+import contextlib
+import hashlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config.tree import InputError, override
+from lm.data import public
+from lm.data.public import PUBLIC, File, digest, fetched, put, remedy
+from lm.training.cell import check
+
+Said = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST, SECOND = b"To be\n" * 40_000, b"or not\n"
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers as the path asks for."""
+
+    asked: list[str] = []
+
+    def do_GET(self) -> None:
+        Server.asked.append(self.path)
+        name = self.path.removeprefix("/")
+        if name.startswith("to-"):
+            self.send_response(302)
+            self.send_header("Location", {"to-first": "/first", "to-ftp": "ftp://127.0.0.1/first"}[name])
+            self.end_headers()
+            return
+        content = {"first": FIRST, "second": SECOND, "longer": FIRST + b"!", "other": FIRST[:-1] + b"!"}.get(name)
+        if name == "cut":
+            content = FIRST
+        self.send_response(404 if content is None else 200)
+        if content is not None:
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # a reader that has had enough
+            self.wfile.write((content or b"")[: 1000 if name == "cut" else None])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def file(name: str, address: str, content: bytes) -> File:
+    return File(name, address, len(content), hashlib.sha256(content).hexdigest())
+
+
+@pytest.fixture
+def server(monkeypatch: Patch) -> Iterator[str]:
+    """The address of a server on this machine, which `play` is fetched from."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as serving:
+        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
+        address = f"http://127.0.0.1:{serving.server_address[1]}"
+        Server.asked = []
+        monkeypatch.setattr(public, "_SCHEMES", ("http",))
+        play(monkeypatch, f"{address}/first", f"{address}/second")
+        yield address
+        serving.shutdown()
+
+
+def play(patch: Patch, *addresses: str) -> None:
+    """Makes up data of two files."""
+    files = tuple(
+        file(name, address, content)
+        for name, address, content in zip(("one.txt", "two.txt"), addresses, (FIRST, SECOND), strict=True)
+    )
+    patch.setattr(public, "PUBLIC", {**PUBLIC, "play": replace(PUBLIC["gpt2"], files=files)})
+
+
+def nowhere(patch: Patch) -> None:
+    play(patch, "https://unused.invalid/one", "https://unused.invalid/two")
+
+
+# fetching ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_fetched_is_what_the_checksums_say(server: str, tmp_path: Path, capsys: Said) -> None:
+    assert main(["data", "play", "--to", str(tmp_path / "data")]) == 0
+    folder = tmp_path / "data" / "play"
+    assert (folder / "one.txt").read_bytes() == FIRST
+    assert (folder / "two.txt").read_bytes() == SECOND
+    assert sorted(path.name for path in folder.iterdir()) == ["one.txt", "two.txt"]
+    assert capsys.readouterr().err == f"written: {folder / 'one.txt'}, {folder / 'two.txt'}\n"
+    (folder / "two.txt").unlink()
+    before = (folder / "one.txt").stat().st_mtime_ns
+    assert main(["data", "play", "--to", str(tmp_path / "data")]) == 0
+    assert (folder / "one.txt").stat().st_mtime_ns == before
+    assert Server.asked == ["/first", "/second", "/second"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("missing", "the server answers 404"),
+        ("longer", "sends more than the 240,000 bytes expected"),
+        ("other", "expected 240,000 with"),
+        ("cut", "1,000 bytes with SHA-256"),
+        ("to-ftp", "ftp://127.0.0.1/first: expected an address that begins with http://"),
+    ],
+)
+def test_what_is_not_the_file_is_one_line_and_nothing_is_written(
+    server: str, path: str, words: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
+) -> None:
+    play(monkeypatch, f"{server}/first", f"{server}/second")
+    broken = replace(public.PUBLIC["play"].files[0], name="three.txt", address=f"{server}/{path}")
+    files = (*public.PUBLIC["play"].files, broken)
+    monkeypatch.setattr(public, "PUBLIC", {"play": replace(PUBLIC["gpt2"], files=files)})
+    assert main(["data", "play", "--to", str(tmp_path / "data")]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert words in said.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_server_may_send_on_to_another_address_of_its_kind(server: str) -> None:
+    assert fetched(file("one", f"{server}/to-first", FIRST)) == FIRST
+
+
+def test_without_a_network_there_is_one_line(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    nowhere(monkeypatch)
+    assert main(["data", "play", "--to", str(tmp_path / "data")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "Name or service not known" in said
+    assert "--from DIR" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_encrypted_addresses_are_opened() -> None:
+    for address in ("http://127.0.0.1/x", "file:///etc/hostname", "ftp://127.0.0.1/x"):
+        with pytest.raises(InputError, match="begins with https://"):
+            fetched(file("one", address, b""))
+    handlers = {type(one).__name__ for one in public._opener().handlers}  # type: ignore[attr-defined]
+    assert "HTTPSHandler" in handlers
+    assert not handlers & {"HTTPHandler", "FTPHandler", "FileHandler"}
+    for data in PUBLIC.values():
+        assert all(one.address.startswith("https://") and len(one.sha256) == 64 for one in data.files)
+
+
+# files at hand -------------------------------------------------------------------------------------------------------
+
+
+def test_files_at_hand_are_taken_where_their_checksums_agree(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
+    nowhere(monkeypatch)
+    hand = tmp_path / "hand"
+    (hand / "play").mkdir(parents=True)
+    (hand / "one.txt").write_bytes(FIRST)
+    (hand / "play" / "two.txt").write_bytes(SECOND)
+    assert main(["data", "play", "--from", str(hand), "--to", str(tmp_path / "data")]) == 0
+    assert digest(tmp_path / "data" / "play" / "one.txt") == hashlib.sha256(FIRST).hexdigest()
+    capsys.readouterr()
+    assert main(["data", "play", "--from", str(hand), "--to", str(tmp_path / "data")]) == 0
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_file_that_differs_is_named_with_both_checksums(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
+    nowhere(monkeypatch)
+    hand, into = tmp_path / "hand", tmp_path / "data"
+    hand.mkdir()
+    (hand / "one.txt").write_bytes(FIRST)
+    (hand / "two.txt").write_bytes(b"that is")
+    assert main(["data", "play", "--from", str(hand), "--to", str(into)]) == 2
+    said = capsys.readouterr().err
+    assert f"{hand / 'two.txt'}: is another file" in said
+    assert hashlib.sha256(SECOND).hexdigest() in said
+    assert hashlib.sha256(b"that is").hexdigest() in said
+    assert not into.exists()
+    assert main(["data", "play", "--from", str(hand), "--to", str(into), "--any"]) == 0
+    assert main(["data", "play", "--from", str(hand), "--to", str(into), "--any"]) == 0
+    assert (into / "play" / "two.txt").read_bytes() == b"that is"
+    capsys.readouterr()
+    assert main(["data", "play", "--to", str(into)]) == 2
+    assert "two.txt: is there, with SHA-256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tinyshakespear"], "Did you mean tinyshakespeare? Choose from tinyshakespeare, wikitext2, multi30k, gpt2"),
+        (["play", "--any"], "--any: is for files at hand"),
+        (["--to", "x"], "expected a name before --to or --from"),
+        (["play", "--from", "."], "--from .: lacks one.txt, two.txt"),
+        (["play", "--to", "file"], "file is no folder; expected a folder"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_line(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
+) -> None:
+    nowhere(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["data", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert words in said
+
+
+def test_what_there_is_is_listed(capsys: Said) -> None:
+    assert main(["data"]) == 0
+    text = capsys.readouterr().out
+    for name, data in PUBLIC.items():
+        assert f"{name}: {data.about}\n" in text
+        assert data.licence in text
+        assert data.source in text
+
+
+@pytest.mark.parametrize("name", list(PUBLIC))
+def test_the_reference_data_is_what_the_checksums_say(name: str, shared: Path, tmp_path: Path) -> None:
+    assert len(put(name, tmp_path, shared)) == len(PUBLIC[name].files)
+
+
+# what experiments name -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_command_that_fetches_it() -> None:
+    assert remedy("data/gpt2/vocab.bpe") == " `lm data gpt2 --to data` fetches it"
+    assert remedy("my data/multi30k/val.en.gz") == " `lm data multi30k --to 'my data'` fetches it"
+    assert remedy("data/gpt2/other.txt") == remedy("input.txt") == remedy("") == ""
+
+
+@pytest.mark.parametrize("name", ["nanogpt_char", "mini_transformer", "multi30k", "ways", "translation_multi30k"])
+def test_a_shipped_experiment_without_its_text_says_how_to_get_it(
+    name: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["ablate", name, "--plan", "--underpowered"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "`lm data " in said
+    assert "--to data` fetches it" in said
+    notes = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))["notes"]
+    assert "`lm data " in notes
+
+
+def test_no_page_names_a_file_that_a_visitor_lacks() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.rglob("experiments/**/*.yaml")]
+    assert not [page for page in pages if "../shared" in page.read_text(encoding="utf-8")]
+
+
+def test_the_id_of_a_cell_does_not_depend_on_where_its_text_lies(tmp_path: Path) -> None:
+    found = set()
+    for place in ("a.txt", "b/c.txt"):
+        path = tmp_path / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"line {number} of a text\n" for number in range(400)))
+        corpus = {"class_path": "LocalText", "init_args": {"path": str(path), "document": "line"}}
+        found.add(check(override(RUN, {"data.corpus": corpus, "data.tokenizer": "Characters"})).id)
+    assert len(found) == 1

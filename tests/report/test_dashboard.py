@@ -1,0 +1,282 @@
+"""`lm dashboard`: pages that are made again as records change, and a server that shows these and nothing else."""
+
+import contextlib
+import http.client
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from records import IMAGE, record
+
+from lm.cli import main
+from lm.report.web import board as boards
+from lm.report.web.board import Board, optuna_commands, policy
+from lm.report.web.serve import Server
+from lm.store.store import Store
+
+MakeExperiment = Callable[..., Path]
+Said = pytest.CaptureFixture[str]
+
+CELLS = {"base": [2.0, 2.1, None], "better": [1.8, "failed", None]}
+
+
+def ended(folder: Path, cell: str, nll: float, seed: int) -> None:
+    Store(folder.parent).finish(cell, record(cell, nll, seed))
+
+
+# what it shows -------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_progress_on_top_and_a_frame_of_the_report(experiment: MakeExperiment) -> None:
+    page = Board(experiment(CELLS).parent).page(None)
+    assert "<td>6</td>" in page
+    assert "demo/better/1: failed: RuntimeError: no" in page
+    assert 'src="report?experiment=demo"' in page
+
+
+def test_the_version_of_a_report_changes_with_its_records(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    board = Board(folder)
+    before = board.version("demo")
+    assert board.version("demo") == before
+    ended(folder, "better-2", 1.7, 2)
+    assert board.version("demo") != before
+
+
+def test_a_report_is_made_again_only_when_its_records_change(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, count = experiment(CELLS), itertools.count(1)
+    board = Board(folder)
+    monkeypatch.setattr(board, "_made", lambda name: f"page {next(count)}")
+    assert [board.report("demo"), board.report("demo")] == ["page 1", "page 1"]
+    ended(folder, "better-2", 1.7, 2)
+    assert board.report("demo") == "page 2"
+    with pytest.raises(KeyError):
+        board.report("../demo")
+
+
+def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS, name=IMAGE.replace("/", ""))
+    folder.rename(folder.with_name("<img src=x onerror=alert(1)>"))
+    board = Board(folder.parent)
+    (name,) = board.names()
+    for shown in (board.page(None), board.page(name)):
+        assert "<img" not in shown
+        assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+
+
+def test_an_experiment_that_cannot_be_read_is_told_of(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    (folder / "experiment.json").write_text("[]")
+    board = Board(folder.parent)
+    assert "There is no report yet: " in board.report("demo")
+    assert "experiment format None" in board.status()
+
+
+def test_a_search_is_shown_with_the_command_that_shows_its_trials(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = experiment(CELLS).parent
+    (out / "my search").mkdir()
+    (out / "my search" / "study.json").write_text("{}")
+    (out / "my search" / "study.journal").write_text("")
+    (out / "my search" / "table.md").write_text("# A <b>table</b>")
+    board = Board(out)
+    (command,) = optuna_commands(board)
+    assert command == f"optuna-dashboard '{out / 'my search' / 'study.journal'}'"
+    monkeypatch.setattr(boards, "has_optuna_dashboard", lambda: False)
+    page = board.report("my search")
+    assert "optuna-dashboard" in page
+    assert "pip install optuna-dashboard" in page
+    assert "# A &lt;b&gt;table&lt;/b&gt;" in page
+
+
+def test_nothing_runs_but_the_script_of_the_page() -> None:
+    said = policy()
+    assert said.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "no such folder"),
+        (["out", "--port", "70000"], "--port: expected a number from 0 to 65535, found 70000"),
+        (["out", "--host", "256.1.1.1", "--port", "0"], "cannot listen on 256.1.1.1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_served_is_one_line(
+    arguments: list[str], words: str, experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(experiment(CELLS).parent.parent)
+    assert main(["dashboard", *arguments]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert words in said.err
+
+
+# the server ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[Server]:
+    with Server(Board(folder), host, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def asked(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers and text of an answer, whatever its status."""
+    request = Request(f"http://127.0.0.1:{server.port}{path}", method=method, headers=headers)
+    try:
+        with urlopen(request, timeout=60) as answer:
+            return answer.status, dict(answer.headers), answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), error.read().decode()
+
+
+@pytest.mark.slow
+def test_it_serves_the_page_how_things_stand_and_the_report(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    with serving(folder.parent) as server:
+        assert server.address == f"http://127.0.0.1:{server.port}/"
+        status, headers, page = asked(server, "/")
+        assert status == 200
+        assert headers["Content-Security-Policy"] == policy()
+        assert headers["X-Frame-Options"] == "DENY"
+        assert headers["Cache-Control"] == "no-store"
+        assert "<iframe" in page
+        _, first, text = asked(server, "/status?experiment=demo")
+        assert "better/1: failed" in text
+        status, headers, report = asked(server, "/report?experiment=demo")
+        assert status == 200
+        assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
+        assert "A demonstration" in report
+        ended(folder, "better-2", 1.7, 2)
+        assert asked(server, "/status?experiment=demo")[1]["X-Report-Version"] != first["X-Report-Version"]
+        assert asked(server, "/report?experiment=demo")[2] != report
+        status, headers, nothing = asked(server, "/", "HEAD")
+        assert (status, nothing) == (200, "")
+        assert int(headers["Content-Length"]) > 1000
+
+
+@pytest.mark.slow
+def test_it_serves_nothing_else(experiment: MakeExperiment, capsys: Said) -> None:
+    folder = experiment(CELLS)
+    (folder.parent / "secret.txt").write_text("secret")
+    with serving(folder.parent) as server:
+        for path in (
+            "/secret.txt",
+            "/../secret.txt",
+            "/%2e%2e/secret.txt",
+            "/out/",
+            "/demo",
+            "/report",
+            "/cells/",
+        ):
+            assert asked(server, path)[0] == 404, path
+        assert asked(server, "/report?experiment=../demo")[0] == 404
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            status, headers, _ = asked(server, "/", method)
+            assert (status, headers["Allow"]) == (405, "GET, HEAD")
+        for name in ("evil.example", f"evil.example:{server.port}", "", "127.0.0.1:1", "localhost.evil.example", "["):
+            assert asked(server, "/", Host=name)[0] == 421, name
+        for name in (f"localhost:{server.port}", f"[::1]:{server.port}", "127.0.0.1"):
+            assert asked(server, "/", Host=name)[0] == 200, name
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_elsewhere_a_token_is_asked_for(experiment: MakeExperiment) -> None:
+    with serving(experiment(CELLS).parent, "0.0.0.0") as server:
+        assert len(server.token) >= 32
+        assert server.address.endswith(f":{server.port}/{server.token}/")
+        for path in ("/", "/status", f"/{server.token[:-1]}x/", f"/{server.token}", "/%C3%A9" + "x" * 40):
+            assert asked(server, path)[0] == 404
+        assert asked(server, f"/{server.token}/")[0] == 200
+        assert asked(server, f"/{server.token}/status")[0] == 200
+        assert asked(server, f"/{server.token}/", Host=f"evil.example:{server.port}")[0] == 421
+
+
+@pytest.mark.slow
+def test_what_is_no_http_is_refused_and_a_fault_is_one_line(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    with serving(experiment(CELLS).parent) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("BREW", "/")
+        assert connection.getresponse().status == 501
+        connection.close()
+
+        def broken(name: str) -> str:
+            raise ValueError("no page")
+
+        monkeypatch.setattr(server.board, "_made", broken)
+        status, _, text = asked(server, "/report?experiment=demo")
+        assert (status, text) == (500, "cannot be shown: ValueError: no page\n")
+    assert capsys.readouterr().err == "lm: dashboard: ValueError: no page\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_with_one_line(experiment: MakeExperiment) -> None:
+    folder = experiment(CELLS)
+    environment = {**os.environ, "PYTHONPATH": str(Path(boards.__file__).parents[3])}
+    command = [sys.executable, "-m", "lm", "dashboard", str(folder), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("dashboard: http://127.0.0.1:")
+        with urlopen(said.split()[1], timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert errors.strip() == "lm: dashboard ended"
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_a_browser_shows_the_report_again_when_a_cell_has_ended(experiment: MakeExperiment) -> None:
+    driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no chromium and no google-chrome here")
+    folder, said, urls = experiment(CELLS), list[str](), list[str]()
+    free = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with serving(folder.parent) as server, driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=free)
+        page: Any = browser.new_page()
+        page.set_default_timeout(120_000)
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("request", lambda request: urls.append(request.url))
+        page.goto(server.address)
+        row = page.frame_locator("#report").locator("#comparison tbody tr", has_text="better")
+        row.wait_for()
+        before = row.inner_text()
+        ended(folder, "better-2", 1.5, 2)
+        page.wait_for_function(
+            "old => { const rows = [...document.getElementById('report').contentDocument.querySelectorAll("
+            "'#comparison tbody tr')]; return rows.some(row => row.innerText.startsWith('better')) && "
+            "!rows.some(row => row.innerText === old); }",
+            arg=before,
+        )
+        browser.close()
+    assert said == []
+    assert all(url.startswith((server.address, "data:", "blob:")) for url in urls)

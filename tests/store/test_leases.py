@@ -1,0 +1,426 @@
+"""Leases: one holder at any moment, who shows life or loses it, and writes nothing once it has."""
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.store import holders, leases, locks
+from lm.store.files import write_atomic
+from lm.store.holders import Holder, Watch, held, holder_of, look, numbers, parsed
+from lm.store.leases import HeldError, Lease, LostError, free_lost, if_free, leased, taken
+
+HERE = socket.gethostname()
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody shows life but when a test says so."""
+    monkeypatch.setattr(Lease, "_live", lambda self: None)
+
+
+def left(folder: Path, number: int = 1, **changes: Any) -> Holder:
+    """The lease of somebody on another machine."""
+    holder = replace(Holder.this("f" * 16), **{"machine": "another", "host": "elsewhere", "pid": 4711, **changes})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(number)).write_bytes(holder.written())
+    return holder
+
+
+def watched(folder: Path, clock: Clock, seconds: float, each: Callable[[], None] = lambda: None) -> Watch:
+    """A watch over a lease that has been looked at every two seconds."""
+    watch = Watch(clock)
+    for _ in range(int(seconds / 2) + 1):
+        watch.lost(look(folder))
+        clock.now += 2
+        each()
+    return watch
+
+
+def got(folder: Path, watch: Watch | None = None) -> Lease:
+    lease = taken(folder, (), watch)
+    assert lease is not None
+    return lease
+
+
+def test_one_holds_it_and_whoever_lets_go_leaves_it_free(tmp_path: Path) -> None:
+    with if_free(tmp_path / "x") as ours:
+        assert ours is not None
+        assert taken(tmp_path / "x") is None
+        with pytest.raises(HeldError, match=f"the thing: held by process {os.getpid()} on host {HERE} since "):
+            contextlib.ExitStack().enter_context(leased(tmp_path / "x", "the thing", (), print, wait=False))
+    assert held(tmp_path / "x") is None
+    assert held(tmp_path / "never") is None
+    got(tmp_path / "x").release()
+    assert numbers(tmp_path / "x") == [2], "one file stays"
+
+
+def test_it_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "FIRST_SECONDS", 0.01)
+    lines, first = [], got(tmp_path / "x")
+
+    def say(line: str) -> None:
+        lines.append(line)
+        first.release()
+
+    with leased(tmp_path / "x", "the thing", (), say):
+        assert holder_of(tmp_path / "x").startswith(f"process {os.getpid()} on host {HERE} since ")
+    assert len(lines) == 1
+    assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
+
+
+@pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
+def test_what_a_dead_process_of_this_machine_held_is_free_at_once(tmp_path: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    mine = Holder.this("a" * 16)
+    for holder in (replace(mine, pid=process.pid), replace(mine, start=(mine.start or 0) - 1)):
+        left(tmp_path / "x", 1, **{name: getattr(holder, name) for name in ("pid", "start", "machine")})
+        assert held(tmp_path / "x") is None
+        shutil.rmtree(tmp_path / "x")
+    left(tmp_path / "x", 1, pid=process.pid)
+    assert held(tmp_path / "x") is not None, "the same number on another machine is another process"
+    left(tmp_path / "x", 1, pid=process.pid, machine=mine.machine + " of another container", host=HERE)
+    assert held(tmp_path / "x") is not None, "and so it is where a host's name is used twice"
+
+
+def test_who_shows_no_life_loses_it_by_the_clock_of_who_watches(tmp_path: Path) -> None:
+    folder, clock, bound = tmp_path / "x", Clock(), holders.BEATS_MISSED * holders.BEAT_SECONDS
+    holder = left(folder, since=1e12)  # the clock of that host is of no interest
+    assert taken(folder, (), watched(folder, clock, bound - 4)) is None
+
+    def beat() -> None:
+        nonlocal holder
+        holder = replace(holder, beat=holder.beat + 1)
+        (folder / "1").write_bytes(holder.written())
+
+    assert taken(folder, (), watched(folder, clock, 2 * bound, beat)) is None
+    lease = got(folder, watched(folder, clock, bound + 2))
+    assert lease.gone == holder
+    assert numbers(folder) == [2]
+    lease.release()
+
+
+def test_who_watches_and_was_stopped_itself_has_seen_nothing_meanwhile(tmp_path: Path) -> None:
+    clock = Clock()
+    left(tmp_path / "x")
+    watch = watched(tmp_path / "x", clock, 4)
+    clock.now += 1e6
+    assert taken(tmp_path / "x", (), watch) is None
+
+
+@pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says whether a process is stopped")
+def test_a_silent_process_of_this_machine_keeps_it_unless_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, mine = Clock(), Holder.this("a" * 16)
+    left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
+    watch = watched(tmp_path / "x", clock, 100)
+    assert taken(tmp_path / "x", (), watch) is None
+    monkeypatch.setattr(holders, "state", lambda pid: "T")
+    assert "(stopped)" in holder_of(tmp_path / "x")
+    got(tmp_path / "x", watch).release()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"pid": 1}', b"\x00" * 512, b'{"token": "../x", "pid": 1}'])
+def test_what_cannot_be_read_holds_it_for_a_while_and_not_for_good(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "1").write_bytes(content)
+    assert taken(tmp_path / "x") is None
+    assert holder_of(tmp_path / "x") == "a process that left no name"
+    got(tmp_path / "x", watched(tmp_path / "x", Clock(), 100)).release()
+
+
+def test_what_older_versions_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    for name in ("x.lock", ".hidden", "1.holder"):
+        (tmp_path / name).touch()
+    assert numbers(tmp_path) == []
+    got(tmp_path).release()
+
+
+def test_life_is_shown_in_place_and_a_lease_keeps_its_size(tmp_path: Path) -> None:
+    lease = got(tmp_path / "x")
+    before = look(tmp_path / "x")
+    lease.beat()
+    after = look(tmp_path / "x")
+    assert after != before
+    assert (after.number, len(after.content)) == (1, holders.BYTES)
+    found = parsed(after.content)
+    assert found is not None
+    assert found.beat == 1
+    lease.release()
+
+
+def test_who_has_lost_it_writes_nothing_and_does_not_disturb_its_successor(tmp_path: Path) -> None:
+    folder, work = tmp_path / "x", tmp_path / "work"
+    first = taken(folder, (work,))
+    assert first is not None
+    write_atomic(work / "file", "first")
+    assert (work / "file").read_text() == "first"
+    del leases._guarding[work.absolute()]  # what follows is of another process
+    left(folder, 2)
+    (folder / "1").unlink()
+    leases._guarding[work.absolute()] = first
+    first.beat()
+    with pytest.raises(LostError, match="taken over by process 4711 on host elsewhere"):
+        write_atomic(work / "file", "first again")
+    assert (work / "file").read_text() == "first"
+    first.release()
+    found = held(folder)
+    assert found is not None
+    assert (found.pid, found.released, numbers(folder)) == (4711, False, [2])
+
+
+@pytest.mark.parametrize("moment", ["before the look", "between look and move"])
+def test_a_holder_that_is_stopped_in_the_middle_of_writing_moves_nothing_once_it_wakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    folder, work = tmp_path / "x", tmp_path / "work"
+    first = taken(folder, (work,))
+    assert first is not None
+    check = first.check
+    looks = iter(["room", "move"])
+
+    def succeeded() -> None:
+        monkeypatch.setattr(Holder, "at_work", lambda self: False)
+        second = taken(folder, (work,), watched(folder, Clock(), 100))
+        assert second is not None
+        write_atomic(work / "file", "second")
+        leases._guarding[work.absolute()] = first
+
+    def look_and_sleep() -> None:
+        if next(looks, "") != "move":
+            return check()
+        if moment == "before the look":
+            succeeded()
+            return check()
+        check()
+        succeeded()
+        return None
+
+    monkeypatch.setattr(first, "check", look_and_sleep)
+    with pytest.raises(LostError):
+        write_atomic(work / "file", "first")
+    assert (work / "file").read_text() == "second"
+
+
+class Actors:
+    """Takers of a lease as threads of which one runs at a time, changing over at every file operation, as drawn."""
+
+    OPERATIONS = ("listdir", "link", "unlink", "rename")
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.turn = threading.Condition()
+        self.waiting: set[int] = set()
+        self.chosen: int | None = None
+        self.local = threading.local()
+
+    def pause(self) -> None:
+        """Lets another go on, maybe."""
+        mine = getattr(self.local, "number", None)
+        if mine is None:
+            return
+        with self.turn:
+            self._choose()
+            self.turn.wait_for(lambda: self.chosen == mine)
+
+    def _choose(self) -> None:
+        self.chosen = self.random.choice(sorted(self.waiting)) if self.waiting else None
+        self.turn.notify_all()
+
+    def run(self, acts: list[Callable[[], None]]) -> None:
+        self.waiting = set(range(len(acts)))
+
+        def body(number: int, act: Callable[[], None]) -> None:
+            self.local.number = number
+            try:
+                self.pause()
+                act()
+            finally:
+                with self.turn:
+                    self.waiting.discard(number)
+                    self._choose()
+
+        threads = [threading.Thread(target=body, args=one, daemon=True) for one in enumerate(acts)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 15) for start in range(0, 60, 15)])
+def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
+) -> None:
+    monkeypatch.setattr(Holder, "dead", lambda self: self.token == "f" * 16)
+    real = {name: getattr(os, name) for name in Actors.OPERATIONS}
+    for seed in seeds:
+        actors, folder = Actors(seed), tmp_path / str(seed)
+        left(folder, 3)
+        at_once, most, wins = [0], [0], itertools.count(1)
+        won = [0]
+
+        def take() -> None:
+            for _ in range(2):
+                lease = taken(folder)  # noqa: B023
+                if lease is None:
+                    continue
+                at_once[0] += 1  # noqa: B023
+                most[0], won[0] = max(most[0], at_once[0]), next(wins)  # noqa: B023
+                actors.pause()  # noqa: B023
+                lease.check()
+                at_once[0] -= 1  # noqa: B023
+                lease.release()
+
+        for name, operation in real.items():
+
+            def slow(*given: Any, operation: Any = operation, **more: Any) -> Any:
+                actors.pause()  # noqa: B023
+                return operation(*given, **more)
+
+            monkeypatch.setattr(os, name, slow)
+        actors.run([take] * 4)
+        assert most[0] == 1, seed
+        assert won[0] >= 1, seed
+        assert len(numbers(folder)) == 1
+        assert not [name for name in real["listdir"](folder) if name.startswith(".")]
+
+
+def test_who_has_seen_what_is_long_past_withdraws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "x"
+    left(folder, 3, released=True)
+    past = look(folder)
+    got(folder).release()
+    second = got(folder)
+    assert numbers(folder) == [5]
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "look", lambda folder: past)
+        assert taken(folder) is None
+    assert numbers(folder) == [5]
+    second.check()
+    second.release()
+
+
+def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", link)
+    lease = got(tmp_path / "x")
+    assert taken(tmp_path / "x") is None
+    lease.release()
+    got(tmp_path / "x").release()
+
+
+def test_who_only_watches_frees_what_was_lost_and_leaves_the_rest(tmp_path: Path) -> None:
+    clock = Clock()
+    left(tmp_path / "x")
+    watch = Watch(clock)
+    assert str(free_lost(tmp_path / "x", watch)).startswith("process 4711 on host elsewhere since ")
+    assert free_lost(tmp_path / "x", watched(tmp_path / "x", clock, 100)) is None
+    assert held(tmp_path / "x") is None
+
+
+def test_the_holder_is_told_with_its_day(tmp_path: Path) -> None:
+    left(tmp_path / "x", since=time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1)))
+    assert holder_of(tmp_path / "x") == "process 4711 on host elsewhere since 2024-03-01 12:03"
+
+
+# two processes -------------------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from lm.store import holders
+holders.BEAT_SECONDS = 0.05
+from lm.store.files import write_atomic
+from lm.store.leases import LostError, leased
+folder = Path(sys.argv[1])
+try:
+    with leased(folder / "lease", "it", (folder / "work",), print):
+        for number in range(10**9):
+            write_atomic(folder / "work" / "file", f"{sys.argv[2]} {number}")
+            time.sleep(0.001)
+except LostError:
+    print("lost", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def writer(folder: Path, name: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a lease and writes its name, until it has lost it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), name], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(done: Callable[[], Any]) -> None:
+    while not done():
+        time.sleep(0.01)
+
+
+def written(folder: Path) -> str:
+    """By whom."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / "work" / "file").read_text().partition(" ")[0]
+    return ""
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_it_to_the_next_at_once(tmp_path: Path) -> None:
+    with writer(tmp_path, "first") as first, writer(tmp_path, "second"):
+        until(lambda: written(tmp_path))
+        owner = json.loads(look(tmp_path / "lease").content)["pid"]
+        before = written(tmp_path)
+        if owner != first.pid:
+            return  # they came in the other order; nothing is to be seen
+        first.kill()
+        first.wait()
+        until(lambda: written(tmp_path) != before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says whether a process is stopped")
+def test_a_stopped_process_loses_it_and_writes_nothing_once_it_wakes(tmp_path: Path) -> None:
+    with writer(tmp_path, "first") as first:
+        until(lambda: written(tmp_path) == "first")
+        os.kill(first.pid, signal.SIGSTOP)
+        with writer(tmp_path, "second"):
+            until(lambda: written(tmp_path) == "second")
+            os.kill(first.pid, signal.SIGCONT)
+            seen = set()
+            until(lambda: seen.add(written(tmp_path)) or first.poll() is not None)  # type: ignore[func-returns-value]
+            assert seen == {"second"}
+            assert first.stdout is not None
+            assert first.stdout.read() == "lost\n"

@@ -1,0 +1,146 @@
+"""Batches for which memory does not suffice, and tries that said nothing: tried once more, to the same numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import RUN
+
+from lm.config.tree import override
+from lm.data.batch import Batch
+from lm.store.record import Record
+from lm.store.store import STACK, Store
+from lm.training.cell import check
+from lm.training.halves import halves, later, out_of_memory, shares
+from lm.training.module import LanguageModel
+from lm.training.train import Execution, train
+from lm.training.tries import HALVED, HUNG, earlier, note
+
+CPU = (
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "4 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+def batch(rows: int) -> Batch:
+    targets_bt = torch.arange(rows * 3).view(rows, 3)
+    targets_bt[0] = -100
+    return Batch((targets_bt, targets_bt + 1), targets_bt, torch.arange(rows))
+
+
+def test_what_says_that_memory_did_not_suffice() -> None:
+    wrapped = ValueError("in a user's code")
+    wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    for error in (MemoryError(), torch.OutOfMemoryError("x"), RuntimeError(CPU), wrapped):
+        assert out_of_memory(error)
+    for other in (RuntimeError("shapes do not fit"), ValueError("out of memory"), KeyboardInterrupt(), None):
+        assert not out_of_memory(other)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (5, [3, 2]), (8, [4, 4])])
+def test_halves_are_all_rows_in_their_order(rows: int, sizes: list[int]) -> None:
+    whole, found = batch(rows), halves(batch(rows))
+    assert [len(half.rows_b) for half in found] == sizes
+    assert torch.equal(torch.cat([half.targets_bt for half in found]), whole.targets_bt)
+    for place in (0, 1):
+        assert torch.equal(torch.cat([half.inputs[place] for half in found]), whole.inputs[place])
+    weights = [float(share) for _, share in shares(whole)]
+    assert sum(weights) == (1 if rows > 1 else 0)
+    if rows == 5:
+        assert weights == [0.5, 0.5], "the first row predicts nothing"
+
+
+def test_a_loss_whose_gradients_come_later_is_scaled_as_any_other() -> None:
+    weight = torch.ones((), requires_grad=True)
+    loss = later(lambda scale: (3 * weight * scale).backward(), torch.device("cpu"))
+    (loss / 4).backward()
+    assert weight.grad == 0.75
+
+
+def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(tmp_path: Path) -> None:
+    assert earlier(tmp_path) == {"halved": False, "flags": []}
+    note(tmp_path, HALVED, halved=True)
+    note(tmp_path, HUNG)
+    note(tmp_path, HUNG)
+    assert earlier(tmp_path) == {"halved": True, "flags": [HALVED, HUNG]}
+    for content in ("", "{", "[]", '{"format": 1}', '{"format": 9, "halved": true, "flags": []}'):
+        (tmp_path / "tries.json").write_text(content)
+        assert earlier(tmp_path) == {"halved": False, "flags": []}
+
+
+def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:
+    cell, store = check(override(RUN, changes or {})), Store(out)
+    train(cell, store, lambda *_: None, Execution(threads=1, checkpoint_seconds=seconds))
+    return store.record(cell.id)
+
+
+def scarce(monkeypatch: pytest.MonkeyPatch, error: Exception, rows: int, start: int = 0) -> None:
+    """Lets no more than so many rows be taken at once, from an optimiser step on."""
+    loss = LanguageModel.loss
+
+    def limited(self: LanguageModel, batch: Batch) -> torch.Tensor:
+        if len(batch.rows_b) > rows and self.model.training and self.global_step >= start:
+            raise error
+        return loss(self, batch)
+
+    monkeypatch.setattr(LanguageModel, "loss", limited)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return trained(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "start"), [(torch.OutOfMemoryError("CUDA out of memory."), 0), (RuntimeError(CPU), 7), (MemoryError(), 3)]
+)
+def test_a_cell_out_of_memory_is_trained_in_halves_to_the_same_numbers(
+    tmp_path: Path, whole: Record, monkeypatch: pytest.MonkeyPatch, error: Exception, start: int
+) -> None:
+    scarce(monkeypatch, error, 4, start)
+    found = trained(tmp_path, seconds=0.0)
+    assert (found["id"], found["status"]) == (whole["id"], "ok")
+    assert found["flags"] == [*whole["flags"], HALVED]
+    assert found["pairing"] == whole["pairing"]
+    assert found["steps"] == whole["steps"]
+    assert found["cost"]["tokens"] == whole["cost"]["tokens"]
+    for name, value in whole["metrics"].items():
+        assert found["metrics"][name] == pytest.approx(value, rel=1e-9), name
+    assert not (Store(tmp_path).directory(found["id"]) / "tries.json").exists()
+
+
+@pytest.mark.slow
+def test_what_is_accumulated_over_several_batches_is_halved_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"trainer.accumulate_grad_batches": 2}
+    before = trained(tmp_path / "whole", changes)
+    scarce(monkeypatch, MemoryError(), 4)
+    found = trained(tmp_path / "halved", changes)
+    assert found["metrics"]["nll"] == pytest.approx(before["metrics"]["nll"], rel=1e-9)
+    assert found["metrics"]["gradient_norm"] == pytest.approx(before["metrics"]["gradient_norm"], rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "batch_size"), [(2, 8), (0, 1)])
+def test_what_does_not_fit_in_halves_either_fails_with_what_was_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batch_size: int
+) -> None:
+    scarce(monkeypatch, RuntimeError(CPU), rows)
+    found = trained(tmp_path, {"data.batch_size": batch_size})
+    assert found["status"] == "failed"
+    assert "can't allocate memory" in str(found["error"])
+    assert (HALVED in found["flags"]) is (batch_size > 1)
+
+
+@pytest.mark.slow
+def test_where_a_try_hung_comes_into_the_log_and_the_record_of_the_next(tmp_path: Path) -> None:
+    cell, store = check(RUN), Store(tmp_path)
+    store.work(cell.id).mkdir(parents=True)
+    (store.work(cell.id) / STACK).write_text('File "model.py", line 7 in forward\n')
+    found = trained(tmp_path)
+    assert found["flags"][-1] == HUNG
+    assert "line 7 in forward" in (store.directory(cell.id) / "log.txt").read_text()
+    assert not (store.directory(cell.id) / STACK).exists()
