@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, check_power
+from lm.ablation.lr_curve import gridded, write_rates
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.ablation.stages import settled
 from lm.ablation.tune import FOLDER, check_tuning, tune, tuned
@@ -71,38 +73,49 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
     experiment = with_ways(experiment, manner.out, manner.workers)
-    plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
+    plan = _plan(experiment, store)
+    before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
     if plan_only:
-        statuses = statuses_of(plan, store)
-        missing = to_train(plan, statuses, manner.retry_failed)
-        show_plan(plan, store, statuses, missing, _workers(missing, manner), manner.executor)
+        for one in (*before, plan):
+            statuses = statuses_of(one, store)
+            missing = to_train(one, statuses, manner.retry_failed)
+            show_plan(one, store, statuses, missing, _workers(missing, manner), manner.executor)
         return 0
-    if experiment.tuning is not None:
-        if not manner.underpowered:
-            check_power(experiment)
-        interrupted = tune(
-            experiment,
-            store,
-            manner.workers,
-            manner.checkpoint_seconds,
-            manner.hang_seconds,
-            manner.loggers,
-            manner.executor,
-        )
-        if interrupted:
+    chosen = experiment.tuning is not None or experiment.grid is not None
+    if chosen and not manner.underpowered:
+        check_power(experiment)
+    if experiment.tuning is not None and tune(
+        experiment,
+        store,
+        manner.workers,
+        manner.checkpoint_seconds,
+        manner.hang_seconds,
+        manner.loggers,
+        manner.executor,
+    ):
+        return 1
+    for grid in before:
+        print(f"{len(grid.by_arm)} arms and rates, {len(grid.experiment.seeds)} seeds each", file=sys.stderr)
+        if carry_out(grid, store, manner)[1]:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
-    if experiment.tuning is not None and not interrupted:
-        path = folder / FOLDER / "tuned.json"
-        winners = TUNED.read(read_json(path), path)["arms"]
-        twin = tuned(experiment, winners)
-        watch = Stopwatch(store.out / twin.name / "seconds.json")
+    if chosen and not interrupted:
+        twin = tuned(experiment, write_rates(plan, store) if before else _winners(folder / FOLDER / "tuned.json"))
         print("the experiment over again, each arm with its winner", file=sys.stderr)
-        other, interrupted = carry_out(make_plan(twin, watch), store, manner)
+        other, interrupted = carry_out(_plan(twin, store), store, manner)
         write_report(other, Console())
     results = write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     return 1 if interrupted or results.damaged or results.broken else 0
+
+
+def _plan(experiment: Experiment, store: Store) -> Plan:
+    return make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
+
+
+def _winners(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = TUNED.read(read_json(path), path)["arms"]
+    return found
 
 
 def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
@@ -254,6 +267,11 @@ def _remarks(experiment: Experiment) -> list[str]:
         found.append(
             f"Before that every arm is tuned: {tuning.trials} trials of {len(tuning.seeds)} seeds, over "
             f"{', '.join(tuning.space.described())}; then all is trained again with the winners."
+        )
+    if grid := experiment.grid:
+        found.append(
+            f"Before that every arm is trained at {len(grid.rates)} rates with {len(grid.seeds)} seeds each, as above; "
+            "then all is trained again, each arm at its best rate."
         )
     if looks := experiment.inference.looks:
         found.append(
