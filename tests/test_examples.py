@@ -8,10 +8,12 @@ from conftest import ROOT
 
 MODULES = (
     "lm.api",
+    "lm.analysis.rates",
     "lm.analysis.words",
     "lm.bench.ratios",
     "lm.bench.show",
     "lm.report.web.elements",
+    "lm.stats.scaling",
     "lm.stats.tests",
     "lm.stats.verdicts",
     "lm.training.schedule",

@@ -220,7 +220,7 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     monkeypatch.setattr(Store, "record", counted)
     monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
     monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
-    monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1
     said = capsys.readouterr()
@@ -235,7 +235,7 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
 def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
-    monkeypatch.setattr("lm.ablation.ablate._train", lambda *_: 1)  # as if every cell were interrupted
+    monkeypatch.setattr("lm.ablation.ablate.train_missing", lambda *_: 1)  # as if every cell were interrupted
     given = ["ablate", "small.yaml", "--seeds", "0-1", "--optim.lr", "3e-3", "--underpowered", "--out", "results"]
     assert main(given) == 1
     assert json.loads(Path("results/small/experiment.json").read_text())["command"] == given

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lm.model.block import Arrangement, PreNorm, ReZero, Sandwich, ScaledResidual
-from lm.model.initial import FanIn, QueryKeyLinear, ResidualLinear
+from lm.model.initial import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
 from lm.model.norm import LayerNorm, NoNorm
 from lm.model.position import Learned
@@ -130,7 +130,7 @@ def test_xavier_has_the_variance_of_both_sides(query_key: float, scale_residual:
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05), name
             assert module.bias is None or not module.bias.any()
             kinds.add(type(module))
-    assert kinds == {nn.Linear, QueryKeyLinear, ResidualLinear}
+    assert kinds == {nn.Linear, OutputLinear, QueryKeyLinear, ResidualLinear}
     assert model.embedding.tokens.weight.std().item() == pytest.approx(0.5, rel=0.05)
 
 
