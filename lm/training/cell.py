@@ -23,6 +23,7 @@ from lm.training.adapter import looks_across_rows, quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
 from lm.training.run import AUTO, EXECUTION, SETTINGS, UNSOUND, Run, Trainer
+from lm.training.sharded import FSDP2, check_shapes, check_sharded
 
 FORKING = ("fork", "spawn", "notebook")
 """In the names of strategies that start their processes as copies of one that runs already."""
@@ -142,8 +143,9 @@ def check(tree: Tree) -> Cell:
     facts = _facts(canonical(config["data"]), config["seed"], run)
     data = opened(run, facts).data
     world = _check_execution(run, data, config["trainer"])
-    if world > 1 and not config["trainer"]["sync_batchnorm"]:
-        _check_apart(run, facts, data.context, world)
+    sharded = config["trainer"]["strategy"] == FSDP2.strategy_name
+    if sharded or (world > 1 and not config["trainer"]["sync_batchnorm"]):
+        _check_apart(run, facts, data.context, world, sharded)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         raise InputError(
@@ -185,11 +187,7 @@ def _check_settings(settings: Tree) -> None:
         value = settings[name]
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
-    if str(settings["strategy"]).startswith("deepspeed"):
-        raise InputError(
-            f"trainer.strategy: {settings['strategy']!r} has settings of its own elsewhere and keeps gradients to "
-            "itself, which a run measures; expected another, such as ddp or fsdp"
-        )
+    check_sharded(settings)
     every = settings["val_check_interval"]
     if every is not None and not isinstance(every, int | float):
         raise InputError(
@@ -213,11 +211,13 @@ def _check_execution(run: Run, data: Data, settings: Tree) -> int:
     return _worlds[key]
 
 
-def _check_apart(run: Run, facts: Facts, context: int, world: int) -> None:
+def _check_apart(run: Run, facts: Facts, context: int, world: int, sharded: bool) -> None:
     """Refuses parts that compute something else in several processes than in one. Raises InputError."""
     with blame("model"), torch.device("meta"):
         model = run.model(facts.vocabulary, context)
-    if any(map(looks_across_rows, model.modules())):
+    if sharded:
+        check_shapes(model)
+    if world > 1 and any(map(looks_across_rows, model.modules())):
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
             "else than in one; expected one device, or sync_batchnorm"
