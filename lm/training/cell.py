@@ -225,11 +225,17 @@ def _check_apart(run: Run, facts: Facts, context: int, world: int, sharded: bool
 
 
 def check_strategy(settings: Tree) -> None:
-    """Refuses strategies that fork: a cell has a process of its own with threads, and its forks would hang."""
+    """Refuses strategies that fork, as a cell has a process of its own with threads and its forks would hang, and cells
+    of several machines, of which nobody starts the others."""
     strategy = str(settings["strategy"])
     if any(word in strategy for word in FORKING):
         raise InputError(
             f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
+        )
+    if settings["num_nodes"] > 1:
+        raise InputError(
+            f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
+            "srun starts on each; expected 1"
         )
 
 
