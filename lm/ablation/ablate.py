@@ -16,9 +16,8 @@ from lm.ablation.tune import FOLDER, check_tuning, tune, tuned
 from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.execution.carry_out import train_cells
-from lm.execution.engines import make
+from lm.execution.engines import make, room, threads
 from lm.execution.estimate import Stopwatch, duration, seconds_per_cell, wall_seconds
-from lm.execution.machine import threads_each
 from lm.execution.progress import Display
 from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
@@ -50,6 +49,7 @@ class Manner:
         command: the arguments of `lm` that ask for it, which the manifests keep.
         hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
         loggers: that follow each run, by name.
+        executor: what trains the cells, as in `lm ablate --executor`.
     """
 
     out: Path
@@ -60,6 +60,7 @@ class Manner:
     command: tuple[str, ...] = ()
     hang_seconds: float = HANG_SECONDS
     loggers: tuple[str, ...] = ()
+    executor: str = "local"
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
@@ -74,13 +75,19 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if plan_only:
         statuses = statuses_of(plan, store)
         missing = to_train(plan, statuses, manner.retry_failed)
-        show_plan(plan, store, statuses, missing, manner.workers or shared_out(missing, manner.out))
+        show_plan(plan, store, statuses, missing, _workers(missing, manner), manner.executor)
         return 0
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
         interrupted = tune(
-            experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
+            experiment,
+            store,
+            manner.workers,
+            manner.checkpoint_seconds,
+            manner.hang_seconds,
+            manner.loggers,
+            manner.executor,
         )
         if interrupted:
             return 1
@@ -133,21 +140,30 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
     """Trains the cells of a plan that are missing; returns how many were interrupted."""
     statuses = statuses_of(plan, store)
     missing = to_train(plan, statuses, manner.retry_failed)
-    workers = manner.workers or shared_out(missing, manner.out)
+    workers = _workers(missing, manner)
     failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
         execution = Execution(
-            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
+            threads(manner.executor, workers),
+            manner.retry_failed,
+            manner.checkpoint_seconds,
+            manner.hang_seconds,
+            manner.loggers,
         )
         with (
             Display(len(missing), workers, store) as display,
-            make("local", store, workers, display.waiting) as executor,
+            make(manner.executor, store, workers, display.waiting) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution)
     _measure_lengths(plan, store)
     return interrupted
+
+
+def _workers(missing: list[Planned], manner: Manner) -> int:
+    """How many cells to train at a time."""
+    return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out)
 
 
 def statuses_of(plan: Plan, store: Store) -> dict[str, str]:
@@ -192,7 +208,9 @@ def _opening(plan: Plan, missing: list[Planned], store: Store, failed: int, work
     return ", ".join(parts)
 
 
-def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[Planned], workers: int) -> None:
+def show_plan(
+    plan: Plan, store: Store, statuses: dict[str, str], missing: list[Planned], workers: int, executor: str = "local"
+) -> None:
     """Prints the cells, how arms differ, what they cost, and an estimate of the time.
 
     `statuses` says what became of the cells that are finished, by their ids. A cost that differs from the baseline's by
@@ -219,7 +237,7 @@ def show_plan(plan: Plan, store: Store, statuses: dict[str, str], missing: list[
     total = len(plan.distinct)
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
-        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads(executor, workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers)
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"

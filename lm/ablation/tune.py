@@ -7,6 +7,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.config.tree import InputError, override
+from lm.execution.engines import room
 from lm.execution.machine import default_workers
 from lm.search.search import Job, best_changes, check_search, run_searches
 from lm.store.files import to_json, write_atomic
@@ -33,6 +34,7 @@ def tune(
     checkpoint_seconds: float,
     hang_seconds: float,
     loggers: tuple[str, ...] = (),
+    executor: str = "local",
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
 
@@ -51,8 +53,9 @@ def tune(
         for arm, changes in experiment.arms.items()
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
-    workers = workers or default_workers(len(jobs) * tuning.trials)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers)
+    cells = len(jobs) * tuning.trials
+    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted
