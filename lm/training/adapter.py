@@ -83,12 +83,12 @@ def rank() -> int:
 @contextlib.contextmanager
 def observing(watch: Callable[[Any], None]) -> Iterator[None]:
     """Within it `watch` is given the processes that Lightning starts; its own observer kills this one with them."""
-    before = subprocess_script._launch_process_observer
-    subprocess_script._launch_process_observer = watch
+    launcher: Any = subprocess_script
+    before, launcher._launch_process_observer = launcher._launch_process_observer, watch
     try:
         yield
     finally:
-        subprocess_script._launch_process_observer = before
+        launcher._launch_process_observer = before
 
 
 # parts ---------------------------------------------------------------------------------------------------------------

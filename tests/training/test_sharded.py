@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import RUN
 from torch import nn
-from torch.distributed.checkpoint import save
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from lm.config.tree import InputError, override
 from lm.metrics.gradients import clip_by_norm, clip_by_value
