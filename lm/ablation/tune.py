@@ -96,7 +96,7 @@ def _write(path: Path, winners: dict[str, Winner], experiment: Experiment) -> No
 
 
 def tuned(experiment: Experiment, winners: dict[str, Any]) -> Experiment:
-    """The experiment with each arm's winner frozen; an arm without one keeps the shared values."""
+    """The experiment with what each arm won with frozen; an arm without a winner keeps the shared values."""
     arms = {arm: {**changes, **(winners[arm]["changes"] or {})} for arm, changes in experiment.arms.items()}
     return replace(
         experiment,
@@ -105,4 +105,5 @@ def tuned(experiment: Experiment, winners: dict[str, Any]) -> Experiment:
         design=replace(experiment.design, arms=arms),
         claims=(),
         tuning=None,
+        grid=None,
     )

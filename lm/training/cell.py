@@ -17,6 +17,7 @@ from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.model.count import flops_per_token
+from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model, initialized
 from lm.training import callbacks
 from lm.training.adapter import looks_across_rows, quiet
@@ -24,9 +25,6 @@ from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
 from lm.training.run import AUTO, EXECUTION, SETTINGS, UNSOUND, Run, Trainer
 from lm.training.sharded import FSDP2, check_shapes, check_sharded
-
-FORKING = ("fork", "spawn", "notebook")
-"""In the names of strategies that start their processes as copies of one that runs already."""
 
 MOST_PARAMETERS = 10**12
 
@@ -101,6 +99,7 @@ def _identified(config: Tree, facts: Facts) -> Tree:
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
     what.pop("evaluate", None)
+    what["model"] = without_standard(config["model"])
     raised = {"code": code_of(what), "behaviour": behaviour_of(what)}
     added = {name: found for name, found in raised.items() if found}
     return {"format": IDENTITY, "config": what, "text": facts.identity(), **added}
@@ -154,7 +153,9 @@ def check(tree: Tree) -> Cell:
         )
     _model_sizes(config, facts, run, data)
     with blame("optim"):
-        run.optim.try_out(config["trainer"]["max_steps"])
+        run.optim.try_out(
+            config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
+        )
     return Cell(config, facts, identity(config, facts))
 
 
@@ -221,21 +222,6 @@ def _check_apart(run: Run, facts: Facts, context: int, world: int, sharded: bool
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
             "else than in one; expected one device, or sync_batchnorm"
-        )
-
-
-def check_strategy(settings: Tree) -> None:
-    """Refuses strategies that fork, as a cell has a process of its own with threads and its forks would hang, and cells
-    of several machines, of which nobody starts the others."""
-    strategy = str(settings["strategy"])
-    if any(word in strategy for word in FORKING):
-        raise InputError(
-            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
-        )
-    if settings["num_nodes"] > 1:
-        raise InputError(
-            f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
-            "srun starts on each; expected 1"
         )
 
 

@@ -21,6 +21,9 @@ from lm.store.disk import intact, put
 
 NAME = "fsdp2"
 
+FORKING = ("fork", "spawn", "notebook")
+"""In the names of strategies that start their processes as copies of one that runs already."""
+
 PRECISIONS = ("32-true", "64-true", "bf16-true", "bf16-mixed")
 """Those in which gradients need no scaling by a number that is sought on the way."""
 
@@ -119,6 +122,21 @@ def check_sharded(settings: Any) -> None:
         )
     if settings["sync_batchnorm"]:
         raise InputError(f"trainer.sync_batchnorm: strategy {NAME} does not carry it out; expected strategy ddp")
+
+
+def check_strategy(settings: Any) -> None:
+    """Refuses strategies that fork, as a cell has a process of its own with threads and its forks would hang, and cells
+    of several machines, of which nobody starts the others."""
+    strategy = str(settings["strategy"])
+    if any(word in strategy for word in FORKING):
+        raise InputError(
+            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
+        )
+    if settings["num_nodes"] > 1:
+        raise InputError(
+            f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
+            "srun starts on each; expected 1"
+        )
 
 
 def check_shapes(model: nn.Module) -> None:
