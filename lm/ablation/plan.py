@@ -16,7 +16,8 @@ from lm.execution.source import Planned
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.store import Store
-from lm.training.cell import Cell, check, check_strategy, seeded, sizes
+from lm.training.cell import Cell, check, seeded, sizes
+from lm.training.sharded import check_strategy
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class Changes:
         if not folder.is_dir():
             return []
         paths = [Path(place, name).relative_to(folder) for place, _, files in os.walk(folder) for name in files]
-        return [path.as_posix() for path in paths if not _hidden(path) and path.name != SAVING]
+        return [path.as_posix() for path in paths if not _hidden(path) and SAVING not in path.parts]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
 from lm.model.attention import Attention
 from lm.model.mlp import MLP
@@ -48,6 +48,29 @@ def largest_gradient(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     return local(get_total_norm(gradients, torch.inf, foreach=None)) if gradients else torch.zeros(())
+
+
+def clip_by_norm(parameters: Sequence[nn.Parameter], limit: float, norm: Tensor) -> None:
+    """Scales all gradients so that their norm, found to be `norm`, is `limit` at most."""
+    clip_grads_with_norm_(_held(parameters), limit, norm)
+
+
+def clip_by_value(parameters: Sequence[nn.Parameter], limit: float) -> None:
+    """Cuts every entry of the gradients to `limit` at most in size."""
+    clip_grad_value_(_held(parameters), limit)
+
+
+def _held(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """The parameters, or in the place of one that is shared out what this process holds of its gradient."""
+    found = []
+    for parameter in parameters:
+        mine = getattr(parameter.grad, "to_local", None)
+        if mine is not None:
+            share = mine()
+            parameter = nn.Parameter(share, requires_grad=False)
+            parameter.grad = share
+        found.append(parameter)
+    return found
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -154,7 +177,7 @@ class Groups:
 
 def _norms(tensors: list[Tensor]) -> list[Tensor]:
     """The 2-norm of each tensor, in float32 at least: all in one kernel where they are plain tensors."""
-    if any(hasattr(tensor, "full_tensor") for tensor in tensors):
-        return [local(torch.linalg.vector_norm(tensor.float())) for tensor in tensors]
     exact = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    if any(hasattr(tensor, "full_tensor") for tensor in tensors):
+        return [local(torch.linalg.vector_norm(tensor, dtype=exact)) for tensor in tensors]
     return list(torch._foreach_norm(tensors, 2, exact))

@@ -35,8 +35,9 @@ from lm.search.trials import Search
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
-from lm.training.cell import check, check_strategy
+from lm.training.cell import check
 from lm.training.run import Run
+from lm.training.sharded import check_strategy
 from lm.training.train import Execution
 
 BEST = "best.yaml"

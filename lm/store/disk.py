@@ -47,6 +47,38 @@ def explain(error: OSError, then: str) -> str:
 SAVING = "saving.ckpt"
 """A checkpoint not yet written to its end."""
 
+BEFORE = "before.ckpt"
+"""The checkpoint before, while one that is a folder takes its place: no folder can be replaced in one step."""
+
+
+def discard(path: Path) -> None:
+    """Leaves no file and no folder at `path`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def put(found: Path, path: Path) -> None:
+    """Puts a checkpoint, a file or a folder, in the place of the one at `path`; `put_back` undoes half of it."""
+    if not (path.is_dir() or found.is_dir()):
+        os.replace(found, path)
+        return
+    before = path.with_name(BEFORE)
+    discard(before)
+    if path.exists():
+        os.replace(path, before)
+    os.replace(found, path)
+    discard(before)
+
+
+def put_back(path: Path) -> None:
+    """Leaves the checkpoint before at `path`, where the one that was to take its place did not come to lie there."""
+    before = path.with_name(BEFORE)
+    if before.exists() and not path.exists():
+        os.replace(before, path)
+    discard(before)
+
 
 def save(trainer: Any, path: Path) -> None:
     """Leaves a Lightning checkpoint at `path`, whole or not at all: Lightning may copy it there from another disk.
@@ -56,15 +88,15 @@ def save(trainer: Any, path: Path) -> None:
     """
     lease = guarding(path.parent)  # of the first process, alone
     room = path.parent if lease is None else lease.room(path.parent)
-    saving = Path(trainer.strategy.broadcast(str(room / SAVING)))
     try:
+        if trainer.is_global_zero:
+            discard(room / SAVING)  # of a try that was killed
+        saving = Path(trainer.strategy.broadcast(str(room / SAVING)))
         trainer.save_checkpoint(saving)
         if trainer.is_global_zero:
             if lease is not None:
                 lease.check()
-            if path.is_dir():  # of a sharding strategy
-                shutil.rmtree(path)
-            os.replace(saving, path)
+            put(saving, path)
     except OSError as error:  # of a copy, the second file is the one being written
         if lease is not None and isinstance(error, FileNotFoundError):
             lease.check()

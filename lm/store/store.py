@@ -18,7 +18,7 @@ from typing import cast
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.store.damage import of_record
-from lm.store.disk import SAVING
+from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import Holder, Watch, held, holder_of
@@ -27,13 +27,13 @@ from lm.store.locks import Say, to_stderr
 from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
 
-EARLIER, STACK = "tries.json", "stack.txt"
-"""What earlier tries came to, and where one was that hung."""
+EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
+"""What earlier tries came to, where one was that hung, and what further processes died of."""
 
 LOGGED = "logged.json"
 """What the loggers of a run have been told of it."""
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, EARLIER, STACK, LOGGED)
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, BEFORE, EARLIER, STACK, RANKS, LOGGED)
 """What a work folder holds that a finished cell does not."""
 
 
@@ -70,7 +70,7 @@ class Store:
 
     def started(self, cell: str) -> bool:
         """Whether an earlier, unfinished try left a checkpoint."""
-        return (self.work(cell) / "last.ckpt").is_file()
+        return (self.work(cell) / "last.ckpt").exists()
 
     def record(self, cell: str, needed: bool = False) -> Record:
         """The record of a finished cell, as this version writes it; with `needed` one that holds all that reports need.
@@ -160,10 +160,11 @@ class Store:
         if (lease := guarding(work)) is not None:
             lease.check()
         if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
+            if (work / "last.ckpt").is_dir():  # of a sharding strategy
+                discard(work / "last.ckpt")
             os.replace(work / "final.ckpt", work / "last.ckpt")
         for name in WORK_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(work / name)
+            discard(work / name)
         for room in work.glob(f"{ROOM}*"):
             shutil.rmtree(room, ignore_errors=True)
         before = work.with_suffix(".before")

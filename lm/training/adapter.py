@@ -6,11 +6,12 @@ Legend: b rows, t positions.
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -72,6 +73,22 @@ def as_the_first_says(trainer: Any, answer: bool) -> bool:
 def is_further_process() -> bool:
     """Whether this is the second or a later process of a multi-device cell, of which the first keeps the store."""
     return bool(getattr(rank_zero_only, "rank", 0))
+
+
+def rank() -> int:
+    """The number of this process among those of a cell, from 0."""
+    return int(getattr(rank_zero_only, "rank", 0) or 0)
+
+
+@contextlib.contextmanager
+def observing(watch: Callable[[Any], None]) -> Iterator[None]:
+    """Within it `watch` is given the processes that Lightning starts; its own observer kills this one with them."""
+    launcher: Any = subprocess_script
+    before, launcher._launch_process_observer = launcher._launch_process_observer, watch
+    try:
+        yield
+    finally:
+        launcher._launch_process_observer = before
 
 
 # parts ---------------------------------------------------------------------------------------------------------------

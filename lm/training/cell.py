@@ -24,9 +24,7 @@ from lm.training.adapter import looks_across_rows, quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
 from lm.training.run import AUTO, EXECUTION, SETTINGS, UNSOUND, Run, Trainer
-
-FORKING = ("fork", "spawn", "notebook")
-"""In the names of strategies that start their processes as copies of one that runs already."""
+from lm.training.sharded import FSDP2, check_shapes, check_sharded
 
 MOST_PARAMETERS = 10**12
 
@@ -144,8 +142,9 @@ def check(tree: Tree) -> Cell:
     facts = _facts(canonical(config["data"]), config["seed"], run)
     data = opened(run, facts).data
     world = _check_execution(run, data, config["trainer"])
-    if world > 1 and not config["trainer"]["sync_batchnorm"]:
-        _check_apart(run, facts, data.context, world)
+    sharded = config["trainer"]["strategy"] == FSDP2.strategy_name
+    if sharded or (world > 1 and not config["trainer"]["sync_batchnorm"]):
+        _check_apart(run, facts, data.context, world, sharded)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         raise InputError(
@@ -189,11 +188,7 @@ def _check_settings(settings: Tree) -> None:
         value = settings[name]
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
-    if str(settings["strategy"]).startswith("deepspeed"):
-        raise InputError(
-            f"trainer.strategy: {settings['strategy']!r} has settings of its own elsewhere and keeps gradients to "
-            "itself, which a run measures; expected another, such as ddp or fsdp"
-        )
+    check_sharded(settings)
     every = settings["val_check_interval"]
     if every is not None and not isinstance(every, int | float):
         raise InputError(
@@ -217,23 +212,16 @@ def _check_execution(run: Run, data: Data, settings: Tree) -> int:
     return _worlds[key]
 
 
-def _check_apart(run: Run, facts: Facts, context: int, world: int) -> None:
+def _check_apart(run: Run, facts: Facts, context: int, world: int, sharded: bool) -> None:
     """Refuses parts that compute something else in several processes than in one. Raises InputError."""
     with blame("model"), torch.device("meta"):
         model = run.model(facts.vocabulary, context)
-    if any(map(looks_across_rows, model.modules())):
+    if sharded:
+        check_shapes(model)
+    if world > 1 and any(map(looks_across_rows, model.modules())):
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
             "else than in one; expected one device, or sync_batchnorm"
-        )
-
-
-def check_strategy(settings: Tree) -> None:
-    """Refuses strategies that fork: a cell has a process of its own with threads, and its forks would hang."""
-    strategy = str(settings["strategy"])
-    if any(word in strategy for word in FORKING):
-        raise InputError(
-            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
         )
 
 

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
 
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.order import seed_of
-from lm.metrics.gradients import Groups, gradient_norm, largest_gradient
+from lm.metrics.gradients import Groups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
 from lm.training.adapter import clips_by_value, is_whole, over_processes, placed, stepping
@@ -25,6 +24,7 @@ from lm.training.compiled import as_written, compile_blocks, without_trace
 from lm.training.halves import halves, later, shares
 from lm.training.life import alive
 from lm.training.optim import Optim, tables
+from lm.training.sharded import shard
 
 MANY = 2**24
 """Logits of a batch from which the loss is taken without having them all at once: 64 MiB, and twice that for their
@@ -84,6 +84,10 @@ class LanguageModel(LightningModule):
         self.squares: dict[str, Tensor] = {}
         """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
         self.weights_before: list[Tensor] | None = None
+
+    def configure_model(self) -> None:
+        """Shares out the model among processes, where the strategy asks for it."""
+        shard(self.trainer, self.model)
 
     def on_fit_start(self) -> None:
         """Compiles the model's blocks, where that is asked for, before any step is timed."""
@@ -196,9 +200,9 @@ class LanguageModel(LightningModule):
             self.weights_before = self.groups.copied()
         if gradient_clip_val and clips_by_value(gradient_clip_algorithm):
             self.largest.append(largest_gradient(parameters))
-            clip_grad_value_(parameters, gradient_clip_val)
+            clip_by_value(parameters, gradient_clip_val)
         elif gradient_clip_val:
-            clip_grads_with_norm_(parameters, gradient_clip_val, norm)
+            clip_by_norm(parameters, gradient_clip_val, norm)
 
     def is_measured(self, step: int) -> bool:
         """Whether the matrices are measured one by one at optimiser step `step`: the first, and each that is logged."""

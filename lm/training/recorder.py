@@ -23,6 +23,7 @@ from lm.training.adapter import as_the_first_says, evaluating, over_processes, p
 from lm.training.life import alive
 from lm.training.module import LanguageModel, gathered, numbers
 from lm.training.observer import Meter, Observer
+from lm.training.sharded import unsharded
 
 Report = Callable[[int, int, float], None]
 """Told of progress: optimiser step, steps in all, training loss."""
@@ -236,7 +237,8 @@ class Recorder(Callback):
             measured |= self.looked[1] if begun else self.observer.look(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
-        save(trainer, self.work / "final.ckpt")
+        with unsharded(trainer):
+            save(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve(self.rows))
             outcome = OUTCOME.stamped(self.outcome(trainer, pl_module, measured))

@@ -13,6 +13,7 @@ from lm.model.transformer import Model
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
+from lm.training.sharded import NAME
 
 
 class Trainer(lightning.pytorch.Trainer):
@@ -51,6 +52,8 @@ class Trainer(lightning.pytorch.Trainer):
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
+        if settings.get("strategy") == NAME:
+            settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(
             callbacks=[recorder],
             max_steps=max_steps,

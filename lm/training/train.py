@@ -15,7 +15,7 @@ from lm.config.origin import origin
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import Facts
 from lm.model.attention import attending
-from lm.store.disk import intact, trouble
+from lm.store.disk import discard, put_back, trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
 from lm.store.leases import LostError
@@ -32,8 +32,10 @@ from lm.training.life import HANG_SECONDS
 from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
 from lm.training.provenance import keep_code, provenance
+from lm.training.ranks import further, side_by_side
 from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
+from lm.training.sharded import for_strategy, whole
 from lm.training.signals import by_signal
 from lm.training.tracking import tracked
 from lm.training.tries import HALVED, divides, earlier, note, take_in_stack
@@ -104,7 +106,8 @@ def train(
     """
     work = store.work(cell.id)
     if is_further_process():
-        fit(cell, work, report, execution)
+        with further(work):
+            fit(cell, work, report, execution)
         return
     with store.lock(cell.id, say, wait), quiet():
         store.complete(cell.id)
@@ -124,7 +127,8 @@ def train(
             described = {**cell.config, "cell": cell.id}
             with tracked(execution.loggers, work, store.out / FOLDER, execution.called, described, say) as follow:
                 if not (work / "outcome.json").is_file():
-                    known = fitted(cell, work, kept(work, report), execution, judge, follow)
+                    with side_by_side(work, lambda said: finish(cell, store, failure(said), _until_now(times))):
+                        known = fitted(cell, work, kept(work, report), execution, judge, follow)
             if known is None:
                 store.drop(cell.id)
                 return
@@ -138,7 +142,11 @@ def train(
                 raise broken from error
             outcome = failure(_in_words(error), _logged_trace(work))
         outcome["flags"] = [*outcome.get("flags", []), *earlier(work)["flags"]]
-        finish(cell, store, outcome, {**times, "finished": time.time()})
+        finish(cell, store, outcome, _until_now(times))
+
+
+def _until_now(times: dict[str, Any]) -> dict[str, Any]:
+    return {**times, "finished": time.time()}
 
 
 def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
@@ -158,9 +166,10 @@ def outcome_of(work: Path) -> Outcome:
 
 def _drop_damaged(checkpoint: Path) -> None:
     """A checkpoint that the disk did not keep is no reason for a cell to fail: it begins anew."""
-    if checkpoint.is_file() and not intact(checkpoint):
+    put_back(checkpoint)
+    if checkpoint.exists() and not whole(checkpoint):
         print(f"{checkpoint}: damaged; the cell begins anew", file=sys.stderr)
-        checkpoint.unlink()
+        discard(checkpoint)
 
 
 def assist(work: Path, execution: Execution) -> None:
@@ -168,7 +177,8 @@ def assist(work: Path, execution: Execution) -> None:
     path = work / "cell.json"
     described = CELL.read(read_json(path), path)
     cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
-    fit(cell, work, lambda *_: None, execution)
+    with further(work):
+        fit(cell, work, lambda *_: None, execution)
 
 
 def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcome:
@@ -270,8 +280,8 @@ def fit(
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     convert(trainer, module)
-    checkpoint = work / "last.ckpt"
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True)
+    checkpoint = for_strategy(trainer, work / "last.ckpt")
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
     return None if pruned.is_file() else logits
 

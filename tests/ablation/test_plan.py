@@ -340,6 +340,13 @@ def test_strategies_that_fork_are_refused_with_the_remedy(tmp_path: Path) -> Non
         make_plan(load_experiment(write(tmp_path, common=common), {}))
 
 
+def test_cells_of_several_machines_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    """They would wait for processes that nobody starts."""
+    common = {"trainer.strategy": "ddp", "trainer.num_nodes": 2}
+    with pytest.raises(InputError, match=r"arm post: trainer.num_nodes: 2 machines .* `lm fit` alone, .*; expected 1"):
+        make_plan(load_experiment(write(tmp_path, common=common), {}))
+
+
 def test_a_headline_at_a_length_that_is_not_evaluated_is_refused(tmp_path: Path) -> None:
     common = {"evaluate": {"lengths": [8, 32]}}
     make_plan(load_experiment(write(tmp_path, metric="nll@32", common=common), {}))

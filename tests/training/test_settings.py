@@ -80,7 +80,7 @@ def test_what_is_refused_leaves_the_identity_alone_where_it_says_nothing() -> No
 
 
 def test_strategies_with_settings_of_their_own_are_refused_by_the_plan() -> None:
-    with pytest.raises(InputError, match=r"trainer.strategy: 'deepspeed_stage_2' has settings .* such as ddp or fsdp"):
+    with pytest.raises(InputError, match=r"trainer.strategy: 'deepspeed_stage_2' has settings .* such as ddp or fsdp2"):
         check(override(RUN, {"trainer.strategy": "deepspeed_stage_2"}))
 
 
