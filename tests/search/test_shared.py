@@ -211,7 +211,7 @@ def test_a_storage_that_fails_at_any_write_costs_no_trial(
     flaky = Flaky(monkeypatch, kind, WRITES)
     world = World()
     with searching(tmp_path, world, one) as source:
-        flaky.left = itertools.chain(*([["", when], [when], ["", "", when]] * 8))  # type: ignore[arg-type]
+        flaky.left = itertools.chain(*([["", when], [when], ["", "", when]] * 8))
         world.run(source)
         assert next(flaky.left, None) is None or len(world.trained) == 3
     found = [trial for trial in study_of(one, tmp_path) if trial.state != TrialState.WAITING]
