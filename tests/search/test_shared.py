@@ -13,11 +13,11 @@ import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, searching, spec
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lm.config.tree import InputError
 from lm.execution.source import Planned
-from lm.search import storage
+from lm.search import rows, storage
 from lm.search.rows import Rows
 from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
@@ -211,7 +211,7 @@ def test_a_storage_that_fails_at_any_write_costs_no_trial(
     flaky = Flaky(monkeypatch, kind, WRITES)
     world = World()
     with searching(tmp_path, world, one) as source:
-        flaky.left = itertools.chain(*([["", when], [when], ["", "", when]] * 8))  # type: ignore[arg-type]
+        flaky.left = itertools.chain(*([["", when], [when], ["", "", when]] * 8))
         world.run(source)
         assert next(flaky.left, None) is None or len(world.trained) == 3
     found = [trial for trial in study_of(one, tmp_path) if trial.state != TrialState.WAITING]
@@ -239,6 +239,22 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
     assert len(told) == 1
     assert told[0].startswith("waiting up to")
     assert len(carry_out(tmp_path, World(), one)) == 3
+
+
+def test_a_database_whose_tables_another_makes_at_the_same_time_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PAUSE_SECONDS", 0.0)
+    tries = iter(range(2))
+
+    def opened(url: str, **options: Any) -> str:
+        if next(tries, None) is not None:
+            cause = Exception('type "alembic_version" already exists')
+            raise ProgrammingError("CREATE TABLE", {}, cause) from cause
+        return "opened"
+
+    monkeypatch.setattr(storage, "RDBStorage", opened)
+    assert open_storage(spec(storage=f"sqlite:///{tmp_path}/a.db"), None) == "opened"  # type: ignore[comparison-overlap]
 
 
 def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
