@@ -145,6 +145,30 @@ def test_the_first_suggests_what_it_would_alone_and_the_second_something_else(tm
     assert len({tuple(params.values()) for params in shared}) == len(shared)
 
 
+def test_who_comes_while_another_is_about_to_ask_keeps_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = spec(trials=2)
+    theirs: list[Planned | None] = []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(searching(tmp_path, World(), one))
+        members = first.searches[0].members
+        real = members.turn
+
+        def turn() -> Any:
+            if not theirs:
+                theirs.append(None)
+                theirs[0] = stack.enter_context(searching(tmp_path, World(), one)).take()
+            return real()
+
+        monkeypatch.setattr(members, "turn", turn)
+        mine = first.take()
+        assert mine is not None
+        assert theirs[0] is not None
+        assert mine.arm != theirs[0].arm
+        assert first.take() is None
+
+
 def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Path, place: str | None) -> None:
     one = spec(trials=2, storage=place)
     with both(tmp_path, one) as ((world, first, _), (_, second, theirs)):
