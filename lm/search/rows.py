@@ -42,7 +42,7 @@ def beside_others(make: Callable[[], T]) -> T:
         except Exception as error:
             about = (error, error.__cause__, error.__context__)  # Optuna raises its own from SQLAlchemy's
             taken = any(isinstance(one, IntegrityError | ProgrammingError | OperationalError) for one in about)
-            if not (left and taken and "exist" in f"{error} {error.__cause__}"):
+            if not (left and taken and "already exist" in f"{error} {error.__cause__}"):
                 raise
         time.sleep(PAUSE_SECONDS)
     raise AssertionError("the last try returns or raises")

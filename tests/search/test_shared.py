@@ -314,6 +314,7 @@ def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path
         with (tmp_path / "s/study.journal").open("ab") as file:
             file.write(b'{"op_code": 4, "wor')
         source.ended(planned, World().answer(planned.cell.config))
+        assert study_of(one, tmp_path)[0].state == TrialState.COMPLETE
     assert len(carry_out(tmp_path, World(), one)) == 4
 
 
