@@ -18,9 +18,9 @@ from rich.text import Text
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
 from lm.execution.carry_out import train_from
-from lm.execution.engines import make
+from lm.execution.engines import make, room, threads
 from lm.execution.estimate import duration, measured_seconds, wall_seconds
-from lm.execution.machine import default_workers, threads_each
+from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.watcher import Watcher
 from lm.report.search import write_study
@@ -72,21 +72,26 @@ def sweep(
     plan_only: bool,
     hang_seconds: float,
     loggers: tuple[str, ...] = (),
+    executor: str = "local",
 ) -> int:
-    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted."""
+    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted.
+
+    `executor` says what trains the cells, as in `lm sweep --executor`.
+    """
     store, folder = Store(out), out / spec.name
     if (folder / "experiment.json").exists():
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
-    workers = workers or default_workers(spec.trials * len(spec.seeds))
-    tree, decision = decided(spec.tree, out, threads_each(workers))
+    cells = spec.trials * len(spec.seeds)
+    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    tree, decision = decided(spec.tree, out, threads(executor, workers))
     if decision is not None:
         spec = replace(spec, tree=tree)
         print(described(asdict(decision)), file=sys.stderr)
     if plan_only:
         check_search(spec, folder)
-        show_plan(spec, workers)
+        show_plan(spec, workers, threads(executor, workers))
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers)
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -114,6 +119,7 @@ def run_searches(
     checkpoint_seconds: float,
     hang_seconds: float,
     loggers: tuple[str, ...] = (),
+    executor: str = "local",
 ) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
 
@@ -141,15 +147,15 @@ def run_searches(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads_each(workers), False, checkpoint_seconds, hang_seconds, loggers)
+        execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
         with (
             Display(source.left(), workers, store) as display,
-            make("local", store, workers, display.waiting) as executor,
+            make(executor, store, workers, display.waiting) as engine,
         ):
             relay.watcher = display
             for shared in studies:
                 shared.say = display.waiting
-            return train_from(source, executor, display, execution)
+            return train_from(source, engine, display, execution)
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
@@ -237,7 +243,7 @@ def _described(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def show_plan(spec: SweepSpec, workers: int) -> None:
+def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     """Prints what is searched and how, and an estimate of the time. Nothing is trained or written."""
     console = Console()
     table = Table(title=Text(spec.title), title_justify="left", highlight=False)
@@ -249,7 +255,7 @@ def show_plan(spec: SweepSpec, workers: int) -> None:
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
     lines = [
         f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
-        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers),
+        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers, each),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -265,7 +271,7 @@ def _drawn_from(described: dict[str, Any]) -> str:
     )
 
 
-def _estimate(spec: SweepSpec, workers: int) -> str:
+def _estimate(spec: SweepSpec, workers: int, each: int) -> str:
     """How long all trials may take, judged by a few steps of one drawn at random."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
@@ -274,6 +280,6 @@ def _estimate(spec: SweepSpec, workers: int) -> str:
             cell = check(override(spec.tree, {**spec.space.suggest(study.ask()), "seed": spec.seeds[0]}))
         except InputError:
             continue
-        wall = wall_seconds([measured_seconds(cell, threads_each(workers))] * spec.trials * len(spec.seeds), workers)
+        wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
         return f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
     return "; none of ten drawn at random can be built: see whether the values of the space go together"
