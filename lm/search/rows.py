@@ -4,10 +4,12 @@ import hashlib
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, insert, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from lm.store import holders
 from lm.store.holders import Found, Holder, Watch
@@ -24,6 +26,26 @@ TABLE = Table(
 
 AGAIN_SECONDS = 1.0
 """Between two tries at letting go of a lease whose database does not answer."""
+
+
+TRIES, PAUSE_SECONDS = 12, 0.25
+"""At making the tables of a database."""
+
+T = TypeVar("T")
+
+
+def beside_others(make: Callable[[], T]) -> T:
+    """What `make` returns once it gets through: two processes that make tables at once get into each other's way."""
+    for left in reversed(range(TRIES)):
+        try:
+            return make()
+        except Exception as error:
+            about = (error, error.__cause__, error.__context__)  # Optuna raises its own from SQLAlchemy's
+            taken = any(isinstance(one, IntegrityError | ProgrammingError | OperationalError) for one in about)
+            if not (left and taken and "already exist" in f"{error} {error.__cause__}"):
+                raise
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
 
 
 class RowLease:
@@ -83,7 +105,7 @@ class Rows:
         self.given_up: set[str] = set()
         """Tokens of leases that this process may hold without knowing, as its database did not answer."""
         self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
-        TABLE.metadata.create_all(engine)
+        beside_others(lambda: TABLE.metadata.create_all(engine))
 
     def look(self, name: str) -> Found:
         """The lease that counts now; number 0 where there never was one. Raises SQLAlchemyError."""

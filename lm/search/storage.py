@@ -14,10 +14,11 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
+from lm.search.rows import beside_others
 from lm.search.spec import SweepSpec
 
 TROUBLE = (StorageInternalError, SQLAlchemyError, OSError)
@@ -28,9 +29,6 @@ WAIT_SECONDS = 120.0
 
 TRY_SECONDS = 1.0
 """Between two tries."""
-
-TRIES = 6
-"""At making the tables of a database: two processes that do so at once get into each other's way."""
 
 T = TypeVar("T")
 
@@ -100,16 +98,11 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
             return JournalStorage(Backend(path))
         except (ValueError, KeyError) as error:
             raise InputError(f"{path}: not the journal of a study: {error}") from None
-    url, tries = _url(str(spec.storage)), TRIES
-    while True:
-        try:
-            return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url))
-        except Exception as error:  # SQLAlchemy's and each driver's own
-            tries -= 1
-            at_once = isinstance(error.__cause__ or error, IntegrityError | ProgrammingError)
-            if not (at_once and tries):
-                raise InputError(f"storage: {place(spec, path)}: cannot be opened: {_one_line(error)}") from None
-        time.sleep(TRY_SECONDS / 4)
+    url = _url(str(spec.storage))
+    try:
+        return beside_others(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url)))
+    except Exception as error:  # SQLAlchemy's and each driver's own
+        raise InputError(f"storage: {place(spec, path)}: cannot be opened: {_one_line(error)}") from None
 
 
 def place(spec: SweepSpec, path: Path | None) -> str:

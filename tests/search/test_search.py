@@ -143,20 +143,6 @@ def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path
     assert not list((out / "cells").glob(".*.work"))
 
 
-def test_a_second_process_is_refused_in_one_line(tmp_path: Path, sweep: Sweep) -> None:
-    spec, out = write(tmp_path, trials=1000), tmp_path / "out"  # it will not end by itself
-    first = subprocess.Popen(command(spec, out, "--workers", "1"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while not (out / "small/study.journal").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    second = sweep(spec, out)
-    first.send_signal(signal.SIGINT)
-    assert first.wait(300) == 130
-    assert second.returncode == 2
-    assert second.stderr.strip().endswith("another process works on this study; wait for it, or use another --out")
-    assert len(second.stderr.strip().splitlines()) == 1
-
-
 def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path, sweep: Sweep) -> None:
     space = {"model.layers": {"choices": [1, 2]}}
     objectives = {"nll": "lower", "parameters": "lower"}

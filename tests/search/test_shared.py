@@ -13,11 +13,11 @@ import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, searching, spec
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lm.config.tree import InputError
 from lm.execution.source import Planned
-from lm.search import storage
+from lm.search import rows, storage
 from lm.search.rows import Rows
 from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
@@ -145,6 +145,30 @@ def test_the_first_suggests_what_it_would_alone_and_the_second_something_else(tm
     assert len({tuple(params.values()) for params in shared}) == len(shared)
 
 
+def test_who_comes_while_another_is_about_to_ask_keeps_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = spec(trials=2)
+    theirs: list[Planned | None] = []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(searching(tmp_path, World(), one))
+        members = first.searches[0].members
+        real = members.turn
+
+        def turn() -> Any:
+            if not theirs:
+                theirs.append(None)
+                theirs[0] = stack.enter_context(searching(tmp_path, World(), one)).take()
+            return real()
+
+        monkeypatch.setattr(members, "turn", turn)
+        mine = first.take()
+        assert mine is not None
+        assert theirs[0] is not None
+        assert mine.arm != theirs[0].arm
+        assert first.take() is None
+
+
 def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Path, place: str | None) -> None:
     one = spec(trials=2, storage=place)
     with both(tmp_path, one) as ((world, first, _), (_, second, theirs)):
@@ -241,6 +265,22 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
     assert len(carry_out(tmp_path, World(), one)) == 3
 
 
+def test_a_database_whose_tables_another_makes_at_the_same_time_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PAUSE_SECONDS", 0.0)
+    tries = iter(range(2))
+
+    def opened(url: str, **options: Any) -> str:
+        if next(tries, None) is not None:
+            cause = Exception('type "alembic_version" already exists')
+            raise ProgrammingError("CREATE TABLE", {}, cause) from cause
+        return "opened"
+
+    monkeypatch.setattr(storage, "RDBStorage", opened)
+    assert open_storage(spec(storage=f"sqlite:///{tmp_path}/a.db"), None) == "opened"  # type: ignore[comparison-overlap]
+
+
 def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +314,7 @@ def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path
         with (tmp_path / "s/study.journal").open("ab") as file:
             file.write(b'{"op_code": 4, "wor')
         source.ended(planned, World().answer(planned.cell.config))
+        assert study_of(one, tmp_path)[0].state == TrialState.COMPLETE
     assert len(carry_out(tmp_path, World(), one)) == 4
 
 
