@@ -15,7 +15,7 @@ REFERENCE ?= results/reference
 # What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
 BENCH ?=
 
-.PHONY: demo test test-all check check-portable coverage audit bench docs references clean
+.PHONY: demo test test-all check check-portable fuzz coverage audit bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -23,7 +23,7 @@ demo: .venv/installed  ## train the quickstart ablation and print its table
 test: check  ## everything: the fast checks, then the tests that train
 	$(BIN)/pytest -n 2 --dist loadfile -m "slow and not extra"
 
-test-all:  ## all there is to check, a line each: lint types fast slow extra gpu portable examples docs hooks audit, or PARTS="docs hooks"
+test-all:  ## all there is to check, a line each: lint types fast slow extra fuzz gpu portable examples docs hooks audit, or PARTS="docs hooks"
 	@MAKE="$(MAKE)" bash .ci/all $(PARTS)
 
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
@@ -38,6 +38,9 @@ check-portable: .venv/installed  ## the unit tests as other processors compute: 
 		if said=$$(env $$setting $(BIN)/pytest -n 2 -m "not slow" 2>&1); then :; else status=1; echo "$$said"; fi; \
 		echo "$$setting: $$(echo "$$said" | tail -n 1)"; \
 	done; exit $$status
+
+fuzz: .venv/installed  ## 10,000 made-up files and command lines; FUZZ_CASES=N tries N of them
+	FUZZ_CASES=$(or $(FUZZ_CASES),10000) $(BIN)/pytest -n 2 tests/test_properties.py tests/cli/test_fuzz.py
 
 coverage: .venv/installed  ## lines and branches of lm that the unit tests do not reach
 	$(BIN)/pytest -n 2 -m "not slow" --cov=lm --cov-branch --cov-report=term-missing:skip-covered

@@ -277,3 +277,22 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
     folder = experiment(CELLS)
     Store(folder.parent).history("arm-1").write_bytes(content)
     assert list(load(folder).broken) == ["arm-1"]
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "found"),
+    [
+        ("provenance", "git", {"commit": "c"}),
+        ("provenance", "git", {"commit": 3, "dirty": False}),
+        ("provenance", "code", {"own.Part": None}),
+        ("provenance", "code", {"own.Part": {"known_by": "k", "git": True}}),
+        ("provenance", "code", True),
+        ("reliability", "count", [10, None]),
+        ("reliability", "count", 3),
+        ("reliability", "accuracy", 3),
+    ],
+)
+def test_what_reports_look_into_is_of_the_kind_they_expect(part: str, key: str, found: object) -> None:
+    whole: Any = record("a-0", 2.0, 0)
+    assert of_record(whole) == ""
+    assert of_record({**whole, part: {**whole[part], key: found}}).startswith(f"{part}/{key}: expected ")
