@@ -15,6 +15,9 @@ REFERENCE ?= results/reference
 # What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
 BENCH ?=
 
+# Extras of pyproject.toml whose tests `make test-all` runs.
+EXTRAS := dashboard,track
+
 .PHONY: demo test test-all check check-portable fuzz coverage audit bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
@@ -76,6 +79,11 @@ bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md descri
 .venv/bench: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps litgpt psutil
+	touch $@
+
+# What `make test-all` needs besides: the packages that are optional, of which each has tests marked `extra`.
+.venv/extras: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,$(EXTRAS)]'
 	touch $@
 
 .venv-docs/installed: constraints.txt

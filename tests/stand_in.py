@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from records import blank
@@ -40,8 +39,17 @@ class StandIn:
     facts: Any = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """How a cell is to be trained, as far as somebody asks here."""
+
+    again: bool = False
+    hang_seconds: float = 0.0
+    called: str = ""
+
+
 def execution(again: bool = False, hang_seconds: float = 0.0) -> Any:
-    return SimpleNamespace(again=again, hang_seconds=hang_seconds)
+    return Asked(again, hang_seconds)
 
 
 @dataclass(frozen=True)

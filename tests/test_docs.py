@@ -11,6 +11,7 @@ import torch
 
 from lm.ablation.design import DesignNode
 from lm.ablation.files import ExperimentFile, Tier
+from lm.ablation.rungs import LadderNode, MarginNode, RungNode
 from lm.ablation.stages import Stages
 from lm.ablation.tuning import TuningNode
 from lm.analysis.claims import ClaimNode
@@ -100,6 +101,9 @@ def test_every_file_and_name_of_the_code_that_a_page_speaks_of_is_there(page: Pa
         DesignNode,
         Stages,
         TuningNode,
+        LadderNode,
+        RungNode,
+        MarginNode,
         ClaimNode,
         SweepFile,
         Distribution,

@@ -102,6 +102,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         allowed = {
             "lm.execution.engines": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
+            "lm.ablation.climb": {"lm.execution.sharing"},
             "lm.bench.staying": {"lm.execution.local"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name

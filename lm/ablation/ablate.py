@@ -49,6 +49,7 @@ class Manner:
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
         hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
+        loggers: that follow each run, by name.
     """
 
     out: Path
@@ -58,24 +59,29 @@ class Manner:
     underpowered: bool = False
     command: tuple[str, ...] = ()
     hang_seconds: float = HANG_SECONDS
+    loggers: tuple[str, ...] = ()
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
     """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
+    if experiment.ladder is not None:
+        raise InputError(f"{experiment.name}: is a ladder; carry it out with `lm ablate`, and lm.load each rung")
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
     experiment = with_ways(experiment, manner.out, manner.workers)
     plan = make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
     if plan_only:
-        statuses = _statuses(plan, store)
-        missing = _missing(plan, statuses, manner.retry_failed)
+        statuses = statuses_of(plan, store)
+        missing = to_train(plan, statuses, manner.retry_failed)
         show_plan(plan, store, statuses, missing, manner.workers or shared_out(missing, manner.out))
         return 0
     if experiment.tuning is not None:
         if not manner.underpowered:
             check_power(experiment)
-        interrupted = tune(experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds)
+        interrupted = tune(
+            experiment, store, manner.workers, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
+        )
         if interrupted:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
@@ -106,7 +112,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
         folder = write_manifest(stage, store, manner.command)
-        interrupted = _train(stage, store, manner)
+        interrupted = train_missing(stage, store, manner)
         if interrupted or not inference.looks:
             break
         found = settled(load(folder), inference.looks, inference.confirmatory)
@@ -123,16 +129,17 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
     return f"{len(found) - len(open_still)} of {len(found)} differences found, open: {', '.join(open_still)}"
 
 
-def _train(plan: Plan, store: Store, manner: Manner) -> int:
-    statuses = _statuses(plan, store)
-    missing = _missing(plan, statuses, manner.retry_failed)
+def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
+    """Trains the cells of a plan that are missing; returns how many were interrupted."""
+    statuses = statuses_of(plan, store)
+    missing = to_train(plan, statuses, manner.retry_failed)
     workers = manner.workers or shared_out(missing, manner.out)
     failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
     print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
     interrupted = 0
     if missing:
         execution = Execution(
-            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds
+            threads_each(workers), manner.retry_failed, manner.checkpoint_seconds, manner.hang_seconds, manner.loggers
         )
         with (
             Display(len(missing), workers, store) as display,
@@ -143,7 +150,7 @@ def _train(plan: Plan, store: Store, manner: Manner) -> int:
     return interrupted
 
 
-def _statuses(plan: Plan, store: Store) -> dict[str, str]:
+def statuses_of(plan: Plan, store: Store) -> dict[str, str]:
     """What became of each finished cell, by its id; every record is read once, though there may be thousands."""
     found = {}
     for planned in plan.distinct:
@@ -153,7 +160,7 @@ def _statuses(plan: Plan, store: Store) -> dict[str, str]:
     return found
 
 
-def _missing(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:
+def to_train(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:
     """The cells to train, each once: those not finished, and with `again` those that failed."""
     wanted = (None, "failed") if again else (None,)
     return [planned for planned in plan.distinct if statuses.get(planned.cell.id) in wanted]

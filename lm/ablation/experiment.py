@@ -9,6 +9,7 @@ from typing import Any
 from lm.ablation.design import MOST_ARMS, Design, read_design
 from lm.ablation.equal import KINDS
 from lm.ablation.files import AXES, COSTS, DIGITS, ExperimentFile, Tier
+from lm.ablation.rungs import LadderSpec, read_ladder
 from lm.ablation.stages import read_stages
 from lm.ablation.tuning import Tuning, read_tuning
 from lm.analysis.claims import Claim, read_claims
@@ -70,6 +71,7 @@ class Experiment:
         notes: printed under the table.
         tier: the size, where it is not the file's own.
         tuning: the search that each arm's nuisance parameters get, if any.
+        ladder: its sizes, where it has several.
         ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
     """
 
@@ -83,6 +85,7 @@ class Experiment:
     notes: str = ""
     tier: str = ""
     tuning: Tuning | None = None
+    ladder: LadderSpec | None = None
     ways: dict[str, Any] | None = None
 
     @property
@@ -128,6 +131,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         inference = replace(inference, looks=read_stages(given, inference.comparisons, where))
         given = list(range(inference.looks[-1]))
     chosen = read_seeds(given, where)
+    ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
     return Experiment(
         name=name,
         title=read_text(tree, "title", path) or path.stem,
@@ -139,6 +143,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         notes=read_text(tree, "notes", path),
         tier=tier,
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
+        ladder=ladder,
     )
 
 

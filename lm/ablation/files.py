@@ -4,6 +4,7 @@ from typing import Annotated, Required, TypedDict
 
 from lm.ablation.design import MOST_ARMS, DesignNode
 from lm.ablation.equal import KINDS
+from lm.ablation.rungs import LadderNode
 from lm.ablation.stages import Stages
 from lm.ablation.tuning import TuningNode
 from lm.analysis.claims import ClaimNode
@@ -78,4 +79,5 @@ class ExperimentFile(TypedDict, total=False):
     ]
     tune: Annotated[TuningNode, "A search for every arm, with the same budget."]
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
+    ladder: Annotated[LadderNode, "The same arms at several sizes, and what they are worth with more compute."]
     notes: Annotated[Text, "Printed under the table."]

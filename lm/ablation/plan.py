@@ -86,7 +86,11 @@ def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed
             arms[name] = _checked(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
     seeds = experiment.seeds
     of_arms = {name: seeded(cell, seeds) for name, cell in arms.items()}
-    cells = [Planned(name, seed, of_arms[name][index]) for index, seed in enumerate(seeds) for name in arms]
+    cells = [
+        Planned(name, seed, of_arms[name][index], f"{experiment.name}/{name}/{seed}")
+        for index, seed in enumerate(seeds)
+        for name in arms
+    ]
     return Plan(experiment, cells)
 
 

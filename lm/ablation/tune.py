@@ -27,7 +27,12 @@ class Winner:
 
 
 def tune(
-    experiment: Experiment, store: Store, workers: int | None, checkpoint_seconds: float, hang_seconds: float
+    experiment: Experiment,
+    store: Store,
+    workers: int | None,
+    checkpoint_seconds: float,
+    hang_seconds: float,
+    loggers: tuple[str, ...] = (),
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
 
@@ -37,12 +42,17 @@ def tune(
     assert tuning is not None
     folder = store.out / experiment.name / FOLDER
     jobs = [
-        Job(tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)), folder / arm, f"{arm} ")
+        Job(
+            tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)),
+            folder / arm,
+            f"{arm} ",
+            f"{experiment.name}.tune/{arm}.trial_",
+        )
         for arm, changes in experiment.arms.items()
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     workers = workers or default_workers(len(jobs) * tuning.trials)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.analysis.audit_ladder import audit_ladders
 from lm.analysis.results import Results, value
 from lm.stats.power import detectable, power
 from lm.stats.sequential import looks, repeated_interval, sequential
@@ -61,10 +62,12 @@ class Size:
     intervals: int
     bootstraps: int
     sequences: int
+    ladders: int
+    draws: int
 
 
-SMALL = Size(tests=2_000, intervals=500, bootstraps=100, sequences=300)
-FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=1_000)
+SMALL = Size(tests=2_000, intervals=500, bootstraps=100, sequences=300, ladders=20, draws=200)
+FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=1_000, ladders=400, draws=400)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,10 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_joint(random, size.intervals),
         *audit_coverage(random, size.intervals, size.bootstraps),
         *audit_power(random, size.tests),
+        *(
+            _finding(one.name, one.events, one.trials, one.at_least, one.at_most)
+            for one in audit_ladders(np.random.default_rng(0), size.ladders, size.draws)
+        ),
     ]
 
 

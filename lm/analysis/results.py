@@ -96,6 +96,8 @@ class Results:
 def read_manifest(folder: Path) -> Manifest:
     """What an experiment's folder says was asked for. Raises InputError where this version cannot read it."""
     path = folder / "experiment.json"
+    if (folder / "ladder.json").is_file():
+        raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")
     if not path.is_file():
         raise InputError(
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"

@@ -18,6 +18,7 @@ CORE = ""
 ADDS = {
     "translation": "BLEU of translations",
     "bench": "other implementations beside which `lm bench` measures ours",
+    "track": "loggers: tensorboard, wandb and mlflow",
     "search": "searches with GP and CMA-ES, and importances by fANOVA",
     "dashboard": "the pages of Optuna on a search, which `lm dashboard` leads to",
     "dev": "what checks this package: tests, types, a browser, notebooks",

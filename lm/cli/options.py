@@ -56,6 +56,18 @@ def add_workers(command: Parser) -> None:
     )
 
 
+def add_loggers(command: Parser) -> None:
+    """What follows runs while they train."""
+    command.add_argument(
+        "--logger",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="loggers",
+        help="log the rows of history.csv too: tensorboard, wandb, mlflow, csv; several with commas (default: none)",
+    )
+
+
 def add_run(command: Parser) -> None:
     """A finished run, and where runs lie."""
     command.add_argument(
@@ -87,6 +99,13 @@ def add_experiment(command: Parser) -> None:
 def settings_of(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
     """The changes that `--set` and dotted options ask for. Raises InputError."""
     return {**_settings(options.settings), **overrides}
+
+
+def loggers_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """The loggers that `--logger` asks for. Raises InputError for one that there is not, or that lacks its package."""
+    from lm.training.loggers import asked_for
+
+    return asked_for(options.loggers)
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from lm.config.plain import shown, unusable
 from lm.config.tree import InputError, Tree, is_component, join, nearest
 
 REQUIRED = object()
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping", None: "null"}
 
 # components ----------------------------------------------------------------------------------------------------------
 
@@ -60,9 +61,8 @@ def describe(hint: Any) -> str:
         return "one of " + ", ".join(str(a) for a in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(describe(a) for a in arguments))
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-    if hint in words:
-        return words[hint]
+    if (kind := dict if origin is dict else None if hint is type(None) else hint) in WORDS:
+        return WORDS[kind]
     if origin in (list, tuple) and arguments:
         kinds = list(dict.fromkeys(describe(a) for a in arguments if a is not Ellipsis))
         size = f"{len(arguments)} items, each " if origin is tuple and Ellipsis not in arguments else "items, each "
@@ -102,7 +102,7 @@ _checked: dict[tuple[type, int, str], Tree] = {}
 def _parsed(cls: type, supplied: int, given: Tree, path: str) -> Tree:
     parser = _parser(cls, supplied)
     try:
-        found = {name: _plain(value) for name, value in parser.parse_object(given).as_dict().items()}
+        found = {name: _plain(value) for name, value in parser.parse_object(copy.deepcopy(given)).as_dict().items()}
         found = {name: _as_given(cls, name, given.get(name), value) for name, value in found.items()}
     except (Exception, SystemExit) as error:  # jsonargparse raises several kinds; each becomes the one line below
         for name, value in given.items():
@@ -166,6 +166,8 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str, missing:
     components, plain = slots(cls, supplied), plain_options(cls, supplied)
     accepted = [*components, *plain]
     for key in given:
+        if (reason := getattr(cls, "REASONS", {}).get(key)) is not None:
+            raise InputError(f"{join(path, str(key))}: {reason}")
         if key not in accepted:
             listed = ", ".join(accepted) or "no settings"
             raise InputError(
@@ -227,8 +229,13 @@ def resolve(tree: Tree, root: type) -> Tree:
     Raises:
         InputError: at the first wrong key, name, type or value; where none is wrong, with all that is missing.
     """
+    return resolve_class(root, tree, "")
+
+
+def resolve_class(cls: type, given: Any, path: str) -> Tree:
+    """The arguments of one class at `path`, checked as those of a root are."""
     missing: Missing = []
-    resolved = _resolve_arguments(root, 0, tree, "", missing)
+    resolved = _resolve_arguments(cls, 0, given, path, missing)
     if len(missing) == 1:
         path, kind, what = missing[0]
         raise InputError(f"{path}: {kind} needs this setting: {what}")
@@ -247,7 +254,12 @@ def build(resolved: Tree, root: type) -> Any:
     Raises:
         InputError: where a constructor refuses its arguments, with the constructor's own reason.
     """
-    return _build_arguments(root, 0, resolved, "")
+    return build_class(root, resolved, "")
+
+
+def build_class(cls: type, arguments: Tree, path: str) -> Any:
+    """The object that resolved arguments of a class at `path` describe."""
+    return _build_arguments(cls, 0, arguments, path)
 
 
 def _build_arguments(cls: type, supplied: int, resolved: Tree, path: str) -> Any:

@@ -41,6 +41,9 @@ def _class_paths(node: Any) -> Iterator[str]:
             yield node["class_path"]
         for inner in node.values():
             yield from _class_paths(inner)
+    elif isinstance(node, list):  # of callbacks
+        for inner in node:
+            yield from _class_paths(inner)
 
 
 def code_of(config: Any) -> dict[str, str]:

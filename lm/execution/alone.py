@@ -11,10 +11,18 @@ from lm.runs.ways import decided
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.train import Execution, into_log, train
+from lm.training.log import into_log
+from lm.training.train import Execution, train
 
 
-def train_alone(tree: Tree, out: Path, checkpoint_seconds: float, progress: bool = True) -> Path:
+def train_alone(
+    tree: Tree,
+    out: Path,
+    checkpoint_seconds: float,
+    progress: bool = True,
+    loggers: tuple[str, ...] = (),
+    called: str = "",
+) -> Path:
     """Trains what a configuration asks for, unless that is done, and returns the folder of the finished cell.
 
     Args:
@@ -23,6 +31,8 @@ def train_alone(tree: Tree, out: Path, checkpoint_seconds: float, progress: bool
         checkpoint_seconds: between checkpoints.
         progress: whether standard error is told what `auto` came to, that a cell was trained already, and a line a
             second how far training is.
+        loggers: that follow the run, by name.
+        called: what they call it first, before the beginning of its id and its seed.
 
     Raises:
         InputError: for anything that would keep it from being trained.
@@ -36,8 +46,10 @@ def train_alone(tree: Tree, out: Path, checkpoint_seconds: float, progress: bool
     if store.finished(cell.id):
         say(f"already trained: {store.directory(cell.id)}")
     else:
+        name = f"{called}/{cell.id[:12]}/{cell.config['seed']}"
+        execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=loggers, called=name)
         with into_log() as begun:
-            train(cell, store, report, Execution(checkpoint_seconds=checkpoint_seconds), begun=begun)
+            train(cell, store, report, execution, begun=begun)
     return store.directory(cell.id)
 
 

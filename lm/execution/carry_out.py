@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lm.execution.elsewhere import by_process
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
@@ -81,7 +82,8 @@ class _Work:
         ):
             taken = {one.place for one in self.running.values()}
             place = next(place for place in range(self.executor.capacity) if place not in taken)
-            handle = self.executor.submit(planned.cell, self.execution, planned.name)
+            execution = replace(self.execution, called=planned.called)
+            handle = self.executor.submit(planned.cell, execution, planned.name)
             self.running[handle] = Running(planned, place)
 
     def _next(self) -> Planned | None:

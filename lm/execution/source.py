@@ -9,11 +9,19 @@ from lm.training.cell import Cell
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell and its place in an experiment or a search."""
+    """A cell and its place in an experiment or a search.
+
+    Args:
+        arm: or trial.
+        seed: of the cell.
+        cell: to be trained.
+        called: experiment/arm/seed, as a command line and loggers know it.
+    """
 
     arm: str
     seed: int
     cell: Cell
+    called: str = ""
 
     @property
     def name(self) -> str:

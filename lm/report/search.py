@@ -11,10 +11,27 @@ from lm.report.less import lost, lost_of_csv, present, put
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
+from lm.report.web.library import MISSING, library
+from lm.report.web.search import search_html
+from lm.store.files import write_atomic
+
+
+def _importance(study: Study) -> dict[str, list[Importance]] | str:
+    if len(study.complete) < FEWEST:
+        return f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
+    return importances(study.complete, list(study.objectives), study.space)
+
+
+def write_page(folder: Path, into: Path) -> None:
+    """Writes report.html alone. Raises InputError where there is no search that this version reads."""
+    study = load_study(folder)
+    write_atomic(into / "report.html", search_html(study, _importance(study)))
+    if not library():
+        print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
 
 
 def write_study(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Study:
-    """Prints the table, and writes trials.csv, the figures and table.md.
+    """Prints the table, and writes trials.csv, report.html, the figures and table.md.
 
     Args:
         folder: of the search.
@@ -28,21 +45,22 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
             nothing written.
     """
     study, into = load_study(folder), into or folder
-    if len(study.complete) < FEWEST:
-        found: dict[str, list[Importance]] | str = (
-            f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
-        )
-    else:
-        found = importances(study.complete, list(study.objectives), study.space)
+    found = _importance(study)
     lines, figures, trials = importance_lines(found), draw_study(study), as_csv(study.trials)
     page = markdown(study, lines, list(figures))
+    files: dict[str, str | bytes] = {
+        "trials.csv": trials,
+        "report.html": search_html(study, found),
+        **as_files(figures),
+        "table.md": page,
+    }
     less = lost(present(into / "table.md"), page, rows=False)
     less = less or lost_of_csv(present(into / "trials.csv"), trials, "trials.csv")
     why = f"its study.json holds {len(study.trials)} trials"
     try:
         terminal(study, lines, console)
     finally:  # also where nobody reads the terminal to its end
-        line = put(into, {"trials.csv": trials, **as_files(figures), "table.md": page}, less, why, replace)
+        line = put(into, files, less, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     return study

@@ -59,10 +59,17 @@ class Job:
     spec: SweepSpec
     folder: Path
     label: str = ""
+    called: str = ""
 
 
 def sweep(
-    spec: SweepSpec, out: Path, workers: int | None, checkpoint_seconds: float, plan_only: bool, hang_seconds: float
+    spec: SweepSpec,
+    out: Path,
+    workers: int | None,
+    checkpoint_seconds: float,
+    plan_only: bool,
+    hang_seconds: float,
+    loggers: tuple[str, ...] = (),
 ) -> int:
     """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted."""
     store, folder = Store(out), out / spec.name
@@ -77,7 +84,7 @@ def sweep(
         check_search(spec, folder)
         show_plan(spec, workers)
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds)
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -99,7 +106,12 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
 
 
 def run_searches(
-    jobs: Sequence[Job], store: Store, workers: int, checkpoint_seconds: float, hang_seconds: float
+    jobs: Sequence[Job],
+    store: Store,
+    workers: int,
+    checkpoint_seconds: float,
+    hang_seconds: float,
+    loggers: tuple[str, ...] = (),
 ) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
 
@@ -116,7 +128,7 @@ def run_searches(
             studies.append(study)
         relay = Relay()
         searches = [
-            Search(job.spec, study, store, relay.say, job.label, Saved(job, study).again)
+            Search(job.spec, study, store, relay.say, job.label, job.called, Saved(job, study).again)
             for job, study in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
@@ -127,7 +139,7 @@ def run_searches(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads_each(workers), False, checkpoint_seconds, hang_seconds)
+        execution = Execution(threads_each(workers), False, checkpoint_seconds, hang_seconds, loggers)
         with (
             Display(source.left(), workers, store) as display,
             make("local", store, workers, display.waiting) as executor,

@@ -39,6 +39,7 @@ class Search:
         store: a cell that is finished there is not trained again.
         say: told of cells that need no training.
         label: put before the names of trials, where several studies share the workers.
+        called: put before the numbers of trials in what loggers call their runs.
         changed: told that a trial has begun or ended.
     """
 
@@ -49,6 +50,7 @@ class Search:
         store: Store,
         say: Say,
         label: str = "",
+        called: str = "",
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
@@ -56,6 +58,7 @@ class Search:
         self.store = store
         self.say = say
         self.label = label
+        self.called = called or f"{spec.name}/trial_"
         self.changed = changed
         self.spent = spent(study)
         self.open: dict[str, Open] = {}
@@ -142,7 +145,7 @@ class Search:
                 one.records[seed] = self.store.record(cell.id)
                 self.say(f"{name} seed {seed}", "trained already", 1)
             else:
-                self.queue.append(Planned(name, seed, cell))
+                self.queue.append(Planned(name, seed, cell, f"{self.called}{trial.number}/{seed}"))
         self.changed()
         if not self._queued(name):
             self._settle(name)

@@ -30,7 +30,10 @@ from lm.store.record import Record
 EARLIER, STACK = "tries.json", "stack.txt"
 """What earlier tries came to, and where one was that hung."""
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, EARLIER, STACK)
+LOGGED = "logged.json"
+"""What the loggers of a run have been told of it."""
+
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, EARLIER, STACK, LOGGED)
 """What a work folder holds that a finished cell does not."""
 
 

@@ -18,6 +18,7 @@ from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.model.count import flops_per_token
 from lm.model.transformer import Model, initialized
+from lm.training import callbacks
 from lm.training.adapter import looks_across_rows, quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
@@ -93,6 +94,8 @@ def _identified(config: Tree, facts: Facts) -> Tree:
         for key, value in config["trainer"].items()
         if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
     }
+    if (own := callbacks.identified(trainer.pop("callbacks", None))) != []:
+        trainer["callbacks"] = own
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
@@ -133,6 +136,8 @@ def check(tree: Tree) -> Cell:
     """
     _refuse_auto(tree)
     config = resolve(tree, Run)
+    config["trainer"]["callbacks"] = callbacks.resolved(tree["trainer"].get("callbacks"))
+    callbacks.built(config["trainer"]["callbacks"])
     run: Run = build(config, Run)
     facts = _facts(canonical(config["data"]), config["seed"], run)
     data = opened(run, facts).data
@@ -200,7 +205,7 @@ def _check_settings(settings: Tree) -> None:
 def _check_execution(run: Run, data: Data, settings: Tree) -> int:
     """How many processes share the run. Raises InputError where they cannot."""
     _check_settings(settings)
-    key = canonical(settings)
+    key = canonical({**settings, "callbacks": None})
     if key not in _worlds:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
             _worlds[key] = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)).world_size

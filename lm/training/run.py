@@ -1,14 +1,16 @@
 """The root of a configuration: what may be said of a run, and which settings of Lightning's trainer say what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch
+from lightning.pytorch import Callback
 
 from lm.data.batch import Data
 from lm.model.mixing import Way
 from lm.model.transformer import Model
+from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
 
@@ -25,10 +27,14 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: optimiser steps between rows of the learning curve.
         attention: how scores become what is mixed (`lm.model.mixing.Way`); the same numbers up to rounding.
         compile: whether the steps of training run code compiled for the model's blocks.
+        callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
 
     Raises:
         ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
     """
+
+    REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
+    """Keys that people look for, and why there are none."""
 
     def __init__(
         self,
@@ -38,6 +44,7 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: int = 50,
         attention: Way = "sdpa",
         compile: bool = False,
+        callbacks: list[dict[str, Any] | str] | None = None,
         **settings: Any,
     ) -> None:
         self.attention, self.compile = attention, compile
@@ -71,10 +78,14 @@ class Trainer(lightning.pytorch.Trainer):
             model_registry=None,
             **settings,
         )
-        callbacks: list[Any] = self.callbacks  # type: ignore[attr-defined]
-        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in callbacks if one is not recorder]
+        there: list[Any] = self.callbacks  # type: ignore[attr-defined]
+        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in there if one is not recorder]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
+
+    def begin_with(self, own: Sequence[Callback]) -> None:
+        """Puts callbacks before the recorder, whose checkpoints then hold what they made of each step."""
+        self.callbacks[:0] = own  # type: ignore[attr-defined]
 
 
 UNSOUND = {
@@ -97,6 +108,7 @@ COMPUTED = frozenset(
     (
         "attention",
         "compile",
+        "callbacks",
         "max_steps",
         "precision",
         "limit_val_batches",
@@ -139,6 +151,7 @@ class Run:
     trainer: Callable[[Recorder], Trainer]
     seed: int
     evaluate: Evaluation | None = None
+    REASONS: ClassVar = REASONS | {"callbacks": "callbacks belong to the trainer: trainer.callbacks"}
 
     def __post_init__(self) -> None:
         if self.seed < 0:

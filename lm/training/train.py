@@ -1,14 +1,13 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
-import contextlib
 import gc
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import torch
 
@@ -24,16 +23,19 @@ from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
 from lm.store.store import LOG, Store
+from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
 from lm.training.cell import Cell, identity
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.halves import out_of_memory
 from lm.training.life import HANG_SECONDS
+from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
 from lm.training.provenance import keep_code, provenance
 from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
 from lm.training.signals import by_signal
+from lm.training.tracking import tracked
 from lm.training.tries import HALVED, divides, earlier, note, take_in_stack
 
 UNEVALUATED = "not evaluated further"
@@ -63,12 +65,16 @@ class Execution:
         again: whether to train a cell that has a record already; the record stays until the new one is written.
         checkpoint_seconds: between checkpoints; the most that a kill can cost.
         hang_seconds: without a sign of life after which its process is ended; 0 for never.
+        loggers: that follow the run, by their names in `lm.training.loggers`.
+        called: experiment/arm/seed, by which the loggers know the run.
     """
 
     threads: int | None = None
     again: bool = False
     checkpoint_seconds: float = 20.0
     hang_seconds: float = HANG_SECONDS
+    loggers: tuple[str, ...] = ()
+    called: str = ""
 
 
 def nothing(work: Path) -> None:
@@ -115,8 +121,10 @@ def train(
         try:
             times["code"] = unchanged_code(cell, work)
             known: Logits | None = []
-            if not (work / "outcome.json").is_file():
-                known = fitted(cell, work, kept(work, report), execution, judge)
+            described = {**cell.config, "cell": cell.id}
+            with tracked(execution.loggers, work, store.out / FOLDER, execution.called, described, say) as follow:
+                if not (work / "outcome.json").is_file():
+                    known = fitted(cell, work, kept(work, report), execution, judge, follow)
             if known is None:
                 store.drop(cell.id)
                 return
@@ -198,37 +206,6 @@ def _logged_trace(work: Path) -> str:
     return trace
 
 
-@contextlib.contextmanager
-def into_log() -> Iterator[Callable[[Path], None]]:
-    """Yields what puts all that Python prints from then on into the log of a work folder too, for `train` to call."""
-    before = sys.stdout, sys.stderr
-    with contextlib.ExitStack() as files:
-
-        def begin(work: Path) -> None:
-            log = files.enter_context(open(work / LOG, "a", encoding="utf-8", buffering=1))
-            sys.stdout, sys.stderr = (one and cast(TextIO, Both(one, log)) for one in before)
-
-        try:
-            yield begin
-        finally:
-            sys.stdout, sys.stderr = before
-
-
-class Both:
-    """A stream of text whose content goes into a log too."""
-
-    def __init__(self, stream: TextIO, log: TextIO) -> None:
-        self.stream, self.log = stream, log
-
-    def write(self, text: str) -> int:
-        if not self.log.closed:  # a handler made in training may keep the stream for longer
-            self.log.write(text)
-        return self.stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
 def failure(error: str, trace: str | None = None) -> Outcome:
     """The outcome of a cell that could not be trained to its end."""
     return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
@@ -249,10 +226,12 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         return finish(cell, store, failure(error, trace), {"started": now - seconds, "finished": now, "resumed": False})
 
 
-def fitted(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge) -> Logits | None:
+def fitted(
+    cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge, follow: Callable[[Trainer], None]
+) -> Logits | None:
     """`fit`, once more from the last checkpoint where memory does not suffice, with each batch in two halves."""
     try:
-        return fit(cell, work, report, execution, judge)
+        return fit(cell, work, report, execution, judge, follow)
     except Exception as error:
         if not out_of_memory(error) or earlier(work)["halved"] or not divides(cell):
             raise
@@ -260,11 +239,18 @@ def fitted(cell: Cell, work: Path, report: Report, execution: Execution, judge: 
     gc.collect()  # of what the traceback held
     torch.cuda.empty_cache()
     note(work, HALVED, halved=True)
-    return fit(cell, work, report, execution, judge)
+    return fit(cell, work, report, execution, judge, follow)
 
 
-def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge = go_on) -> Logits | None:
-    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`.
+def fit(
+    cell: Cell,
+    work: Path,
+    report: Report,
+    execution: Execution,
+    judge: Judge = go_on,
+    follow: Callable[[Trainer], None] = lambda _: None,
+) -> Logits | None:
+    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. `follow` is given the trainer first.
 
     Returns:
         Logits and targets of the validation split at the end, where they are small enough to be kept, so that they need
@@ -276,6 +262,8 @@ def fit(cell: Cell, work: Path, report: Report, execution: Execution, judge: Jud
     run, data = built.run, built.data
     classes = data.frequent("validation", FREQUENT)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
+    trainer.begin_with(callbacks.built(cell.config["trainer"].get("callbacks")))
+    follow(trainer)
     code = canonical({**cell.config, "seed": None}) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
     halved = earlier(work)["halved"]

@@ -12,7 +12,7 @@ from conftest import ROOT
 from helpers import RUN
 from records import blank, text
 
-from lm.ablation.ablate import _missing, _statuses
+from lm.ablation.ablate import statuses_of, to_train
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, write_manifest
 from lm.cli import main
@@ -190,9 +190,9 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    statuses = _statuses(plan, store)
-    assert [(p.arm, p.seed) for p in _missing(plan, statuses, again=False)] == missing
-    again = [(p.arm, p.seed) for p in _missing(plan, statuses, again=True)]
+    statuses = statuses_of(plan, store)
+    assert [(p.arm, p.seed) for p in to_train(plan, statuses, again=False)] == missing
+    again = [(p.arm, p.seed) for p in to_train(plan, statuses, again=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 

@@ -96,7 +96,7 @@ def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
 
 def test_each_promise_is_simulated_once_and_its_share_lies_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of so few experiments that no share says anything."""
-    monkeypatch.setattr(module, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2))
+    monkeypatch.setattr(module, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2, ladders=1, draws=20))
     found = audit()
     assert len({finding.name for finding in found}) == len(found)
     assert all(0 <= finding.low <= finding.found <= finding.high <= 1 for finding in found)

@@ -80,7 +80,7 @@ def test_an_audit_is_a_table_or_json_and_its_code_says_whether_all_is_kept(
     capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of so few experiments that no promise can be seen to be broken, until nothing is promised."""
-    monkeypatch.setattr(audit, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2))
+    monkeypatch.setattr(audit, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2, ladders=1, draws=20))
     assert main(["audit", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verified"] is True

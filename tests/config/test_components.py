@@ -405,7 +405,7 @@ def test_options_of_a_users_own_survive_json(brought: str, node: Tree) -> None:
 
 def test_the_settings_that_the_program_fixes_are_not_offered() -> None:
     trainer = resolved()["trainer"]
-    assert not {"recorder", "callbacks", "logger", "max_epochs", "enable_checkpointing"} & trainer.keys()
+    assert not {"recorder", "logger", "max_epochs", "enable_checkpointing"} & trainer.keys()
     assert "lr" not in plain_options(torch.optim.AdamW, 2)
     assert "params" not in plain_options(torch.optim.AdamW, 2)
 

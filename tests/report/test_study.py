@@ -1,6 +1,8 @@
 """The report of a search, against Optuna's own fronts and a variance that is known."""
 
 import itertools
+import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,12 +14,14 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
+from lm.cli import main
 from lm.config.tree import InputError
 from lm.report import importance
-from lm.report.importance import importances, shares
+from lm.report.importance import Importance, importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of
 from lm.report.study_figures import ABSENT, FIGURES, draw_study, history, parallel_coordinates, pareto, position, slices
+from lm.report.web.search import search_html
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
 
@@ -312,3 +316,57 @@ def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> Non
     _, page, _ = report(write(tmp_path, []))
     assert "0 of 40 trials: none yet." in page
     assert "Best trials" not in page
+
+
+# the page ------------------------------------------------------------------------------------------------------------
+
+
+def paged(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> str:
+    return search_html(load_study(write(folder, trials, **changes)), "too few.")
+
+
+def test_the_page_says_what_is_best_and_holds_every_trial(tmp_path: Path) -> None:
+    lost = [{**trial(7, None, "pruned"), "reported": {"50": 2.0, "100": 2.5}}]
+    lost += [{**trial(8, None, "failed"), "reason": "it is <b>broken</b>"}]
+    page = paged(tmp_path, [*drawn(7), *lost], title="<img src=x onerror=alert(1)>")
+    study = load_study(tmp_path)
+    assert f"Trial {study.best.number.iloc[0]} is the best of 7: validation NLL" in page
+    assert page.count('<th data-v="') == 9
+    assert "stopped by the pruner after step 100" in page
+    assert "it is &lt;b&gt;broken&lt;/b&gt;" in page
+    assert "<img src=x" not in page
+    for name in ("verdict", "best", "importance", "table", "lost", "again"):
+        assert f'<section id="{name}">' in page
+
+
+def test_a_search_with_no_complete_trial_and_one_of_two_objectives_have_a_page(tmp_path: Path) -> None:
+    assert "No trial has been trained to its end yet." in paged(tmp_path, [])
+    objectives = {"nll": "lower", "tokens_per_second": "higher"}
+    page = paged(tmp_path, drawn(8, objectives=2), objectives=objectives)
+    assert "trials that no other beats in both validation NLL" in page
+    assert "Pareto front" in page
+
+
+def test_the_charts_of_a_search_are_such_that_vega_lite_knows(tmp_path: Path) -> None:
+    convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
+    trials = [{**one, "reported": {"50": 2.0, "100": 1.5}} for one in drawn(12)]
+    shares = {"nll": [Importance("lr", 0.5, 0.1, 0.9), Importance("width", 0.2, 0.0, 0.4)]}
+    pages = [search_html(load_study(write(tmp_path, trials)), shares)]
+    pages.append(paged(tmp_path, drawn(8, objectives=2), objectives={"nll": "lower", "ece": "lower"}))
+    names: set[str] = set()
+    for page in pages:
+        (text,) = re.findall(r'<script type="application/json" id="specs">(.*?)</script>', page)
+        specs = json.loads(text)
+        names |= specs.keys()
+        for one in specs.values():
+            convert.vegalite_to_vega({**one["spec"], "datasets": {"rows": [{"x": 1, "y": 1}]}, "width": 300})
+    assert names >= {"history", "tuning", "importances", "front", "slice-0"}
+
+
+def test_a_search_has_its_page_alone_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = write(tmp_path / "demo", drawn(3))
+    assert main(["report", str(folder), "--format", "html"]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "study.json"]
+    assert main(["report", str(folder), "--format", "latex"]) == 2
+    write_study(folder, Console())
+    assert (folder / "table.md").is_file()

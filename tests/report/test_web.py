@@ -24,8 +24,9 @@ from lm.report.pack import pack
 from lm.report.tables import as_csv
 from lm.report.web import charts, library, page
 from lm.report.web.elements import EMPTY, data, tag
+from lm.report.web.heat import gradients, of_gradients, parts_of
 from lm.report.web.library import MISSING
-from lm.report.web.numbers import gradients, of_curves, parts_of, thinned
+from lm.report.web.numbers import of_curves, of_trained, thinned
 from lm.report.web.page import HERE, html
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
@@ -270,6 +271,34 @@ def test_the_parts_of_a_model_are_found_in_the_columns_of_its_gradients(tmp_path
     assert gradients(tmp_path / "none.csv") == []
 
 
+def test_a_heat_map_is_the_mean_over_seeds(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": [2.0, 2.2, 2.1], "arm": [1.9, None, None]}))
+    heads = "step,gradient_norm/blocks.0,gradient_norm/blocks.0.query"
+    for place, record in enumerate(results.of("base")):
+        later = "3,8,1" if place == 0 else "3,,"
+        results.store.history(record["id"]).write_text(f"{heads}\n1,{place + 1},1\n{later}\n")
+    found = pd.DataFrame(of_gradients(results)).query("arm == 0")
+    assert found[["part", "step", "norm", "n"]].values.tolist() == [["blocks.0", 1, 2.0, 3], ["blocks.0", 3, 8.0, 1]]
+
+
+def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) -> None:
+    def measured(arm: str, seed: int, record: dict[str, Any]) -> None:
+        at = {"nll": 2.0, "sliding_nll": 2.0, "by_position": [2.0, 1.0]}
+        record["evaluations"] = {"lengths": {"8": at, "16": at}}
+
+    folder = experiment({"base": [2.0], "arm": [1.0]}, measured)
+    results = load(folder)
+    assert of_trained(results) == {}
+    for arm, context in (("base", 8), ("arm", 16)):
+        for record in results.of(arm):
+            (results.store.directory(record["id"]) / "config.yaml").write_text(
+                f"data: {{init_args: {{context: {context}}}}}\n"
+            )
+    assert of_trained(results) == {"length": [8, 16], "text": ["trained", "trained"]}
+    page = html(results, compare(results))
+    assert "Dotted: the length that was trained with." in page
+
+
 def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     assert last_lines(log) == ""
@@ -294,12 +323,16 @@ def test_every_chart_is_one_that_vega_lite_knows() -> None:
     names = ["a", "b"]
     specs = [
         charts.forest(names), charts.learning_curve(names), charts.learning_curve(names, few=True),
-        charts.gradients([0.1, 1.0], [1, 2], ["a"]),
+        charts.gradients([0.1, 1.0], [1, 2], ["a"]), charts.by_length(names, charts.number("x"), charts.number("y")),
         charts.reliability(names), charts.lines(names, charts.number("x"), charts.number("y"), "way", way=True),
         charts.scatter(names, charts.number("x"), "y", along=True), charts.trials(names, "y"),
     ]  # fmt: skip
     for spec in specs:
-        sets = {"rows": [{"arm": "a", "norm": 1}], "seeds": [{"arm": "a"}]}
+        sets = {
+            "rows": [{"arm": "a", "norm": 1}],
+            "seeds": [{"arm": "a"}],
+            "trained": [{"length": 8, "text": "trained"}],
+        }
         assert convert.vegalite_to_vega({"data": {"name": "rows"}, **spec, "datasets": sets, "width": 300})["marks"]
 
 

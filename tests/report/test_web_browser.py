@@ -12,7 +12,11 @@ from records import IMAGE, SCRIPT
 
 from lm.analysis.compare import compare
 from lm.analysis.results import load
+from lm.report.study import load_study
 from lm.report.web.page import html
+from lm.report.web.search import search_html
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import SEARCH
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 MakeExperiment = Callable[..., Path]
@@ -48,9 +52,12 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     pages = []
 
     def opened(folder: Path, **how: Any) -> Any:
-        results = load(folder)
         path = tmp_path / "report.html"
-        path.write_text(html(results, compare(results)), encoding="utf-8")
+        if (folder / "study.json").is_file():
+            path.write_text(search_html(load_study(folder), "too few."), encoding="utf-8")
+        else:
+            results = load(folder)
+            path.write_text(html(results, compare(results)), encoding="utf-8")
         page = chromium.new_page(**how)
         page.set_default_timeout(30_000)
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -189,3 +196,46 @@ def test_forty_arms_of_ten_seeds_and_five_thousand_steps_open_at_once(
     took = time.monotonic() - begun
     print(f"opened in {took:z.2f} s")
     assert took < 5 * OPENED
+
+
+def test_the_page_of_a_search_is_sorted_filtered_and_drawn(show: Callable[..., Any], tmp_path: Path) -> None:
+    numbers = range(6)
+    trials = [
+        {
+            "number": at, "state": "complete" if at else "pruned", "params": {"lr": 0.1 / (at + 1), "kind": IMAGE},
+            "values": [2.0 + (at - 3) ** 2] if at else None, "reason": None, "cells": {}, "seconds": 1.0,
+            "reported": {"50": 3.0, "100": 2.5},
+        }
+        for at in numbers
+    ]  # fmt: skip
+    space = {
+        "lr": {"low": 1e-3, "high": 1.0, "log": True, "step": None, "int": False}, "kind": {"choices": [IMAGE, "b"]},
+    }  # fmt: skip
+    method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
+    manifest = {
+        "format": SEARCH.version, "name": "demo", "title": SCRIPT, "notes": "", "objectives": {"nll": "lower"},
+        "space": space, "trials": 6, "seeds": [0], "methods": [method], "study": trials,
+    }  # fmt: skip
+    write_atomic(tmp_path / "search" / "study.json", to_json(manifest))
+    page = show(tmp_path / "search")
+    assert page.locator("figure svg.marks").count() == 4
+    page.locator("#comparison thead button", has_text="validation NLL").click()
+    first = page.locator("#comparison tbody tr").first
+    assert first.locator("th").inner_text() == "3"
+    page.fill("#filter", "pruned")
+    assert page.locator("#comparison tbody tr:visible").count() == 1
+    assert page.locator("#count").inner_text() == "1 of 6 trials"
+    assert page.locator("img").count() == 0
+
+
+def test_in_print_no_table_is_cut_or_lies_over_what_follows(
+    experiment: MakeExperiment, show: Callable[..., Any]
+) -> None:
+    arms = {"base": [2.0, 2.1]} | {f"arm_{at}": [1.9, 2.0 + at / 10] for at in range(40)}
+    page = show(experiment(arms), viewport={"width": 718, "height": 900})
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    cut = "boxes => boxes.filter(one => one.scrollHeight > one.clientHeight + 1).length"
+    assert page.eval_on_selector_all(".scroll", cut) == 0
+    width = page.evaluate("document.getElementById('comparison').getBoundingClientRect().right")
+    assert width <= 718

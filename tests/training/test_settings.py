@@ -17,7 +17,6 @@ from lm.training.run import COMPUTED, EXECUTION, UNSOUND, Run, Trainer
 
 FIXED = frozenset(
     (
-        "callbacks",
         "max_epochs",
         "min_epochs",
         "min_steps",

@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
+from lm.cli.options import (
+    Parser,
+    add_loggers,
+    add_output,
+    add_settable,
+    add_workers,
+    check_output,
+    loggers_of,
+    settings_of,
+)
 from lm.config.tree import InputError, parse_value
 
 HELP = "train every arm of an experiment with every seed, and report"
@@ -20,6 +29,7 @@ def add_options(command: Parser) -> None:
         "--seeds", help="instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
     )
     add_workers(command)
+    add_loggers(command)
     command.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     command.add_argument("--retry-failed", action="store_true", help="train failed cells again")
     command.add_argument(
@@ -32,6 +42,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.experiment import load_experiment
 
     check_output(options)
+    loggers = loggers_of(options)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")
@@ -49,5 +60,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.underpowered,
         options.arguments,
         60 * options.hang_minutes,
+        loggers,
     )
+    if experiment.ladder is not None:
+        from lm.ablation.climb import climb
+
+        return climb(experiment, manner, options.plan)
     return ablate(experiment, manner, options.plan)

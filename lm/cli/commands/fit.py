@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_settable, check_output, settings_of
+from lm.cli.options import Parser, add_loggers, add_output, add_settable, check_output, loggers_of, settings_of
 from lm.config.reading import load_config
 from lm.config.tree import Tree, override
 
@@ -22,10 +22,12 @@ def add_options(command: Parser) -> None:
     command.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one such as char_tiny")
     add_output(command)
     add_settable(command)
+    add_loggers(command)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
+    loggers = loggers_of(options)
     tree: Tree = override(load_config(options.config), settings_of(options, overrides))
     from rich.console import Console
 
@@ -33,7 +35,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.store.store import Store
 
-    folder = train_alone(tree, options.out, options.checkpoint_seconds)
+    folder = train_alone(tree, options.out, options.checkpoint_seconds, loggers=loggers, called=options.config.stem)
     store, cell = Store(options.out), folder.name
     if not store.finished(cell):  # a second process of a multi-device run, whose first one reports
         return 0

@@ -52,19 +52,34 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
     """Writes a report, or checks the one that is there; returns the exit code."""
     from rich.console import Console
 
+    from lm.analysis.ladder import FILE
     from lm.report.formats import asked_for, check, write_formats
-    from lm.report.search import write_study
+    from lm.report.search import write_page, write_study
     from lm.report.write import write_report
 
     usual = len(folders) == 1 and options.format is None and options.columns is None and not options.check
     searches = [place for place in folders if os.path.isfile(place / "study.json")]
+    if searches and [options.format, options.columns, options.check, len(folders)] == ["html", None, False, 1]:
+        write_page(folders[0], into)
+        print(f"report: {into / 'report.html'}", file=sys.stderr)
+        return 0
     if searches and not usual:
         raise InputError(
-            f"{searches[0]}: is a search, whose report is table.md, trials.csv and figures; --format, --columns, "
-            "--check and a report of several take experiments"
+            f"{searches[0]}: is a search, whose report is table.md, trials.csv, figures and report.html, or that alone "
+            "with --format html; other formats, --columns, --check and a report of several take experiments"
+        )
+    ladders = [place for place in folders if os.path.isfile(place / FILE)]
+    if ladders and not usual:
+        raise InputError(
+            f"{ladders[0]}: is a ladder, whose report is table.md, table.csv, trends.csv and a figure; --format, "
+            "--columns, --check and a report of several take experiments, such as its rungs"
         )
     damaged = False
-    if searches:
+    if ladders:
+        from lm.report.ladder_page import write_ladder_report
+
+        damaged = write_ladder_report(folders[0], Console(), into, options.replace).damaged
+    elif searches:
         write_study(folders[0], Console(), into, options.replace)
     elif usual:
         results = write_report(folders[0], Console(), into, options.replace)

@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
+from lm.cli.options import (
+    Parser,
+    add_loggers,
+    add_output,
+    add_settable,
+    add_workers,
+    check_output,
+    loggers_of,
+    settings_of,
+)
 from lm.config.tree import InputError
 
 HELP = "search for the best values of settings, and report"
@@ -18,11 +27,13 @@ def add_options(command: Parser) -> None:
     add_settable(command)
     command.add_argument("--trials", type=int, metavar="N", help="instead of the file's")
     add_workers(command)
+    add_loggers(command)
     command.add_argument("--plan", action="store_true", help="show what would be searched, and how long it may take")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
+    loggers = loggers_of(options)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
@@ -31,6 +42,5 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.search import sweep
 
-    return sweep(
-        spec, options.out, options.workers, options.checkpoint_seconds, options.plan, 60 * options.hang_minutes
-    )
+    hang = 60 * options.hang_minutes
+    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, hang, loggers)

@@ -145,7 +145,7 @@ def gradients(norms: Sequence[float], steps: Sequence[int], parts: Sequence[str]
             "x": {**x, "axis": {"values": ticks, "labelAngle": 0}},
             "y": {"field": "part", "type": "nominal", "title": None, "sort": {"field": "place"}},
             "color": {"field": "norm", "type": "quantitative", "scale": scale, "legend": legend},
-            "tooltip": [{"field": "part"}, *tips("step", "norm", "seed")],
+            "tooltip": [{"field": "part"}, *tips("step", "norm", "n")],
         },
     )
 
@@ -161,6 +161,18 @@ def lines(names: Sequence[str], x: Spec, y: Spec, *told: str, way: bool = False)
             layer("point", points, filled=True, size=55, opacity=1),
         ],
     )
+
+
+def by_length(names: Sequence[str], x: Spec, y: Spec) -> Spec:
+    """The loss over lengths of context, with a dotted line at each that was trained with; the text is beside it."""
+    found = lines(names, x, y, "way", "length", "nll", way=True)
+    trained, at = {"name": "trained"}, {"x": x}
+    told = {**at, "y": {"value": 4}, "text": {"field": "text", "type": "nominal"}}
+    marks = [
+        layer("rule", at, trained, color=INK, strokeDash=[2, 3]),
+        layer("text", told, trained, color=INK, align="left", dx=4, baseline="top", fontSize=12),
+    ]
+    return {**found, "layer": [*marks, *found["layer"]]}
 
 
 def reliability(names: Sequence[str]) -> Spec:

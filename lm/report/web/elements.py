@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-EMPTY = ("input", "meta", "line", "path")
+EMPTY = ("input", "meta", "line", "path", "img")
 """Elements without an end."""
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from lm.analysis.results import Results
 from lm.report.study import Study
-from lm.report.web import charts, numbers
+from lm.report.web import charts, heat, numbers
 from lm.report.web.charts import Spec, colour, dash, number
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.numbers import Columns, label
@@ -18,14 +18,15 @@ MOST_SHOWN = 16
 FEW = 20
 """Points of a curve up to which each has a marker."""
 
+LENGTHS = "Thin: a sliding window. Dotted: the length that was trained with."
 SPREAD = "Mean over seeds, and one standard deviation either way."
 
 
 class Charts:
     """The charts of a page, gathered while it is written: specifications, and the columns that they draw."""
 
-    def __init__(self, results: Results, drawn: bool) -> None:
-        self.results, self.drawn = results, drawn
+    def __init__(self, drawn: bool) -> None:
+        self.drawn = drawn
         self.specs: dict[str, dict[str, Any]] = {}
         self.columns: dict[str, Columns] = {}
 
@@ -121,11 +122,12 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
     found["lengths"], found["positions"] = numbers.of_lengths(results)
     found["numbers"], found["trials"] = numbers.of_numbers(results), numbers.of_trials(results, studies)
     rows = {name: {"rows": columns} for name, columns in found.items()}
+    rows["lengths"]["trained"] = numbers.of_trained(results)
     varied, tried = _there(found["numbers"], "path"), _there(found["trials"], "path")
     costs = _there(found["costs"], "cost", numbers.COSTS)
     pooled = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
     tokens, position = number("length", "tokens of context", log=True), number("position", "position", log=True)
-    lengths = charts.lines(arms, tokens, nll, "way", "length", "nll", way=True)
+    lengths = charts.by_length(arms, tokens, nll)
     by_position = charts.lines(arms, position, nll, "position", "nll")
     over, against = (charts.scatter(arms, number("x", title), y, title == "value") for title in ("value", "cost"))
     alike = f"{SPREAD} Lines join arms alike in all else."
@@ -133,7 +135,7 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
     return [
         drawing.add("costs", "Loss against cost", against, rows["costs"], "cost", costs, SPREAD, log=True),
         drawing.add("reliability", "Reliability", charts.reliability(arms), rows["reliability"], note=pooled),
-        drawing.add("lengths", "Other lengths of context", lengths, rows["lengths"], note="Thin: a sliding window."),
+        drawing.add("lengths", "Other lengths of context", lengths, rows["lengths"], note=LENGTHS),
         drawing.add("positions", "Loss by position", by_position, rows["positions"], note="In the longest blocks."),
         drawing.add("numbers", "Loss over what was varied", over, rows["numbers"], "path", varied, alike, log=True),
         drawing.add("trials", "Trials of the searches", trials, rows["trials"], "path", tried, "A point a trial."),
@@ -147,12 +149,12 @@ def _there(rows: Columns, field: str, names: Mapping[str, str] | None = None) ->
 
 def _heat(results: Results, drawing: Charts) -> list[Html]:
     """Two heat maps on one scale: the baseline's, and that of an arm."""
-    rows = numbers.of_gradients(results)
+    rows = heat.of_gradients(results)
     there = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
     if not there:
         return []
     spec = charts.gradients(rows["norm"], rows["step"], rows["part"])
-    note = "Norm before clipping, of the first run of an arm; maps beside each other have one scale."
+    note = "Norm before clipping, mean over seeds; maps beside each other have one scale."
     names = {"gradients": "Gradients by layer and step", "gradients-2": "The same of another arm"}
     return [
         drawing.add(name, title, spec, {"rows": rows}, "arm", there, note, chosen=chosen, arms=False)

@@ -3,12 +3,9 @@
 Legend: s seeds, n points, p positions, m bins.
 """
 
-import csv
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ import pandas as pd
 
 from lm.analysis.results import HEADLINE, Results, curves, value
 from lm.report.arms import gathered
-from lm.report.lengths import common, log_edges, of_each
+from lm.report.lengths import common, context, log_edges, of_each
 from lm.report.study import Study
 from lm.report.tables import difference
 from lm.store.quantities import SHOWN, describe
@@ -35,9 +32,6 @@ CURVES = {
 
 POINTS, LEAST_POINTS, ALL_POINTS = 240, 60, 6000
 """Points of a curve: at most, at least, and of all arms together."""
-
-MOST_STEPS = 60
-"""Steps of a heat map."""
 
 COSTS = {
     "parameters": "parameters",
@@ -106,60 +100,6 @@ def of_curves(results: Results) -> Columns:
     return columns(rows)
 
 
-def of_gradients(results: Results) -> Columns:
-    """The gradient's norm by part of the model and step, of the first run of each arm that has it by part."""
-    rows = []
-    for place, arm in enumerate(results.arms):
-        for seed in results.manifest["seeds"]:
-            record = results.records[arm, seed]
-            if record is None or record["status"] != "ok" or record["id"] in results.broken:
-                continue
-            found = gradients(results.store.history(record["id"]))
-            rows += [{"arm": place, "seed": seed, **row} for row in found]
-            if found:
-                break
-    return columns(rows)
-
-
-def gradients(path: Path) -> list[dict[str, Any]]:
-    """Part, layer, step and norm from the file of a curve, at evenly spaced steps.
-
-    Read line by line: a table of all of its columns takes ten times as long, and most of them are not asked for.
-    """
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.reader(file)
-        heads = next(lines, [])
-        parts = {name: heads.index(column) for name, column in parts_of(heads).items()}
-        if not parts or "step" not in heads:
-            return []
-        step, first = heads.index("step"), next(iter(parts.values()))
-        kept = [line for line in lines if len(line) == len(heads) and line[first]]
-    places = np.unique(np.linspace(0, max(0, len(kept) - 1), min(MOST_STEPS, len(kept))).astype(int))
-    return [
-        {"part": name, "place": order, "step": int(float(kept[at][step])), "norm": norm}
-        for at in places
-        for order, (name, column) in enumerate(parts.items())
-        if (norm := short(float(kept[at][column] or "nan")))
-    ]
-
-
-def parts_of(heads: Sequence[str]) -> dict[str, str]:
-    """The parts of a model whose gradients are columns, in order, and these columns.
-
-    A part is what has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
-    """
-    names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
-    above = {name.rpartition(".")[0] for name in names}
-    found = {}
-    for name in names:
-        part = name.removesuffix(".all")
-        if part in above and (name != part or f"{name}.all" not in names) and not re.search(r"\.all\.", name):
-            found[part] = f"gradient_norm/{name}"
-    return found
-
-
 def compared(results: Results, table: pd.DataFrame) -> list[str]:
     """The quantities whose differences are drawn: the judged, and those of the first table."""
     there = set(table[table.n > 0].metric)
@@ -222,6 +162,12 @@ def of_lengths(results: Results) -> tuple[Columns, Columns]:
             mean = losses_p[start:end].mean()
             positions.append({"arm": place, "position": (start + end + 1) / 2, "nll": short(mean)})
     return columns(rows), columns(positions)
+
+
+def of_trained(results: Results) -> Columns:
+    """The lengths of context that arms measured at several were trained with."""
+    found = {context(results, arm) for arm in results.arms if common(results, arm)} - {None}
+    return columns({"length": length, "text": "trained"} for length in sorted(found))  # type: ignore[type-var]
 
 
 def cost_of(record: Record, name: str) -> float:

@@ -110,7 +110,7 @@
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     lines.forEach((row) => { row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word)); });
     const shown = lines.filter((row) => !row.hidden).length;
-    count.textContent = shown < lines.length ? `${shown} of ${lines.length} arms` : "";
+    count.textContent = shown < lines.length ? `${shown} of ${lines.length} ${report.rows || "arms"}` : "";
   });
   all("[data-column]").forEach((box) => box.addEventListener("change", () => {
     const at = Number(box.dataset.column);
@@ -126,12 +126,12 @@
   const rows = (name, part) => {
     const { sets, field, arms } = specs[name], set = columns[sets[part]], names = Object.keys(set);
     const wanted = select(name) ? select(name).value : null, on = arms ? shown() : null, found = [];
-    for (let at = 0; at < set[names[0]].length; at += 1) {
+    for (let at = 0; names.length && at < set[names[0]].length; at += 1) {
       if (wanted !== null && set[field] && String(set[field][at]) !== wanted) continue;
-      if (on && !on.has(set.arm[at])) continue;
+      if (on && set.arm && !on.has(set.arm[at])) continue;
       const row = {};
       for (const column of names) row[column] = set[column][at];
-      row.arm = report.arms[row.arm];
+      if (set.arm) row.arm = report.arms[row.arm];
       found.push(row);
     }
     return found;

@@ -1,6 +1,6 @@
 """The page: one file that needs no network, and whose policy forbids it any."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def html(
         tuning: what tuning found, where there was any.
     """
     script = library()
-    drawing, notes, paces = Charts(results, bool(script)), grouped(results, compared), pace(results)
+    drawing, notes, paces = Charts(bool(script)), grouped(results, compared), pace(results)
     title = results.manifest["title"]
     parts = [
         section(
@@ -63,13 +63,13 @@ def html(
         section("all", "All measurements", _all(compared)),
     ]
     missing = "" if script else tag("p", f"No charts: {MISSING}.", class_="warn")
-    shown = joined(tag("h1", title), tag("p", _below(results), class_="soft"), missing, _contents(parts), parts)
+    shown = joined(tag("h1", title), tag("p", _below(results), class_="soft"), missing, contents(parts, NAMES), parts)
     embedded = joined(
         data("report", behind(results, compared)),
         data("specs", drawing.specs),
         data("columns", drawing.columns),
     )
-    return _file(title, shown, embedded, script)
+    return one_file(title, shown, embedded, script)
 
 
 def _confounds(lines: Sequence[str]) -> Html:
@@ -96,13 +96,15 @@ def _id(title: str) -> str:
     return title.split()[0].lower()
 
 
-def _contents(parts: Sequence[Html]) -> Html:
-    """Links to the sections that are there."""
-    names = {
-        "verdict": "Verdict", "differences": "Differences", "table": "Table", "charts": "Charts", "costs": "Costs",
-        "tuning": "Tuning", "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
-        "provenance": "Provenance", "again": "Run it again",
-    }  # fmt: skip
+NAMES = {
+    "verdict": "Verdict", "differences": "Differences", "table": "Table", "charts": "Charts", "costs": "Costs",
+    "tuning": "Tuning", "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
+    "provenance": "Provenance", "again": "Run it again",
+}  # fmt: skip
+
+
+def contents(parts: Sequence[Html], names: Mapping[str, str]) -> Html:
+    """Links to the sections that are there, of these names."""
     there = [name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)]
     return tag("nav", [tag("a", names[name], href=f"#{name}") for name in there], aria_label="sections")
 
@@ -122,7 +124,7 @@ def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
     return joined(table(of_claims.COLUMNS, [of_claims.row(one) for one in answers]), listed(lines))
 
 
-def _file(title: str, shown: Html, embedded: Html, script: str) -> str:
+def one_file(title: str, shown: Html, embedded: Html, script: str) -> str:
     """The file, in which nothing runs but the two scripts whose hashes its policy names, and nothing is fetched."""
     style, own = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     allowed = " ".join(digest(text) for text in (script, own) if text)

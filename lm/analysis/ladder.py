@@ -1,0 +1,193 @@
+"""A ladder's results: its rungs' experiments, the baseline's law, and what each arm is worth with more compute."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from lm.analysis.compare import compare, withheld
+from lm.analysis.results import Results, load, value
+from lm.config.tree import InputError, path_name
+from lm.stats.ladder import Climb, Ladder, Rung, climb, misfit
+from lm.stats.scaling import FEWEST, Law, interval
+from lm.stats.tests import ALPHA, seeds_needed
+from lm.stats.trend import Estimate, Trend
+from lm.store.files import read_json
+from lm.store.formats import LADDER
+from lm.store.ladder import LadderManifest, RungOf
+from lm.store.manifest import check_shape
+
+FILE = "ladder.json"
+
+
+@dataclass(frozen=True)
+class ArmAt:
+    """What an arm's own report says of it at a rung."""
+
+    rung: str
+    pairs: int
+    verdict: str
+    bold: bool
+    ill: str
+
+
+@dataclass(frozen=True)
+class ArmOf:
+    """An arm over all rungs on which it has a pair.
+
+    Args:
+        name: of the arm.
+        at: of each of these rungs what its report says.
+        climb: what was found; None where no rung has a pair.
+        withheld: why no trend may be called anything; empty where one may.
+        bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
+        explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
+    """
+
+    name: str
+    at: list[ArmAt]
+    climb: Climb | None
+    withheld: str
+    bold: tuple[bool, bool]
+    explored: bool
+
+
+@dataclass(frozen=True)
+class LawOf:
+    """The baseline's law, and how sure its numbers are; `misses` as `lm.stats.ladder.misfit` has it."""
+
+    law: Law
+    floor: Estimate
+    exponent: Estimate
+    misses: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LadderResults:
+    """All that the report of a ladder tells.
+
+    Args:
+        manifest: `ladder.json`.
+        rungs: the results of each, from the least compute to the most.
+        law: the baseline's; None where there is none, and `no_law` says why.
+        arms: all but the baseline.
+    """
+
+    manifest: LadderManifest
+    rungs: list[Results]
+    law: LawOf | None
+    no_law: str
+    arms: list[ArmOf]
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a record or a curve is no longer what training wrote."""
+        return any(rung.damaged or rung.broken for rung in self.rungs)
+
+
+def read_ladder(folder: Path) -> LadderManifest:
+    """What a ladder's folder says was asked for. Raises InputError where this version cannot read it."""
+    path = folder / FILE
+    if not path.is_file():
+        raise InputError(f"{folder}: holds no {FILE}; expected a folder that `lm ablate` made of a ladder")
+    manifest: Any = LADDER.read(read_json(path), path)
+    check_shape(manifest, LadderManifest, path, "run `lm ablate` again")
+    for rung in manifest["rungs"]:
+        path_name(rung["experiment"], f"{path}: rungs")
+        lost = [arm for arm in manifest["arms"] if not rung["compute"].get(arm, 0) > 0]
+        if lost or manifest["baseline"] not in manifest["arms"]:
+            what = f"rung {rung['name']}: no compute of {lost[0]}" if lost else "the baseline is no arm"
+            raise InputError(f"{path}: is damaged, {what}; run `lm ablate` again")
+    return cast(LadderManifest, manifest)
+
+
+def load_ladder(folder: Path) -> LadderResults:
+    """The results behind a ladder's folder. Raises InputError where there are none that this version reads."""
+    manifest = read_ladder(folder)
+    rungs = [load(folder.resolve().parent / rung["experiment"]) for rung in manifest["rungs"]]
+    for rung in rungs:
+        if set(rung.manifest["arms"]) != set(manifest["arms"]):
+            raise InputError(
+                f"{folder}: rung {rung.manifest['name']} has other arms than the ladder; run `lm ablate` again"
+            )
+    law, no_law = _law(manifest, rungs)
+    compared = [compare(rung) for rung in rungs]
+    others = [arm for arm in manifest["arms"] if arm != manifest["baseline"]]
+    arms = [_arm(arm, manifest, rungs, compared) for arm in others]
+    return LadderResults(manifest, rungs, law, no_law, arms)
+
+
+def losses(results: Results, arm: str) -> np.ndarray:
+    """The headline of each seed, NaN where a cell has none."""
+    found = [results.records[arm, seed] for seed in results.manifest["seeds"]]
+    return np.array([math.nan if one is None else value(one, results.headline) for one in found], dtype=float)
+
+
+def _rung(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) -> Rung:
+    base = manifest["baseline"]
+    return Rung(rung["compute"][base], rung["compute"][arm], losses(results, base), losses(results, arm))
+
+
+def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | None, str]:
+    """The baseline's law over all rungs, or why there is none."""
+    base = manifest["baseline"]
+    asked = zip(manifest["rungs"], rungs, strict=True)
+    found = [one for one in (_rung(manifest, rung, results, base) for rung, results in asked) if len(one.base)]
+    if len(found) < FEWEST:
+        return None, (
+            f"No law: {len(found)} rung{'s' * (len(found) != 1)} with runs of {base}, and a law of three parameters "
+            f"takes {FEWEST}."
+        )
+    ladder = Ladder(found)
+    law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(found))
+    if not law.there:
+        return None, f"No law: the loss of {base} does not fall with compute."
+    unknown = LawOf(law, Estimate(float(law.floor)), Estimate(float(law.exponent)), misfit(ladder, law))
+    if not ladder.repeated:
+        return unknown, ""
+    sources, of = ladder.sources(len(found)), list(map(int, ladder.of_k))
+    floor, exponent = (
+        Estimate(float(one), *interval(float(one), draws, sources, of))
+        for one, draws in ((law.floor, drawn.floor), (law.exponent, drawn.exponent))
+    )
+    known = replace(floor, low=max(0.0, floor.low)), replace(exponent, low=max(0.0, exponent.low))
+    return replace(unknown, floor=known[0], exponent=known[1]), ""
+
+
+def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared: Sequence[Any]) -> ArmOf:
+    """An arm over its rungs; confirmatory ones share the level of their trends."""
+    confirmatory = len(rungs[0].confirmatory)
+    explored = arm in rungs[0].exploratory
+    level = ALPHA if explored else ALPHA / confirmatory
+    found, at, reasons = list[Rung](), list[ArmAt](), list[str]()
+    for rung, results, table in zip(manifest["rungs"], rungs, compared, strict=True):
+        one = _rung(manifest, rung, results, arm)
+        if not len(one.pairs):
+            continue
+        found.append(one)
+        (row,) = table[(table.metric == results.headline) & (table.arm == arm)].itertuples()
+        ill = "; ".join(
+            f"{name} {results.health[side]}"
+            for side, name in ((arm, arm), (manifest["baseline"], "baseline"))
+            if results.health[side]
+        )
+        at.append(ArmAt(rung["name"], len(one.pairs), str(row.verdict), bool(row.bold), ill))
+        if reason := withheld(results, arm, results.headline):
+            reasons.append(f"rung {rung['name']}: {reason}")
+    if not found:
+        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored)
+    margin = manifest["margin"]
+    margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
+    forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
+    done = climb(found, forecast, margins, level)
+    needed = seeds_needed(confirmatory)
+    sound = not (reasons or explored) and all(one.pairs >= needed and not one.ill for one in at)
+    bold = sound and _called(done.of_difference), sound and _called(done.of_gain)
+    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored)
+
+
+def _called(trend: Trend) -> bool:
+    return trend.kind in ("grows", "holds", "fades")

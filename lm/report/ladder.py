@@ -1,0 +1,267 @@
+"""The tables of a ladder as rows of text, and what has to be said below them."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from lm.analysis.ladder import ArmOf, LadderResults, losses
+from lm.report.tables import heading, number, signed
+from lm.stats.ladder import Beyond, Gain
+from lm.stats.tests import seeds_needed
+from lm.stats.trend import FEWEST_PAIRS, Estimate, Trend
+from lm.store.ladder import RungOf
+from lm.store.quantities import describe
+
+Rows = list[list[str]]
+
+BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
+"""How a gain says that the law was read where nothing was trained."""
+
+ALPHA_P = 0.01
+"""p below which the law is said to miss a rung by more than seeds' noise."""
+
+
+def digits(results: LadderResults) -> int:
+    """After the point of a loss."""
+    return describe(results.manifest["metric"]).digits
+
+
+def factor(log: Estimate) -> str:
+    """A gain as a factor with its interval."""
+    value, low, high = (exp(one) for one in (log.value, log.low, log.high))
+    if math.isnan(value):
+        return "-"
+    interval = "" if math.isnan(low) else f" [{_times(low)}, {_times(high)}]"
+    return f"{_times(value)}{interval}"
+
+
+def exp(log: float) -> float:
+    """The exponential, infinite where it is too large to say."""
+    return math.inf if log > 300 else math.exp(log)
+
+
+def _times(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:z,.2f}" if value < 100 else f"{value:z,.3g}"
+
+
+def gain(one: Gain | None) -> str:
+    """The gain of a rung."""
+    if one is None:
+        return "-"
+    if one.beyond == "floor":
+        low = f", at least {_times(exp(one.log.low))}" if math.isfinite(one.log.low) else ""
+        return f"below the law's floor{low}"
+    return factor(one.log) + BEYOND[one.beyond]
+
+
+# the arms by rung ----------------------------------------------------------------------------------------------------
+
+
+def worth_columns(results: LadderResults) -> list[str]:
+    """The headings of the first table."""
+    return ["rung", "arm", "n", "difference [95 %]", "gain in compute [95 %]", "verdict"]
+
+
+def worth_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
+    """What each arm is worth at each rung, and whether that rung's verdict is bold."""
+    rows: Rows = []
+    bold = []
+    for rung in results.manifest["rungs"]:
+        for arm in results.arms:
+            place = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
+            if place is None or arm.climb is None:
+                rows.append([rung["name"], arm.name, "0", "-", "-", "no pair to compare"])
+                bold.append(False)
+                continue
+            at, of = arm.at[place], arm.climb.differences[place]
+            found = arm.climb.gains[place] if arm.climb.gains else None
+            difference = signed(of.value, of.low, of.high, digits(results))
+            rows.append([rung["name"], arm.name, str(at.pairs), difference, gain(found), at.verdict])
+            bold.append(at.bold)
+    return rows, bold
+
+
+# trends --------------------------------------------------------------------------------------------------------------
+
+TRENDS = ("arm", "of", "a decade of compute", "verdict")
+
+
+def trend_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
+    """How an arm's difference and gain move with compute; bold where a healthy arm's trend is called anything."""
+    rows: Rows = []
+    for arm in results.arms:
+        if arm.climb is None:
+            rows += [[arm.name, of, "-", "no pair to compare"] for of in ("difference", "gain, a factor")]
+            continue
+        first, second = arm.climb.of_difference, arm.climb.of_gain
+        slope = signed(first.slope.value, first.slope.low, first.slope.high, digits(results))
+        rows.append([arm.name, "difference", slope, said(first, f"{first.margin:z.3g}", arm)])
+        margin = f"a factor of {exp(second.margin):z.3g}"
+        rows.append([arm.name, "gain, a factor", factor(second.slope), said(second, margin, arm)])
+    return rows, [strong for arm in results.arms for strong in arm.bold]
+
+
+def said(trend: Trend, margin: str, arm: ArmOf) -> str:
+    """What a trend is called, or why it is not, and on which rungs the arm or the baseline was not healthy."""
+    words = {
+        "none": "-",
+        "too few": f"too few seeds: {FEWEST_PAIRS} pairs on each rung could say more",
+        "holds": f"holds within {margin}",
+        "turns": "turns: it changes, and in the middle it is not told from zero",
+    }
+    if arm.withheld and trend.kind != "none":
+        return arm.withheld
+    ill = [at.rung for at in arm.at if at.ill]
+    told = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
+    return told + (f" (unhealthy on {', '.join(ill)}: see there)" if ill else "")
+
+
+# the forecast --------------------------------------------------------------------------------------------------------
+
+FORECASTS = ("of the top rung", "forecast [95 %]", "trained", "the interval")
+
+
+def forecast_rows(results: LadderResults) -> Rows:
+    """What the rungs below foretold of the top one beside what was trained there."""
+    base, top = results.manifest["baseline"], results.rungs[-1]
+    rows: Rows = []
+    for arm in results.arms:
+        if arm.climb is None or arm.climb.forecast is None:
+            continue
+        told, of_arm, of_base = arm.climb.forecast, losses(top, arm.name), losses(top, base)
+        if not rows:
+            rows.append(_foretold(base, told.baseline, float(np.nanmean(of_base)), results, False))
+        rows.append(_foretold(arm.name, told.arm, float(np.nanmean(of_arm)), results, False))
+        difference = float(np.nanmean(of_arm - of_base))
+        rows.append(_foretold(f"{arm.name} - {base}", told.difference, difference, results, True))
+    return rows
+
+
+def _foretold(name: str, told: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
+    places = digits(results)
+    if sign:
+        texts = [signed(told.value, told.low, told.high, places), signed(trained, math.nan, math.nan, places)]
+    else:
+        interval = f" [{number(told.low, places)}, {number(told.high, places)}]"
+        texts = [number(told.value, places) + interval, number(trained, places)]
+    return [name, *texts, "holds it" if told.low <= trained <= told.high else "misses it"]
+
+
+# the rungs -----------------------------------------------------------------------------------------------------------
+
+
+def rung_columns(results: LadderResults) -> list[str]:
+    """The headings of the table of rungs."""
+    return ["rung", "parameters", "tokens", "steps", "FLOPs", "n", heading(results.manifest["metric"]), "law"]
+
+
+def rung_rows(results: LadderResults) -> Rows:
+    """What the baseline is at each rung, its loss, and what its law says."""
+    rows, base = [], results.manifest["baseline"]
+    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
+        values = losses(found, base)
+        there = values[np.isfinite(values)]
+        spread = f" ± {number(float(there.std(ddof=1)), digits(results))}" if len(there) > 1 else ""
+        mean = number(float(there.mean()), digits(results)) + spread if len(there) else "-"
+        compute = rung["compute"][base]
+        law = "-" if results.law is None else number(float(results.law.law.loss(compute)), digits(results))
+        counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}"]
+        rows.append([rung["name"], *counts, f"{compute:z.2e}", str(len(there)), mean, law])
+    return rows
+
+
+def law_notes(results: LadderResults) -> list[str]:
+    """The baseline's law in a line, and whether it fits."""
+    found, places = results.law, digits(results)
+    if found is None:
+        return [results.no_law + " Gains in compute need one."]
+    law, base = found.law, results.manifest["baseline"]
+    a, floor = found.exponent, found.floor
+    bounds = ["" if math.isnan(x.low) else f" [{x.low:z.3f}, {x.high:z.3f}]" for x in (floor, a)]
+    lines = [
+        f"Law of {base}: L = E + A (C / {law.reference:z.3g} FLOPs)^-a with E = {number(float(law.floor), places)}"
+        f"{bounds[0]}, A = {number(float(law.scale), places)}, a = {float(law.exponent):z.3f}{bounds[1]}; Huber's loss "
+        "on log L, over all rungs."
+    ]
+    largest, p = found.misses
+    if p < ALPHA_P:
+        lines.append(
+            f"It misses a rung by {largest:z.1%}, more than seeds' noise does (p {p:z.2g}): these sizes do not follow "
+            "one law, and intervals of gains and forecasts leave that out."
+        )
+    elif not math.isnan(p):
+        lines.append(f"It misses no rung by more than {largest:z.1%}, which seeds' noise explains (p {p:z.2g}).")
+    return lines
+
+
+# notes ---------------------------------------------------------------------------------------------------------------
+
+
+def worth_notes(results: LadderResults) -> list[str]:
+    """How the numbers by rung are to be read."""
+    base = results.manifest["baseline"]
+    lines = [
+        f"Differences are to {base}, paired by seed, with Student's interval; the verdict is that of the rung's own "
+        "report.",
+        f"The gain is the compute that {base} needs for the arm's loss, by its law, over the arm's own: above 1 it "
+        "is worth more. Its interval holds the law's noise and the seeds', not that another law might fit.",
+    ]
+    kinds = {one.beyond for arm in results.arms if arm.climb for one in arm.climb.gains or []} - {""}
+    if kinds & {"above", "below"}:
+        lines.append("Above the top rung or below the first the law is read where nothing was trained.")
+    if "floor" in kinds:
+        lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, if the law held so far.")
+    short = [f"rung {rung['name']}" for rung, of in _cells(results) if of < len(rung["seeds"]) * len(rung["compute"])]
+    if short:
+        lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
+    return lines
+
+
+def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:
+    """Each rung and how many of its cells went well."""
+    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
+        yield rung, sum(record is not None and record["status"] == "ok" for record in found.records.values())
+
+
+def trend_notes(results: LadderResults) -> list[str]:
+    """How trends are judged."""
+    arms = sum(not arm.explored for arm in results.arms)
+    shared = f", shared by {arms} arms" if arms > 1 else ""
+    lines = [
+        "A trend is the slope of a line over log compute, rungs weighted by seeds and steepness, at 5 %"
+        f"{shared}; its interval holds at that level. It grows where what the arm does, better or worse, becomes more, "
+        "and fades where less.",
+    ]
+    if results.manifest["margin"]:
+        lines.append("It holds where two one-sided tests find the slope within the margin per decade of compute.")
+    else:
+        lines.append("No margin was declared, without which nothing can be said to hold.")
+    needed = seeds_needed(arms)
+    few = {
+        f"{at.rung} has {at.pairs}" for arm in results.arms for at in arm.at if not arm.explored and at.pairs < needed
+    }
+    if few:
+        lines.append(f"Bold takes {needed} pairs on every rung, and healthy arms; {', '.join(sorted(few))}.")
+    return lines
+
+
+def forecast_notes(results: LadderResults) -> list[str]:
+    """What a forecast rests on, or why there is none."""
+    if not results.manifest["forecast"]:
+        return []
+    if any(arm.climb and arm.climb.forecast for arm in results.arms):
+        return [
+            "By the laws of the baseline and of the arm through the rungs below, which had no part of the top one. "
+            "The interval holds the laws' noise and that of the seeds trained there."
+        ]
+    return [
+        "No forecast: a law through the rungs below the top one takes three of them with two pairs each, and losses "
+        "that fall with compute."
+    ]
+
+
+def shown_arms(results: LadderResults) -> Sequence[str]:
+    """All arms, the baseline first."""
+    base = results.manifest["baseline"]
+    return [base, *(arm for arm in results.manifest["arms"] if arm != base)]

@@ -1,0 +1,59 @@
+"""A ladder as long tables: what arms are worth by rung, and how that moves with compute."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.ladder import LadderResults, losses
+from lm.report.ladder import exp
+from lm.stats.trend import Estimate
+
+
+def worth_table(results: LadderResults) -> pd.DataFrame:
+    """A row for each rung and arm, the baseline with its loss alone; gains as factors, compute in FLOPs."""
+    rows = []
+    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
+        for name in results.manifest["arms"]:
+            values = losses(found, name)
+            there = values[np.isfinite(values)]
+            row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
+            row |= {"compute": rung["compute"][name], "n": len(there)}
+            row |= {"mean": there.mean() if len(there) else math.nan}
+            row |= {"sd": there.std(ddof=1) if len(there) > 1 else math.nan}
+            rows.append(row | _worth(results, rung["name"], name))
+    return pd.DataFrame(rows)
+
+
+def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
+    arm = next((arm for arm in results.arms if arm.name == name), None)
+    place = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
+    if arm is None or arm.climb is None or place is None:
+        found: Estimate | None = None
+        return {"pairs": 0, **_columns("difference", found), **_columns("gain", found), "beyond": "", "verdict": ""}
+    one = arm.climb.gains[place] if arm.climb.gains else None
+    logs = one.log if one else Estimate()
+    of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
+    return {
+        "pairs": arm.at[place].pairs,
+        **_columns("difference", arm.climb.differences[place]),
+        **_columns("gain", of_gain),
+        "beyond": one.beyond if one else "",
+        "verdict": arm.at[place].verdict,
+    }
+
+
+def _columns(name: str, one: Estimate | None) -> dict[str, float]:
+    found = one or Estimate()
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def trend_table(results: LadderResults) -> pd.DataFrame:
+    """A row for each arm and kind of trend; of gains the slope is of the natural logarithm, per decade of compute."""
+    rows = []
+    for arm in results.arms:
+        kinds = (("difference", arm.climb.of_difference), ("log gain", arm.climb.of_gain)) if arm.climb else ()
+        for kind, trend in kinds:
+            row: dict[str, object] = {"arm": arm.name, "of": kind, "says": trend.kind, "margin": trend.margin}
+            rows.append(row | _columns("slope", trend.slope) | _columns("middle", trend.middle))
+    return pd.DataFrame(rows)

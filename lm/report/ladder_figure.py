@@ -1,0 +1,96 @@
+"""The figure of a ladder: loss against compute with its laws and the forecast, and gains against compute."""
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lm.analysis.ladder import LadderResults, losses
+from lm.report.arms import Colour, blank
+from lm.report.figures import Drawn, drawn
+from lm.report.ladder import shown_arms
+from lm.report.tables import heading
+from lm.stats.scaling import Law
+from lm.stats.tests import t_interval
+
+NAME = "ladder"
+LARGEST = 20.0
+"""Factor beyond which the end of a gain's interval is not drawn."""
+
+
+def draw_ladder(results: LadderResults) -> Drawn:
+    """The figure, by name."""
+    return drawn([(NAME, figure(results))])
+
+
+def figure(results: LadderResults) -> Figure:
+    """Loss and gain against compute."""
+    whole, (left, right) = blank(1, 2, figsize=(10.0, 4.4))
+    arms = shown_arms(results)
+    colours = dict(zip(arms, sns.color_palette("colorblind", len(arms)), strict=True))
+    for arm in arms:
+        _loss(left, results, arm, colours[arm])
+    left.set(xscale="log", xlabel="training FLOPs of a run", ylabel=heading(results.manifest["metric"]))
+    left.set_title("Loss against compute")
+    left.legend(title="line: law through all rungs\nsquare: forecast of the top one", fontsize="small")
+    right.axhline(1.0, color="grey", linewidth=1, linestyle="--")
+    for place, arm in enumerate(arms[1:]):
+        _gain(right, results, arm, colours[arm], 1 + 0.04 * (place - (len(arms) - 2) / 2))
+    right.set(xscale="log", yscale="log", xlabel="training FLOPs of a run", ylabel="compute-equivalent gain")
+    right.set_title("Worth in compute, 95 % intervals")
+    return whole
+
+
+def _loss(axes: Axes, results: LadderResults, arm: str, colour: Colour) -> None:
+    """Means with their intervals, the law through them, and the forecast beside the top one."""
+    x, y, low, high = [], [], [], []
+    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
+        values = losses(found, arm)
+        there = values[np.isfinite(values)]
+        if len(there):
+            ends = t_interval(there.tolist())
+            x.append(rung["compute"][arm])
+            y.append(float(there.mean()))
+            low.append(y[-1] - ends[0] if len(there) > 1 else 0.0)
+            high.append(ends[1] - y[-1] if len(there) > 1 else 0.0)
+    axes.errorbar(x, y, [low, high], fmt="o", color=colour, markersize=4, capsize=2, label=arm)
+    law = _law(results, arm)
+    if law is not None and x:
+        compute = np.geomspace(min(x), max(x), 100)
+        axes.plot(compute, law.loss(compute), color=colour, linewidth=1.2)
+    told = next((one.climb.forecast for one in results.arms if one.climb and arm in (one.name, _base(results))), None)
+    if told is not None and x:
+        one = told.baseline if arm == _base(results) else told.arm
+        at = x[-1] * (1.12 if arm == _base(results) else 1.2)
+        ends_of = [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]]
+        axes.errorbar([at], [one.value], ends_of, fmt="s", mfc="none", color=colour, capsize=3, markersize=6)
+
+
+def _base(results: LadderResults) -> str:
+    return results.manifest["baseline"]
+
+
+def _law(results: LadderResults, arm: str) -> Law | None:
+    if arm == _base(results):
+        return results.law.law if results.law else None
+    return next((one.climb.law for one in results.arms if one.name == arm and one.climb), None)
+
+
+def _gain(axes: Axes, results: LadderResults, arm: str, colour: Colour, aside: float) -> None:
+    """Gains with their intervals, hollow where the law was read beyond the rungs; ends far out are cut off."""
+    found = next(one for one in results.arms if one.name == arm)
+    if found.climb is None or found.climb.gains is None:
+        return
+    compute = {rung["name"]: rung["compute"][arm] for rung in results.manifest["rungs"]}
+    x, y = [], []
+    for at, one in zip(found.at, found.climb.gains, strict=True):
+        if not np.isfinite(one.log.value):
+            continue
+        value, low, high = np.exp(np.clip([one.log.value, one.log.low, one.log.high], *np.log([1 / LARGEST, LARGEST])))
+        fill = "none" if one.beyond else colour
+        place = compute[at.rung] * aside
+        axes.errorbar([place], [value], [[value - low], [high - value]], fmt="o", mfc=fill, color=colour, capsize=3)
+        x.append(place)
+        y.append(value)
+    axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.6, label=arm)
+    axes.legend(fontsize="small")

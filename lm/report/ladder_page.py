@@ -1,0 +1,145 @@
+"""The report of a ladder, in the terminal and as files: two pages, table.csv, trends.csv, the figure."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from lm.analysis.ladder import LadderResults, load_ladder
+from lm.report.figures import as_files
+from lm.report.ladder import (
+    FORECASTS,
+    TRENDS,
+    Rows,
+    forecast_notes,
+    forecast_rows,
+    law_notes,
+    rung_columns,
+    rung_rows,
+    trend_notes,
+    trend_rows,
+    worth_columns,
+    worth_notes,
+    worth_rows,
+)
+from lm.report.ladder_csv import trend_table, worth_table
+from lm.report.ladder_figure import NAME, draw_ladder
+from lm.report.less import put, wanting
+from lm.report.page import listed, show
+from lm.report.tables import as_csv, escape, markdown_row
+from lm.report.web.elements import tag
+from lm.report.web.ladder import Shown, ladder_html
+from lm.report.write import less_than
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table with its heading, its notes, and which rows are bold; `strong` is the column that is, in Markdown."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Rows
+    notes: list[str]
+    bold: Sequence[bool] = ()
+    strong: int = 0
+
+
+def parts(results: LadderResults) -> list[Part]:
+    """The tables of a ladder, the first without a heading of its own."""
+    worth, of_worth = worth_rows(results)
+    trends, of_trends = trend_rows(results)
+    found = [Part("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
+    found.append(Part("With more compute", TRENDS, trends, trend_notes(results), of_trends, 2))
+    if (foretold := forecast_rows(results)) or forecast_notes(results):
+        found.append(Part("Forecast", FORECASTS, foretold, forecast_notes(results)))
+    found.append(Part("Rungs", rung_columns(results), rung_rows(results), law_notes(results)))
+    return found
+
+
+def show_ladder(results: LadderResults, console: Console) -> None:
+    """Prints the tables and their notes."""
+    for part in parts(results):
+        if part.rows:
+            show(part.title or results.manifest["title"], part.columns, part.rows, console, part.bold)
+        for line in part.notes:
+            console.print(line, highlight=False, markup=False)
+
+
+def markdown_ladder(results: LadderResults) -> str:
+    """The page."""
+    lines = [f"# {escape(results.manifest['title'])}", ""]
+    for part in parts(results):
+        if part.title:
+            lines += [f"## {part.title}", ""]
+        if part.rows:
+            lines += [markdown_row(part.columns), markdown_row(["---"] * len(part.columns))]
+            for place, row in enumerate(part.rows):
+                lines.append(markdown_row(_bold(part, place, [escape(cell) for cell in row])))
+            lines.append("")
+        lines += listed(part.notes)
+        if not part.title and results.manifest["notes"]:
+            lines += [escape(results.manifest["notes"].strip()), ""]
+    own = [f"{rung['name']}: `{rung['experiment']}`" for rung in results.manifest["rungs"]]
+    lines += ["## Reports of the rungs", "", *(f"- {line}" for line in own), ""]
+    lines += ["## Figures", "", f"![loss and gain against compute]({NAME}.png)"]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _bold(part: Part, place: int, row: list[str]) -> list[str]:
+    """A row with what is bold in it: the difference behind a rung's verdict, or a slope."""
+    strong = bool(part.bold) and part.bold[place]
+    return [f"**{cell}**" if strong and at == part.strong else cell for at, cell in enumerate(row)]
+
+
+def html_of(results: LadderResults, figure: bytes) -> str:
+    """The page of HTML."""
+    shown: list[Shown] = []
+    for part in parts(results):
+        rows = [
+            [tag("strong", cell) if bold and at == part.strong else cell for at, cell in enumerate(row)]
+            for row, bold in zip(part.rows, part.bold or [False] * len(part.rows), strict=True)
+        ]
+        shown.append((part.title or "What the arms are worth", part.columns, rows, part.notes))
+    return ladder_html(results, shown, figure)
+
+
+def files_of(results: LadderResults) -> dict[str, str | bytes]:
+    """The files of the report by their names; the page comes last."""
+    drawn = draw_ladder(results)
+    return {
+        "report.html": html_of(results, drawn[NAME]["png"]),
+        "table.csv": as_csv(worth_table(results)),
+        "trends.csv": as_csv(trend_table(results)),
+        **as_files(drawn),
+        "table.md": markdown_ladder(results),
+    }
+
+
+def write_ladder_report(
+    folder: Path, console: Console, into: Path | None = None, replace: bool = True
+) -> LadderResults:
+    """Prints the tables of a ladder, and writes its files.
+
+    Args:
+        folder: of the ladder.
+        console: to print on.
+        into: another folder for what is written.
+        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+
+    Raises:
+        InputError: where there is no ladder that this version reads.
+        LessError: where the report that is there says more and `replace` is not given; the tables are printed then, and
+            nothing written.
+    """
+    results, into = load_ladder(folder), into or folder
+    files = files_of(results)
+    less = less_than(into, files)
+    try:
+        show_ladder(results, console)
+    finally:  # also where nobody reads the terminal to its end
+        line = put(into, files, less, "; ".join(dict.fromkeys(map(wanting, results.rungs))), replace)
+    if line:
+        print(f"lm: {line}", file=sys.stderr)
+    return results

@@ -1,0 +1,70 @@
+"""The numbers of the heat maps: gradients by part of the model and step, read from the files of curves."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm.analysis.results import Results
+from lm.report.web.numbers import Columns, columns, short
+
+MOST_STEPS = 60
+"""Steps of a heat map."""
+
+
+def of_gradients(results: Results) -> Columns:
+    """The gradient's norm by part of the model and step: of each arm the mean over its seeds that have it by part."""
+    rows = []
+    for place, arm in enumerate(results.arms):
+        norms: dict[tuple[str, int, int], list[float]] = {}
+        for record in results.of(arm):
+            if record["status"] != "ok" or record["id"] in results.broken:
+                continue
+            for row in gradients(results.store.history(record["id"])):
+                norms.setdefault((row["part"], row["place"], row["step"]), []).append(row["norm"])
+        for (part, order, step), found in norms.items():
+            at = {"arm": place, "part": part, "place": order, "step": step}
+            rows.append({**at, "norm": short(np.mean(found)), "n": len(found)})
+    return columns(rows)
+
+
+def gradients(path: Path) -> list[dict[str, Any]]:
+    """Part, layer, step and norm from the file of a curve, at evenly spaced steps.
+
+    Read line by line: a table of all of its columns takes ten times as long, and most of them are not asked for.
+    """
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.reader(file)
+        heads = next(lines, [])
+        parts = {name: heads.index(column) for name, column in parts_of(heads).items()}
+        if not parts or "step" not in heads:
+            return []
+        step, first = heads.index("step"), next(iter(parts.values()))
+        kept = [line for line in lines if len(line) == len(heads) and line[first]]
+    places = np.unique(np.linspace(0, max(0, len(kept) - 1), min(MOST_STEPS, len(kept))).astype(int))
+    return [
+        {"part": name, "place": order, "step": int(float(kept[at][step])), "norm": norm}
+        for at in places
+        for order, (name, column) in enumerate(parts.items())
+        if (norm := short(float(kept[at][column] or "nan")))
+    ]
+
+
+def parts_of(heads: Sequence[str]) -> dict[str, str]:
+    """The parts of a model whose gradients are columns, in order, and these columns.
+
+    A part is what has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
+    """
+    names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
+    above = {name.rpartition(".")[0] for name in names}
+    found = {}
+    for name in names:
+        part = name.removesuffix(".all")
+        if part in above and (name != part or f"{name}.all" not in names) and not re.search(r"\.all\.", name):
+            found[part] = f"gradient_norm/{name}"
+    return found

@@ -1,0 +1,239 @@
+"""What an arm is worth at every rung of a ladder, and how that moves with compute. Numbers in, values out.
+
+The compute-equivalent gain of an arm is the compute that the baseline needs for the arm's loss, over the arm's own
+(Gundlach et al. 2025, https://arxiv.org/abs/2511.21622). The baseline's law is read at its own loss at the rung plus
+the paired difference: what both share, seeds and the law's misfit alike, drops out, and an arm that changes nothing has
+a gain of exactly one.
+
+Legend: d draws, k rungs, s seeds.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from lm.stats.scaling import DELTA, FEWEST, TUNING, Array, Law, fit, interval, means_drawn
+from lm.stats.trend import Estimate, Trend, judged, line, noise, of_draws, of_means, trend_of_means
+
+DRAWS = 1_000
+
+Beyond = Literal["", "above", "below", "floor"]
+"""Where the law is read outside of what was trained: above all rungs, below them, or at losses it never reaches."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Losses at one size.
+
+    Args:
+        compute, arm_compute: FLOPs of a run of the baseline and of the arm.
+        baseline_s, arm_s: loss of each seed, NaN where it was lost.
+    """
+
+    compute: float
+    arm_compute: float
+    baseline_s: Array
+    arm_s: Array
+
+    @functools.cached_property
+    def base(self) -> Array:
+        """The baseline's losses that there are."""
+        return self.baseline_s[np.isfinite(self.baseline_s)]
+
+    @functools.cached_property
+    def arms(self) -> Array:
+        """The arm's losses that there are."""
+        return self.arm_s[np.isfinite(self.arm_s)]
+
+    @functools.cached_property
+    def pairs(self) -> Array:
+        """The paired differences that there are."""
+        found = self.arm_s - self.baseline_s
+        return found[np.isfinite(found)]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The logarithm of a compute-equivalent gain, and whether the law was read where nothing was trained."""
+
+    log: Estimate
+    beyond: Beyond
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the rungs below foretold of the top one, with intervals for the means that were then measured there."""
+
+    baseline: Estimate
+    arm: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Climb:
+    """What was found of one arm, by rung where there are several; None for what there is no law for."""
+
+    differences: list[Estimate]
+    gains: list[Gain] | None
+    law: Law | None
+    of_difference: Trend
+    of_gain: Trend
+    forecast: Forecast | None
+
+
+class Ladder:
+    """The rungs of one arm with their draws, made once. Every rung has a seed of the baseline and a pair.
+
+    Args:
+        rungs: from the least compute to the most.
+        draws: of every mean; those of the baseline are the same for every arm.
+    """
+
+    def __init__(self, rungs: Sequence[Rung], draws: int = DRAWS) -> None:
+        self.rungs = list(rungs)
+        self.compute_k = np.array([rung.compute for rung in rungs])
+        self.arm_compute_k = np.array([rung.arm_compute for rung in rungs])
+        self.base_k = np.array([rung.base.mean() for rung in rungs])
+        self.difference_k = np.array([rung.pairs.mean() for rung in rungs])
+        base, paired = [], []
+        for place, rung in enumerate(rungs):
+            normal_ds = np.random.default_rng(place).normal(size=(draws, len(rung.baseline_s)))
+            centre = rung.base.mean()
+            base.append(centre * np.exp(means_drawn(rung.baseline_s, normal_ds) / centre - 1))
+            paired.append(means_drawn(rung.arm_s - rung.baseline_s, normal_ds))
+        self.base_dk, self.difference_dk = np.stack(base, axis=1), np.stack(paired, axis=1)
+        self.arm_k = self.base_k + self.difference_k
+        self.arm_dk = np.maximum(self.base_dk + self.difference_dk, 1e-3 * self.base_dk)
+        self.relative_k = np.array([_variance(rung.base) for rung in rungs]) / self.base_k**2
+        self.n_k = np.array([len(rung.base) for rung in rungs])
+        self.of_k = np.maximum(1, np.array([min(len(rung.base), len(rung.pairs)) for rung in rungs]) - 1)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether every rung has two pairs, without which nothing is known of its noise."""
+        return min(len(rung.pairs) for rung in self.rungs) > 1
+
+    def sources(self, rungs: int) -> list[Array]:
+        """The draws of the lowest rungs, each a source of noise by itself."""
+        return [np.stack([self.base_dk[:, k], self.difference_dk[:, k]], axis=1) for k in range(rungs)]
+
+    def laws(self, of_k: Array, of_dk: Array, rungs: int) -> tuple[Law, Law]:
+        """The law of the means of the lowest rungs, and of each of their draws."""
+        of_noise = math.sqrt(float((self.relative_k[:rungs] / self.n_k[:rungs]).mean()))
+        delta = max(DELTA, TUNING * of_noise)
+        compute_k = (self.compute_k if of_k is self.base_k else self.arm_compute_k)[:rungs]
+        return fit(compute_k, of_k[:rungs], delta), fit(compute_k, of_dk[:, :rungs], delta)
+
+
+def climb(
+    rungs: Sequence[Rung], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
+) -> Climb:
+    """All that there is to say of an arm.
+
+    Args:
+        rungs: of the arm and the baseline, from the least compute to the most.
+        forecast: whether the top rung is forecast by those below.
+        margins: per decade of compute, of the difference and of the logarithm of the gain; NaN for none.
+        level: at which trends are judged; intervals of rungs and forecasts hold at 95 % each.
+        draws: of the bootstrap over seeds.
+    """
+    ladder = Ladder(rungs, draws)
+    values = [rung.pairs for rung in rungs]
+    by_rung = [_mean(one) for one in values]
+    of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
+    if len(rungs) < FEWEST or not ladder.repeated:
+        unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
+        return Climb(by_rung, None, None, of_difference, unknown, None)
+    laws = ladder.laws(ladder.base_k, ladder.base_dk, len(rungs))
+    gains, of_gain = None, Trend(margin=margins[1])
+    if laws[0].there:
+        gains, of_gain = gains_of(ladder, laws, margins[1], level)
+    own = ladder.laws(ladder.arm_k, ladder.arm_dk, len(rungs))[0]
+    told = forecast_of(ladder) if forecast and len(rungs) > FEWEST else None
+    return Climb(by_rung, gains, own if own.there else None, of_difference, of_gain, told)
+
+
+def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
+    """The gain at every rung, and its trend."""
+    law, drawn = laws
+    count = len(ladder.rungs)
+    sources, of = ladder.sources(count), list(map(int, ladder.of_k))
+    value_k, draws_dk = np.empty(count), np.empty_like(ladder.base_dk)
+    found = []
+    for k, rung in enumerate(ladder.rungs):
+        needed = float(law.log_compute(law.loss(rung.compute) + ladder.difference_k[k]))
+        value_k[k] = needed - math.log(rung.arm_compute)
+        at = drawn.loss(rung.compute) + ladder.difference_dk[:, k]
+        draws_dk[:, k] = drawn.log_compute(at) - math.log(rung.arm_compute)
+        log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
+        found.append(Gain(log, _beyond(needed, ladder.compute_k)))
+    variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
+    spread_k = noise(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
+    spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
+    rise_k, middle_k = line(ladder.compute_k, spread_k)
+    slope, narrow = (of_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level))
+    middle = of_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
+    return found, judged(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
+
+
+def forecast_of(ladder: Ladder) -> Forecast | None:
+    """The top rung by the laws of those below, of the baseline and of the arm; None where one of the two has none.
+
+    The noise of the means to be measured there is that of the rungs below, relative to the loss.
+    """
+    below, top = len(ladder.rungs) - 1, ladder.rungs[-1]
+    base, base_d = ladder.laws(ladder.base_k, ladder.base_dk, below)
+    arm, arm_d = ladder.laws(ladder.arm_k, ladder.arm_dk, below)
+    if not (base.there and arm.there):
+        return None
+    lower = ladder.rungs[:below]
+    normal_d = np.random.default_rng(below).normal(size=len(ladder.base_dk))
+    sources, of = ladder.sources(below), [*map(int, ladder.of_k[:below]), int(ladder.of_k[:below].sum())]
+
+    def told(value: Array, draws_d: Array, kind: Literal["base", "arms", "pairs"]) -> Estimate:
+        shares = [_variance(getattr(rung, kind)) / float(rung.base.mean()) ** 2 for rung in lower]
+        together = float(np.average(shares, weights=ladder.of_k[:below]))
+        noise_d = math.sqrt(together / len(getattr(top, kind))) * float(base.loss(top.compute)) * normal_d
+        return Estimate(float(value), *interval(float(value), draws_d + noise_d, [*sources, noise_d], of))
+
+    of_base, of_arm = base.loss(top.compute), arm.loss(top.arm_compute)
+    of_base_d, of_arm_d = base_d.loss(top.compute), arm_d.loss(top.arm_compute)
+    return Forecast(
+        told(of_base, of_base_d, "base"),
+        told(of_arm, of_arm_d, "arms"),
+        told(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
+    )
+
+
+def misfit(ladder: Ladder, law: Law) -> tuple[float, float]:
+    """By how much the law misses a rung's mean at most, a share of it, and p that seeds' noise alone does that.
+
+    p is NaN for three rungs, through which a law goes, and where noise is not known.
+    """
+    missed_k = np.log(ladder.base_k / law.loss(ladder.compute_k))
+    largest, spare = float(np.abs(missed_k).max()), len(missed_k) - FEWEST
+    free = ladder.n_k - 1
+    if not spare or not free.any() or not ladder.relative_k.any():
+        return largest, math.nan
+    together = float((ladder.relative_k * free).sum() / free.sum())
+    return largest, float(stats.f.sf((missed_k**2 * ladder.n_k).sum() / together / spare, spare, free.sum()))
+
+
+def _mean(values: Array) -> Estimate:
+    return of_means([values], np.ones(1), 0.95) if len(values) > 1 else Estimate(float(values.mean()))
+
+
+def _variance(values: Array) -> float:
+    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
+
+
+def _beyond(log_compute: float, compute_k: Array) -> Beyond:
+    if math.isinf(log_compute):
+        return "floor"
+    ends = math.log(compute_k[0]), math.log(compute_k[-1])
+    return "below" if log_compute < ends[0] - 1e-9 else "above" if log_compute > ends[1] + 1e-9 else ""

@@ -1,0 +1,215 @@
+"""How a loss falls with compute: L = E + A (C / C0)^-a, what it says of other computes, and how sure that is.
+
+The law is fitted to the means of the rungs of a ladder by Huber's loss on the residuals of log L (Hoffmann et al. 2022,
+https://arxiv.org/abs/2203.15556, appendix D.3), over all exponents of a grid and then closer: for one exponent the rest
+is nearly linear, so that no start can end in another minimum. A is above zero, and E lies between zero and the data.
+
+Intervals come from a bootstrap over seeds: the deviations of a seed get a normal weight, the same in the baseline and
+in the arm. Percentiles of that alone are too narrow for 3 to 6 seeds, and a t for each rung is too wide where several
+rungs speak together; so they are stretched by Student's t with the degrees of freedom that Satterthwaite gives the
+statistic. `lm audit` counts how often such intervals cover.
+
+Legend: d draws, k rungs, s seeds.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+Array = NDArray[np.float64]
+
+FEWEST = 3
+"""Rungs that a law of three parameters takes."""
+
+EXPONENTS = np.geomspace(0.005, 4.0, 14)
+"""Those looked at first."""
+
+DELTA = 1e-3
+"""Residual of log L from which Huber's loss grows no longer with its square: that of Hoffmann et al."""
+
+TUNING = 1.345
+"""The same in standard errors of a rung's mean: then normal noise costs 5 % of the precision, no more."""
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_CLOSER, _NEWTON = 14, 2
+
+
+@dataclass(frozen=True)
+class Law:
+    """L = floor + scale (C / reference)^-exponent, or as many of them as its arrays are long.
+
+    Args:
+        floor: E, the loss that no compute goes below.
+        scale: A, what is above it at the reference; NaN in all three where the losses do not fall.
+        exponent: a.
+        reference: C0, a compute in the middle of those it was fitted to.
+    """
+
+    floor: Array
+    scale: Array
+    exponent: Array
+    reference: float
+
+    def loss(self, compute: ArrayLike) -> Array:
+        """The loss at a compute."""
+        return self.floor + self.scale * np.exp(-self.exponent * np.log(np.asarray(compute) / self.reference))
+
+    def log_compute(self, loss: ArrayLike) -> Array:
+        """The logarithm of the compute that a loss takes; infinite for one at the floor or below."""
+        above = np.asarray(loss) - self.floor
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.log(self.scale / above) / self.exponent
+        reached = np.where(above > 0, found, np.inf)
+        return np.where(np.isnan(self.scale), np.nan, reached) + math.log(self.reference)
+
+    def steepness(self, compute: ArrayLike) -> Array:
+        """How much the loss falls per e-fold of compute."""
+        return self.exponent * (self.loss(compute) - self.floor)
+
+    @property
+    def there(self) -> bool:
+        """Whether the losses fell with compute, so that there is a law."""
+        return bool(np.isfinite(self.scale).all())
+
+
+def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA) -> Law:
+    """The law of losses at several computes.
+
+    Args:
+        compute: of each rung (k,), in any unit.
+        loss: of each rung (k,), or many sets of them (d, k).
+        delta: from which residual of log L on Huber's loss is linear.
+
+    Raises:
+        ValueError: for fewer than three rungs, and computes or losses that are not above zero.
+
+    >>> found = fit([1e12, 1e13, 1e14, 1e15], [1.5 + 0.8 * 10 ** (-0.3 * k) for k in range(4)])
+    >>> round(float(found.floor), 6), round(float(found.exponent), 6), round(float(found.loss(1e16)), 6)
+    (1.5, 0.3, 1.550477)
+    """
+    c_k, y_dk = np.asarray(compute, dtype=float), np.atleast_2d(np.asarray(loss, dtype=float))
+    if len(c_k) < FEWEST:
+        raise ValueError(f"{len(c_k)} rungs, expected {FEWEST} or more: a law has three parameters")
+    if not (c_k > 0).all() or not (y_dk > 0).all():
+        raise ValueError("expected computes and losses above zero")
+    reference = math.exp(float(np.log(c_k).mean()))
+    log_k = np.log(c_k / reference)
+
+    def missed(exponent_d: Array) -> Array:
+        return _linear(exponent_d, log_k, y_dk, delta)[2]
+
+    found = np.stack([missed(np.full(len(y_dk), one)) for one in EXPONENTS])
+    place = np.clip(found.argmin(axis=0), 1, len(EXPONENTS) - 2)
+    low, high = np.log(EXPONENTS[place - 1]), np.log(EXPONENTS[place + 1])
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    of_left, of_right = missed(np.exp(left)), missed(np.exp(right))
+    for _ in range(_CLOSER if len(y_dk) > 1 else 3 * _CLOSER):
+        lower = of_left < of_right
+        low, high = np.where(lower, low, left), np.where(lower, right, high)
+        new = np.where(lower, high - _GOLDEN * (high - low), low + _GOLDEN * (high - low))
+        of_new = missed(np.exp(new))
+        left, right = np.where(lower, new, right), np.where(lower, left, new)
+        of_left, of_right = np.where(lower, of_new, of_right), np.where(lower, of_left, of_new)
+    exponent = np.exp((low + high) / 2)
+    floor, scale, _ = _linear(exponent, log_k, y_dk, delta)
+    falls = scale > 0
+    of_d = [np.where(falls, part, np.nan) for part in (floor, scale, exponent)]
+    floor, scale, exponent = (part[0] for part in of_d) if np.ndim(loss) == 1 else of_d
+    return Law(floor, scale, exponent, reference)
+
+
+def _linear(exponent_d: Array, log_k: Array, y_dk: Array, delta: float) -> tuple[Array, Array, Array]:
+    """Floor and scale of the best law of each exponent, and by how much it misses."""
+    x_dk = np.exp(-exponent_d[:, None] * log_k)
+    floor, scale = _solved(x_dk, y_dk, 1 / y_dk**2)
+    for _ in range(_NEWTON):
+        y_hat = np.maximum(floor[:, None] + scale[:, None] * x_dk, 1e-9 * y_dk)
+        r_dk = np.log(y_dk / y_hat)
+        w_dk = np.minimum(1.0, delta / np.maximum(np.abs(r_dk), 1e-300)) / y_hat**2
+        floor, scale = _solved(x_dk, y_hat * (1 + r_dk), w_dk)
+    pure = np.log(y_dk / x_dk)  # with a floor of zero only the scale is left, a location
+    level = pure.mean(axis=1)
+    for _ in range(_NEWTON):
+        w_dk = np.minimum(1.0, delta / np.maximum(np.abs(pure - level[:, None]), 1e-300))
+        level = (w_dk * pure).sum(axis=1) / w_dk.sum(axis=1)
+    below = floor < 0
+    floor, scale = np.where(below, 0.0, floor), np.where(below, np.exp(level), scale)
+    flat = scale <= 0
+    floor, scale = np.where(flat, np.exp(np.log(y_dk).mean(axis=1)), floor), np.where(flat, 0.0, scale)
+    r_dk = np.abs(np.log(y_dk / np.maximum(floor[:, None] + scale[:, None] * x_dk, 1e-9 * y_dk)))
+    lost = np.where(r_dk <= delta, 0.5 * r_dk**2, delta * (r_dk - 0.5 * delta))
+    return floor, scale, lost.sum(axis=1)
+
+
+def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
+    """Offset and slope of weighted least squares, a line for each draw."""
+    total = w_dk.sum(axis=1)
+    x, y = (w_dk * x_dk).sum(axis=1) / total, (w_dk * y_dk).sum(axis=1) / total
+    off = x_dk - x[:, None]
+    slope = (w_dk * off * y_dk).sum(axis=1) / np.maximum((w_dk * off**2).sum(axis=1), 1e-300)
+    return y - slope * x, slope
+
+
+# seeds ---------------------------------------------------------------------------------------------------------------
+
+
+def means_drawn(values_s: Array, weights_ds: Array) -> Array:
+    """Means that a rung's seeds might as well have had, (d,): a standard normal weight for each seed's deviation.
+
+    `values_s` is NaN for a seed that was lost. What is paired is given the same weights.
+    """
+    there = np.isfinite(values_s)
+    n = int(there.sum())
+    if n < 2:
+        return np.full(len(weights_ds), float(values_s[there][0]) if n else math.nan)
+    centre = values_s[there].mean()
+    return centre + weights_ds[:, there] @ (values_s[there] - centre) / math.sqrt(n * (n - 1))
+
+
+def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[int]) -> float:
+    """Degrees of freedom of a statistic's spread, by Satterthwaite: from how much of it each source of noise brings.
+
+    Args:
+        statistic_d: its draws.
+        sources: the draws of what it is made from, (d,) or (d, p), independent of one another.
+        of_sources: the degrees of freedom of each.
+    """
+    finite = np.isfinite(statistic_d)
+    if not finite.any():
+        return float(min(of_sources))
+    low, high = np.quantile(statistic_d[finite], (0.02, 0.98))
+    y_d = np.clip(np.nan_to_num(statistic_d, nan=low, posinf=high, neginf=low), low, high)
+    columns = [np.atleast_2d(source.T).T for source in sources]
+    centred = [column - column.mean(axis=0) for column in columns]
+    slopes = np.linalg.lstsq(np.hstack(centred), y_d - y_d.mean(), rcond=None)[0]
+    ends = np.cumsum([column.shape[1] for column in columns])[:-1]
+    parts = [float((c @ b).var()) for c, b in zip(centred, np.split(slopes, ends), strict=True)]
+    total = sum(part**2 / of for part, of in zip(parts, of_sources, strict=True))
+    return sum(parts) ** 2 / total if total > 0 else float(sum(of_sources))
+
+
+def interval(
+    value: float, draws_d: Array, sources: Sequence[Array], of_sources: Sequence[int], confidence: float = 0.95
+) -> tuple[float, float]:
+    """The interval of a value that was drawn with normal weights, as much wider as Student's t is than the normal.
+
+    That of an infinite value, from which nothing can be measured, holds as many more of the draws.
+    """
+    low, high = quantiles(draws_d, confidence)
+    share = 1 - (1 - confidence) / 2
+    reach = float(stats.t.ppf(share, freedom(draws_d, sources, of_sources)))
+    if math.isinf(value):
+        return quantiles(draws_d, 1 - 2 * float(stats.norm.sf(reach)))
+    wider = reach / float(stats.norm.ppf(share))
+    return value + wider * (low - value), value + wider * (high - value)
+
+
+def quantiles(draws_d: Array, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval that holds a share of the draws; one that is no number counts as far out on either side."""
+    sorted_low, sorted_high = (np.sort(np.where(np.isnan(draws_d), far, draws_d)) for far in (-np.inf, np.inf))
+    tail = (1 - confidence) / 2 * (len(draws_d) - 1)
+    return float(sorted_low[math.floor(tail)]), float(sorted_high[math.ceil(len(draws_d) - 1 - tail)])

@@ -1,0 +1,165 @@
+"""A ladder in an experiment's file: what it asks for, how a wrong one is answered, and that it is carried out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from helpers import RUN, known
+
+from lm.ablation.ablate import Manner, ablate
+from lm.ablation.experiment import load_experiment
+from lm.ablation.ladder import plan_ladder, rungs_of, together
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.store.store import Store
+from lm.training.cell import check, sizes
+
+RUNGS = {name: {"common": {"model.width": width}} for name, width in (("s", 8), ("m", 16), ("l", 24), ("xl", 32))}
+LADDER: dict[str, Any] = {"tokens_per_parameter": 0.4, "warmup": 0.25, "rungs": RUNGS}
+
+
+def write(folder: Path, ladder: Any = None, **changes: Any) -> Path:
+    """An experiment's file with a ladder over the tests' small base, with keys replaced (None: left out)."""
+    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
+    arms = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
+    tree = {"base": "base.yaml", "baseline": "layer", "arms": arms, "seeds": 3, "ladder": ladder or LADDER, **changes}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False))
+    return path
+
+
+def test_every_rung_is_an_experiment_with_its_own_text(tmp_path: Path) -> None:
+    ladder = {**LADDER, "rungs": {**RUNGS, "xl": {**RUNGS["xl"], "seeds": [7, 8], "tokens": 25600}}}
+    plans = plan_ladder(load_experiment(write(tmp_path, ladder), {}), tmp_path, None)
+    assert [plan.experiment.name for plan in plans] == ["small.s", "small.m", "small.l", "small.xl"]
+    assert [plan.experiment.seeds for plan in plans] == [[0, 1, 2]] * 3 + [[7, 8]]
+    for plan in plans[:3]:
+        cell = plan.first("layer").config
+        assert cell["optim"]["schedule"]["init_args"]["warmup"] == round(0.25 * cell["trainer"]["max_steps"])
+    assert plans[3].first("rms").config["trainer"]["max_steps"] == 25600 // 128
+    whole = together(load_experiment(write(tmp_path, ladder), {}), plans)
+    assert whole.cells[0].arm == "s.layer"
+    assert len(whole.distinct) == 3 * 6 + 4
+
+
+def test_tokens_are_those_of_the_baseline(tmp_path: Path) -> None:
+    one = rungs_of(load_experiment(write(tmp_path), {}))[1]
+    of = sizes(check(one.tree))
+    steps = round(0.4 * of.parameters / of.tokens_per_step)
+    assert one.tree["trainer"]["max_steps"] == steps
+    assert one.tree["trainer"]["val_check_interval"] == round(4 * steps / 12)
+
+
+def test_what_the_command_gives_goes_before_the_rungs(tmp_path: Path) -> None:
+    settings = {"trainer.max_steps": 8, "optim.schedule.warmup": 2}
+    experiment = load_experiment(write(tmp_path), settings, seeds="0-1")
+    for one in rungs_of(experiment):
+        assert one.tree["trainer"]["max_steps"] == 8
+        assert one.seeds == [0, 1]
+
+
+def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other", arms={"layer": {}, "relu": {"model.mlp": "ReLU"}})
+    ids = []
+    for path in (write(tmp_path), other):
+        plans = plan_ladder(load_experiment(path, {}), tmp_path, None)
+        ids.append([cell.cell.id for plan in plans for cell in plan.by_arm["layer"]])
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("ladder", "changes", "words"),
+    [
+        ([], {}, "expected a mapping of rungs"),
+        ({"rungs": RUNGS, "margins": {}}, {}, "no key 'margins'. Did you mean margin?"),
+        ({"tokens": 100}, {}, "rungs is missing"),
+        ({"rungs": {"s": {}}}, {}, "expected 2 to 20 rungs, found 1"),
+        ({"rungs": {"s": {"model.width": 8}, "m": {}}}, {}, "changes to the base stand under common"),
+        ({"rungs": {"s": {"common": {"seed": 1}}, "m": {}}}, {}, "seeds belong to the experiment"),
+        ({"rungs": {"../s": {}, "m": {}}}, {}, "cannot name a file"),
+        ({"rungs": RUNGS, "tokens": 0}, {}, "expected a number above 0, found 0"),
+        ({"rungs": RUNGS, "tokens": "many"}, {}, "expected a number above 0, found 'many'"),
+        ({"rungs": RUNGS, "tokens": 9, "tokens_per_parameter": 1}, {}, "found both"),
+        ({"rungs": {"s": {"common": {"trainer.max_steps": 3}}, "m": {}}, "tokens": 9}, {}, "follows from tokens"),
+        ({"rungs": RUNGS, "warmup": 1.5}, {}, "expected a share from 0 to 1, found 1.5"),
+        ({"rungs": RUNGS, "forecast": "no way"}, {}, "expected true or false"),
+        ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}, "expected a factor above 1"),
+        ({"rungs": RUNGS, "margin": {"gain": 1}}, {}, "expected a factor above 1"),
+        ({"rungs": RUNGS, "margin": {"nll": 0.1}}, {}, "no key 'nll'"),
+        ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}, "a ladder has no stages"),
+        (LADDER, {"tiers": {"G": {}}}, "tiers: does not go with a ladder"),
+        (LADDER, {"tune": {"space": {}, "trials": 3}}, "tune: "),
+        (LADDER, {"seeds": {"min": 6, "max": 8}}, "a ladder has no stages"),
+        (LADDER, {"metric": "accuracy"}, "a ladder follows a loss that falls with compute"),
+    ],
+)
+def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[str, Any], words: str) -> None:
+    path = write(tmp_path, **changes)
+    tree = {**yaml.safe_load(path.read_text()), "ladder": ladder}
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    with pytest.raises(InputError) as caught:
+        load_experiment(path, {})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rungs", "words"),
+    [
+        ({"m": RUNGS["m"], "s": RUNGS["s"]}, "expected from the least compute to the most, found s with"),
+        ({"s": RUNGS["s"], "m": {"common": {"model.widht": 3}}}, "rung m: "),
+        ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, of which no interval comes"),
+    ],
+)
+def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rungs: Any, words: str
+) -> None:
+    path = write(tmp_path, {**LADDER, "rungs": rungs})
+    assert main(["ablate", str(path), "--plan", "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_a_program_is_told_how_a_ladder_is_carried_out(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a ladder; carry it out with `lm ablate`"):
+        ablate(load_experiment(write(tmp_path), {}), Manner(tmp_path / "out"))
+
+
+def test_the_shipped_ladder_can_be_read() -> None:
+    experiment = load_experiment(ROOT / "experiments" / "ladder_swiglu.yaml", {})
+    assert experiment.ladder is not None
+    assert len(experiment.ladder.rungs) == 4
+
+
+@pytest.mark.slow
+def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    path = write(tmp_path, {**LADDER, "tokens_per_parameter": 0.1, "margin": {"gain": 1.2}}, seeds=2)
+    command = ["ablate", str(path), "--out", str(out), "--workers", "2"]
+    assert main([*command, "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "16 cells: 0 done, 16 to train" in said
+    assert "The top rung is forecast" in said
+    assert main(command) == 0
+    for name in RUNGS:
+        assert (out / f"small.{name}" / "table.md").is_file()
+    assert "## With more compute" in (out / "small" / "table.md").read_text()
+    content = json.loads((out / "small" / "ladder.json").read_text())
+    compute = [rung["compute"]["layer"] for rung in content["rungs"]]
+    assert compute == sorted(compute)
+    for rung in content["rungs"]:
+        (cell, *_) = json.loads((out / rung["experiment"] / "experiment.json").read_text())["arms"]["layer"][
+            "cells"
+        ].values()
+        cost = Store(out).record(cell)["cost"]
+        assert rung["compute"]["layer"] == pytest.approx(known(cost["flops_per_token"]) * known(cost["tokens"]))
+    before = {path.name for path in Store(out).cells.iterdir()}
+    assert main(command) == 0
+    assert {path.name for path in Store(out).cells.iterdir()} == before

@@ -1,0 +1,60 @@
+"""What is said of ladders is put to the test, and a method that promises too much is caught."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lm.analysis import audit_ladder as module
+from lm.analysis.audit_ladder import COMPUTE, FAMILIES, LAW, Family, Share, audit_ladders
+from lm.stats import ladder as of_ladders
+from lm.stats.ladder import Ladder, climb
+from lm.stats.scaling import quantiles
+
+
+def kept(one: Share) -> bool:
+    """Whether the promise may be kept, as far as the simulation can tell."""
+    low, high = one.interval
+    return low <= one.at_most and high >= one.at_least
+
+
+def test_simulated_rungs_have_the_law_the_gain_and_the_noise_that_they_are_said_to_have() -> None:
+    family = Family("t", gain=1.3, rise=0.1)
+    rungs = family.draw(np.random.default_rng(0), (4000,) * 4)
+    ladder = Ladder(rungs, 2)
+    assert ladder.base_k == pytest.approx(LAW.loss(COMPUTE), rel=0.001)
+    assert np.sqrt(ladder.relative_k) == pytest.approx(np.full(4, module.SPREAD), rel=0.05)
+    found = climb(rungs, False, (math.nan, math.nan), draws=2)
+    assert found.gains is not None
+    assert [one.log.value for one in found.gains] == pytest.approx(family.log_gain().tolist(), abs=0.02)
+    skewed = FAMILIES[2].draw(np.random.default_rng(0), (20_000,) * 4)[0].base
+    assert ((skewed - skewed.mean()) ** 3).mean() > 0
+    assert skewed.std() / skewed.mean() == pytest.approx(module.SPREAD, rel=0.05)
+
+
+def test_every_row_is_of_its_own_and_the_same_on_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FAMILIES", FAMILIES[:2])
+    monkeypatch.setattr(module, "SEEDS", module.SEEDS[:2])
+    left, right = (list(audit_ladders(np.random.default_rng(3), 1, draws=10)) for _ in range(2))
+    assert left == right
+    assert len({one.name for one in left}) == len(left)
+    assert all(0 <= one.events <= one.trials for one in left)
+
+
+@pytest.mark.slow
+def test_intervals_cover_trends_err_and_forecasts_hold_as_they_promise() -> None:
+    found = list(audit_ladders(np.random.default_rng(1), 120, draws=200))
+    assert [one.name for one in found if not kept(one)] == []
+
+
+@pytest.mark.slow
+def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(value: float, draws: np.ndarray, *_: Any) -> tuple[float, float]:
+        return quantiles(draws)
+
+    monkeypatch.setattr(of_ladders, "interval", plain)
+    monkeypatch.setattr(module, "FAMILIES", FAMILIES[:1])
+    monkeypatch.setattr(module, "SEEDS", ((3, 3, 3, 3),))
+    found = list(audit_ladders(np.random.default_rng(1), 150, draws=200))
+    assert [one.name for one in found if one.name.startswith("intervals of gains") and not kept(one)]

@@ -1,0 +1,198 @@
+"""The report of a ladder: what it says, where it says less, and how a damaged one is answered."""
+
+import csv
+import html
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ladders import COMPUTE, loss, make_ladder, usual
+from records import IMAGE, SCRIPT
+from rich.console import Console
+
+from lm.analysis.ladder import load_ladder, read_ladder
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.report import ladder_page
+from lm.report.ladder import forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
+from lm.report.ladder_figure import figure
+from lm.report.ladder_page import files_of, html_of, markdown_ladder, show_ladder, write_ladder_report
+from lm.stats.ladder import Gain
+from lm.stats.trend import Estimate
+from lm.store.store import Store
+
+
+def test_a_ladder_says_what_an_arm_is_worth_at_every_rung_and_with_more_compute(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path))
+    (arm,) = found.arms
+    assert arm.climb is not None
+    assert arm.climb.gains is not None
+    for one in arm.climb.gains:
+        assert one.log.low < math.log(1.3) < one.log.high
+    assert [at.verdict for at in arm.at] == ["better"] * 4
+    assert arm.climb.of_gain.kind == "holds"
+    assert arm.bold[1]
+    rows, bold = worth_rows(found)
+    assert [row[:3] for row in rows] == [[name, "arm", "6"] for name in ("s", "m", "l", "xl")]
+    assert bold == [True] * 4
+    assert [row[3] for row in forecast_rows(found)] == ["holds it"] * 3
+    assert found.law is not None
+    assert float(found.law.law.loss(COMPUTE[1])) == pytest.approx(loss(COMPUTE[1]), rel=0.01)
+    assert "which seeds' noise explains" in law_notes(found)[1]
+
+
+def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = load_ladder(make_ladder(tmp_path))
+    page = markdown_ladder(found)
+    monkeypatch.setattr(ladder_page, "draw_ladder", lambda _: {"ladder": {"png": b"", "svg": b""}})
+    for title in ("# A climb", "## With more compute", "## Forecast", "## Rungs", "## Figures"):
+        assert f"{title}\n" in page
+    assert "What it is about." in page
+    stream = io.StringIO()
+    show_ladder(found, Console(file=stream, width=80))
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
+    assert "holds within a factor of 1.2" in " ".join(page.split())
+    files = files_of(found)
+    assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg", "report.html"}
+    rows = list(csv.DictReader(io.StringIO(str(files["table.csv"]))))
+    assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
+    (arm,) = found.arms
+    assert arm.climb is not None
+    assert arm.climb.gains is not None
+    assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.climb.gains[0].log.value))
+    trends = list(csv.DictReader(io.StringIO(str(files["trends.csv"]))))
+    assert [row["of"] for row in trends] == ["difference", "log gain"]
+
+
+def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path, seeds=(6, 6, 5, 3)))
+    assert found.arms[0].bold == (False, False)
+    assert "**" not in "".join(
+        line for line in markdown_ladder(found).splitlines() if "| arm |" in line and "xl" in line
+    )
+    assert "l has 5, xl has 3" in markdown_ladder(found)
+    two = load_ladder(make_ladder(tmp_path / "two", seeds=(6, 6, 6, 2)))
+    assert "too few seeds" in trend_rows(two)[0][1][3]
+
+
+def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path, of_rungs={"confirmatory": []}))
+    rows, bold = trend_rows(found)
+    assert rows[1][3] == "exploratory: holds within a factor of 1.2"
+    assert not any(bold)
+
+
+def test_an_arm_that_was_not_healthy_on_a_rung_is_named_beside_its_trend(tmp_path: Path) -> None:
+    def ill(arm: str, place: int, seed: int, stored: Any) -> None:
+        stored["steps"] = 100
+        if arm == "arm" and place == 1:
+            stored["metrics"]["clipped_share"] = 0.9
+
+    found = load_ladder(make_ladder(tmp_path, change=ill))
+    rows, bold = trend_rows(found)
+    assert all("(unhealthy on m: see there)" in row[3] for row in rows)
+    assert not any(bold)
+    assert "most steps are clipped" in worth_rows(found)[0][1][5]
+    assert worth_rows(found)[1] == [True, False, True, True]
+
+
+def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
+    def lost(arm: str, place: int, seed: int) -> float | str | None:
+        if place == 3 and (arm == "arm" or seed > 2):
+            return None
+        return "diverged" if (arm, place, seed) == ("arm", 1, 0) else usual(arm, place, seed)
+
+    found = load_ladder(make_ladder(tmp_path, lost))
+    rows, _ = worth_rows(found)
+    assert [row[2] for row in rows] == ["6", "5", "6", "0"]
+    assert rows[3][5] == "no pair to compare"
+    assert "rung m, rung xl" in " ".join(worth_notes(found))
+    assert found.arms[0].climb is not None
+    assert found.arms[0].climb.forecast is None
+    assert "No forecast" in markdown_ladder(found)
+    nothing = load_ladder(make_ladder(tmp_path / "none", lambda *_: None))
+    assert "No law: 0 rungs" in markdown_ladder(nothing)
+
+
+def test_without_three_rungs_or_a_falling_loss_there_is_no_law_and_a_sentence(tmp_path: Path) -> None:
+    two = load_ladder(make_ladder(tmp_path, seeds=(6, 6)))
+    assert law_notes(two) == [
+        "No law: 2 rungs with runs of base, and a law of three parameters takes 3. Gains in compute need one."
+    ]
+    assert worth_rows(two)[0][0][4] == "-"
+    risen = load_ladder(make_ladder(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed)))
+    assert "does not fall with compute" in law_notes(risen)[0]
+    assert figure(risen)
+
+
+def test_where_a_gain_is_read_beyond_the_rungs_it_says_so() -> None:
+    log = Estimate(math.log(2), math.log(1.5), math.inf)
+    assert gain(Gain(log, "above")) == "2.00 [1.50, ∞] (above the top rung)"
+    assert gain(Gain(Estimate(math.inf, math.log(3), math.inf), "floor")) == "below the law's floor, at least 3.00"
+
+
+def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
+    whole = figure(load_ladder(make_ladder(tmp_path)))
+    left, right = whole.axes
+    assert [line.get_label() for line in right.lines if not str(line.get_label()).startswith("_")] == ["arm"]
+    assert len(left.containers) == 4  # the means of both arms, and a forecast of each
+
+
+def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path, title=IMAGE, notes=SCRIPT))
+    page = html_of(found, b"picture")
+    assert "<script" not in page
+    assert IMAGE not in page
+    assert "default-src 'none'; img-src data:" in html.unescape(page)
+    assert page.count("<strong>") == sum(worth_rows(found)[1]) + sum(trend_rows(found)[1])
+    assert 'href="../climb.xl/report.html"' in page
+
+
+@pytest.mark.slow
+def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_ladder(tmp_path)
+    write_ladder_report(folder, Console(quiet=True))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main(["report", str(folder)]) == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert "With more compute" in capsys.readouterr().out
+    Store(tmp_path).directory("xl-arm-0").joinpath("record.json").unlink()
+    assert main(["report", str(folder)]) == 1
+    assert "nothing was written" in capsys.readouterr().err
+    assert main(["report", str(folder), "--format", "csv"]) == 2
+    assert "is a ladder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one.update(format=99), "a newer version wrote it"),
+        (lambda one: one.pop("metric"), "metric: is damaged, found nothing"),
+        (lambda one: one["rungs"][0].update(experiment="../up"), "cannot name a file"),
+        (lambda one: one["rungs"][1]["compute"].pop("arm"), "rung m: no compute of arm"),
+        (lambda one: one.update(baseline="bass"), "the baseline is no arm"),
+        (lambda one: one.update(arms=["base"]), "has other arms than the ladder"),
+    ],
+)
+def test_a_damaged_ladder_is_one_line(tmp_path: Path, change: Any, words: str) -> None:
+    folder = make_ladder(tmp_path)
+    content = json.loads((folder / "ladder.json").read_text())
+    change(content)
+    (folder / "ladder.json").write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        load_ladder(folder)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_ladder_and_what_is_no_experiment_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_ladder(tmp_path)
+    assert main(["trace", str(folder), "arm", "nll"]) == 2
+    assert "is a ladder; name a rung of it, a folder beside it such as climb.RUNG" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"holds no ladder\.json"):
+        read_ladder(tmp_path / "climb.s")

@@ -1,0 +1,214 @@
+"""Callbacks that a configuration names: known by their code, kept from ending a run, and resumed with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import RUN
+
+from lm.config.fingerprint import code_of
+from lm.config.tree import InputError, Tree, override
+from lm.store.store import Store
+from lm.training.callbacks import REASONS, REFUSED
+from lm.training.cell import Cell, check
+from lm.training.train import Execution, train
+
+OWN = '''
+import torch
+from lightning.pytorch import Callback
+
+class Shrinks(Callback):
+    """Multiplies gradients by a factor that goes down with every step."""
+    def __init__(self, by: float = 0.9) -> None:
+        self.by = by
+        self.factor = 1.0
+    def state_dict(self):
+        return {"factor": self.factor}
+    def load_state_dict(self, state):
+        self.factor = state["factor"]
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        for parameter in pl_module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.factor)
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.factor *= self.by
+
+class Looks(Callback):
+    """Changes nothing."""
+
+class Ends(Callback):
+    """Ends a run by what it sees."""
+    def on_validation_end(self, trainer, pl_module):
+        trainer.should_stop = True
+
+class EndsInSecret(Callback):
+    """The same, so that nobody can read it."""
+    def on_validation_end(self, trainer, pl_module):
+        setattr(trainer, "should_" + "stop", True)
+
+class Refuses(Callback):
+    """Cannot be made."""
+    def __init__(self, number: int = 1):
+        raise ValueError(f"number={number} is never right")
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """A module of callbacks of a user's own, by a name that no other test has."""
+    name = f"own_callbacks_{abs(hash(request.node.nodeid))}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def checked(*callbacks: Any, **changes: Any) -> Cell:
+    return check(override(RUN, {"trainer.callbacks": list(callbacks), **changes}))
+
+
+def test_a_callback_is_part_of_the_identity_with_its_settings_and_its_code(own: str, tmp_path: Path) -> None:
+    cell = checked(f"{own}.Shrinks")
+    (node,) = cell.config["trainer"]["callbacks"]
+    assert node == {"class_path": f"{own}.Shrinks", "init_args": {"by": 0.9}}
+    assert cell.id == checked({"class_path": f"{own}.Shrinks", "init_args": {"by": 0.9}}).id, "a default filled in"
+    ids = {check(RUN).id, cell.id, checked({"class_path": f"{own}.Shrinks", "init_args": {"by": 0.8}}).id}
+    (tmp_path / "another.py").write_text(OWN.replace("*= self.by", "*= self.by**2"))
+    (tmp_path / "renamed.py").write_text(OWN)
+    ids |= {checked("another.Shrinks").id, checked("renamed.Shrinks").id}
+    assert len(ids) == 5
+
+
+def test_the_code_of_a_callback_is_known_and_of_lightnings_own_its_version(own: str) -> None:
+    found = code_of(checked(f"{own}.Shrinks", "LambdaCallback").config)
+    assert found["lightning.pytorch.callbacks.lambda_function.LambdaCallback"].startswith("lightning ")
+    assert len(found[f"{own}.Shrinks"]) == 64
+
+
+def test_what_is_declared_harmless_is_recorded_and_no_part_of_the_identity(own: str) -> None:
+    harmless = {"class_path": f"{own}.Looks", "harmless": True}
+    cell = checked(harmless)
+    assert cell.id == check(RUN).id == check(override(RUN, {"trainer.callbacks": []})).id
+    assert cell.config["trainer"]["callbacks"] == [{**harmless, "init_args": {}}]
+    assert checked({**harmless, "harmless": False}).id != check(RUN).id
+    assert checked(harmless, f"{own}.Shrinks").id == checked(f"{own}.Shrinks").id
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            "EarlyStopping",
+            r"EarlyStopping would end a run by what it sees. .* not be paired; expected trainer.max",
+        ),
+        ({"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}, "not be paired"),
+        ("Timer", "would not be paired"),
+        ("OWN.Ends", "Ends sets trainer.should_stop, and would end a run by what it sees"),
+        ("lightning.pytorch.callbacks.ModelCheckpoint", "would keep checkpoints beside those"),
+        ("OWN.Refuses", r"number=1 is never right \(.*py:"),
+        ("OWN.Nothing", "cannot import"),
+        ("Spiral", "expected the dotted path of a callback, such as my_parts.Mine, found 'Spiral'"),
+        ("os.path.join", "'os.path.join' is no subclass of lightning.pytorch.Callback"),
+        ("lm.training.recorder.Recorder", "Recorder is how every run is carried out"),
+        ({"init_args": {}}, "expected a dotted path or {class_path, init_args, harmless}"),
+        (
+            {"class_path": "OWN.Looks", "harmles": True},
+            r"\.harmles: a callback has class_path, init_args",
+        ),
+        ({"class_path": "OWN.Looks", "harmless": "yes"}, r"\.harmless: expected true or false, found 'yes'"),
+        ({"class_path": "OWN.Shrinks", "init_args": {"bye": 1}}, "Shrinks has no setting 'bye'. Did you mean by?"),
+        ({"class_path": "OWN.Shrinks", "init_args": {"by": "x"}}, r"\.by: expected a number, found 'x'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_one_line_that_says_where_and_why(given: Any, words: str, own: str) -> None:
+    if isinstance(given, str):
+        given = given.replace("OWN", own)
+    elif "class_path" in given:
+        given = {**given, "class_path": given["class_path"].replace("OWN", own)}
+    with pytest.raises(InputError, match=rf"trainer\.callbacks\[1\].*{words}") as caught:
+        checked(f"{own}.Looks", given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_callback_is_given_once(own: str) -> None:
+    with pytest.raises(InputError, match=r"trainer.callbacks\[1\]: .*Looks is given twice"):
+        checked(f"{own}.Looks", f"{own}.Looks")
+
+
+@pytest.mark.parametrize("given", [3, "x", [3], {"class_path": "a.B"}])
+def test_callbacks_are_a_list(given: Any) -> None:
+    with pytest.raises(InputError, match=r"callbacks: expected a list \(items, each a mapping or text\)"):
+        check(override(RUN, {"trainer.callbacks": given}))
+
+
+def test_every_callback_of_lightning_is_refused_with_a_reason_or_can_be_recorded() -> None:
+    """A new one of a new Lightning is to be looked at before anybody uses it."""
+    import lightning.pytorch.callbacks as known
+
+    kinds = [getattr(known, name) for name in known.__all__]
+    open_to_all = {kind.__name__ for kind in kinds if not issubclass(kind, tuple(REFUSED))}
+    expected = {"BackboneFinetuning", "BaseFinetuning", "LambdaCallback", "ModelPruning", "SpikeDetection"}
+    assert open_to_all - {"Callback"} == expected
+
+
+@pytest.mark.parametrize("key", [*(f"trainer.{name}" for name in REASONS), "early_stopping", "patience"])
+def test_settings_of_early_stopping_are_refused_with_the_reason(key: str) -> None:
+    with pytest.raises(InputError, match=f"{key}: early stopping would end a run by what it sees"):
+        check(override(RUN, {key: 3}))
+
+
+def test_a_logger_and_callbacks_in_the_wrong_place_are_told_the_right_one() -> None:
+    with pytest.raises(InputError, match=r"trainer.logger: loggers are given to the command, as in lm fit"):
+        check(override(RUN, {"trainer.logger": True}))
+    with pytest.raises(InputError, match=r"callbacks: callbacks belong to the trainer: trainer.callbacks"):
+        check(override(RUN, {"callbacks": []}))
+
+
+# trained -------------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
+
+
+def trained(out: Path, tree: Tree, killed_at: int | None = None) -> tuple[Any, dict[str, torch.Tensor], Any]:
+    cell, store = check(tree), Store(out)
+
+    def report(step: int, steps: int, loss: float) -> None:
+        if step == killed_at:
+            raise Killed
+
+    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0))
+    record, folder = store.record(cell.id), store.directory(cell.id)
+    if record["status"] != "ok":
+        return record, {}, folder
+    return record, torch.load(folder / "last.ckpt", weights_only=True)["state_dict"], folder
+
+
+@pytest.mark.slow
+def test_a_run_taken_up_goes_on_with_what_its_callback_knew(own: str, tmp_path: Path) -> None:
+    tree = override(RUN, {"trainer.callbacks": [f"{own}.Shrinks"], "optim.optimizer": "SGD"})
+    _, whole, folder = trained(tmp_path / "whole", tree)
+    with pytest.raises(Killed):
+        trained(tmp_path / "parts", tree, killed_at=9)
+    record, parts, _ = trained(tmp_path / "parts", tree)
+    assert record["provenance"]["resumed"]
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+    plain = trained(tmp_path / "plain", override(RUN, {"optim.optimizer": "SGD"}))[1]
+    assert not all(torch.equal(value, plain[name]) for name, value in whole.items()), "it must have been at work"
+    assert list(folder.glob(f"code/*{own}.py"))
+
+
+@pytest.mark.slow
+def test_a_run_that_a_callback_ends_has_failed_with_the_reason(own: str, tmp_path: Path) -> None:
+    record, _, folder = trained(tmp_path, override(RUN, {"trainer.callbacks": [f"{own}.EndsInSecret"]}))
+    assert record["status"] == "failed"
+    assert "a callback set trainer.should_stop, and would end a run by what it sees" in record["error"]
+    assert not (folder / "history.csv").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_no_fault_of_its_callbacks(own: str, tmp_path: Path) -> None:
+    changes = {"trainer.callbacks": [f"{own}.Looks"], "optim.lr": 1e200, "optim.schedule": "Constant"}
+    assert trained(tmp_path, override(RUN, changes))[0]["status"] == "diverged"

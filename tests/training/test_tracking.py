@@ -1,0 +1,406 @@
+"""Loggers that follow a run: they are told its rows, once each, and change nothing of it."""
+
+import csv
+import importlib
+import importlib.util
+import json
+import random
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers import RUN, known
+
+from lm.cli import main
+from lm.config.tree import InputError, override
+from lm.store.record import Record
+from lm.store.store import LOGGED, Store
+from lm.training.cell import Cell, check
+from lm.training.loggers import KINDS, NEEDS, Logger, asked_for
+from lm.training.tracking import Tracker, tracked
+from lm.training.train import Execution, train
+
+NAME = "quickstart/pre_norm/0"
+Told = list[tuple[int, dict[str, float]]]
+ROWS: dict[int, dict[str, float]] = {0: {"a": 1.5}, 3: {"a": 1.0, "b": 2.0}, 6: {"a": 0.5}}
+
+
+# names ---------------------------------------------------------------------------------------------------------------
+
+
+def test_loggers_are_asked_for_by_name_several_at_once() -> None:
+    assert asked_for([]) == ()
+    assert asked_for(["csv", "csv, csv"]) == ("csv",)
+    assert KINDS.keys() == NEEDS.keys()
+
+
+def test_a_name_that_there_is_not_is_answered_with_the_nearest() -> None:
+    words = "--logger: no logger 'tensorbord'. Did you mean tensorboard. Choose from tensorboard, wandb, mlflow, csv"
+    with pytest.raises(InputError, match=words):
+        asked_for(["csv,tensorbord"])
+
+
+@pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "alembic")])
+def test_a_package_that_is_missing_is_one_line_with_the_command(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else asked)
+    words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
+    with pytest.raises(InputError, match=words):
+        asked_for(["csv", name])
+
+
+@pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
+def test_commands_refuse_a_logger_before_they_look_at_anything_else(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "nowhere.yaml", "--logger", "csv", "--logger", "mlfow"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no logger 'mlfow'. Did you mean mlflow?" in line
+    assert not list(tmp_path.iterdir())
+
+
+# what they are told --------------------------------------------------------------------------------------------------
+
+
+class Fake(Logger):
+    """Remembers what it is told."""
+
+    def make(self) -> Any:
+        self.rows: Told = []
+        self.ended: list[str] = []
+        self.run = self.run or "first"
+        return self
+
+    def log_hyperparams(self, config: Any) -> None:
+        random.random()
+        torch.rand(1)
+
+    def row(self, step: int, row: Mapping[str, float]) -> None:
+        torch.rand(1)
+        self.rows.append((step, dict(row)))
+
+    def end(self, status: str) -> None:
+        self.ended.append(status)
+
+
+class Failing(Fake):
+    def row(self, step: int, row: Mapping[str, float]) -> None:
+        raise ConnectionError("no route to host\nand more")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The loggers that were opened: `fake` goes on in a log, `anew` begins it again, `failing` fails when told."""
+    made: list[Any] = []
+
+    def kind(cls: type[Fake], begins_again: bool) -> Callable[..., Fake]:
+        class One(cls):  # type: ignore[valid-type, misc]
+            again = begins_again
+
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                made.append(self)
+
+        return One
+
+    for name, cls, again in (("fake", Fake, False), ("anew", Fake, True), ("failing", Failing, False)):
+        monkeypatch.setitem(KINDS, name, kind(cls, again))
+    return made
+
+
+def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> Tracker:
+    work.mkdir(exist_ok=True)
+    tracker = Tracker(work, say)
+    tracker.begin(names, work, NAME, {"seed": 0})
+    return tracker
+
+
+def test_a_row_is_told_once_a_later_one_has_begun_and_each_once(tmp_path: Path, made: list[Any]) -> None:
+    tracker = begun(tmp_path, "fake")
+    tracker.tell(ROWS, 3)
+    assert made[0].rows == [(0, ROWS[0])]
+    tracker.tell(ROWS, 6)
+    tracker.tell(ROWS)
+    assert made[0].rows == list(ROWS.items())
+
+
+def test_a_run_taken_up_goes_on_in_its_log_or_begins_it_anew(tmp_path: Path, made: list[Any]) -> None:
+    begun(tmp_path, "fake", "anew").tell(ROWS, 6)
+    begun(tmp_path, "fake", "anew").tell(ROWS)
+    fake, anew = made[2:]
+    assert (fake.run, fake.rows) == ("first", [(6, ROWS[6])])
+    assert anew.rows == list(ROWS.items())
+
+
+def test_a_kill_while_a_row_is_told_does_not_double_it(tmp_path: Path, made: list[Any]) -> None:
+    class KilledError(BaseException):
+        pass
+
+    tracker = begun(tmp_path, "fake")
+
+    def row(step: int, row: Any) -> None:
+        raise KilledError
+
+    made[0].row = row
+    with pytest.raises(KilledError):
+        tracker.tell(ROWS, 3)
+    begun(tmp_path, "fake").tell(ROWS)
+    assert [step for step, _ in made[1].rows] == [3, 6]
+
+
+def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path: Path, made: list[Any]) -> None:
+    said: list[str] = []
+    tracker = begun(tmp_path, "failing", "fake", say=said.append)
+    tracker.tell(ROWS)
+    tracker.end("success")
+    assert said == ["--logger failing: no route to host; the run goes on without it"]
+    assert made[1].rows == list(ROWS.items())
+    assert (made[0].ended, made[1].ended) == ([], ["success"])
+
+
+def test_a_logger_draws_no_number_that_the_run_would_draw(tmp_path: Path, made: list[Any]) -> None:
+    before = random.getstate(), torch.get_rng_state()
+    begun(tmp_path, "fake").tell(ROWS)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_note_that_is_damaged_begins_a_log_anew(tmp_path: Path, made: list[Any]) -> None:
+    (tmp_path / LOGGED).write_text('{"fake": []}')
+    begun(tmp_path, "fake").tell(ROWS)
+    assert made[0].rows == list(ROWS.items())
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"), [(None, "success"), (ValueError, "failed"), (KeyboardInterrupt, "interrupted")]
+)
+def test_the_last_rows_come_from_the_file_and_the_log_is_told_how_it_ended(
+    tmp_path: Path, made: list[Any], raised: type[BaseException] | None, status: str
+) -> None:
+    def follow() -> None:
+        with tracked(["fake"], tmp_path, tmp_path, NAME, {}, pytest.fail):
+            (tmp_path / "history.csv").write_text("step,a,b\n0,1.5,\n3,1.0,2.0\n6,0.5,\n")
+            if raised is not None:
+                raise raised
+
+    if raised is None:
+        follow()
+    else:
+        with pytest.raises(raised):
+            follow()
+    assert made[0].rows == (list(ROWS.items()) if raised is None else [])
+    assert made[0].ended == [status]
+
+
+def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Path, made: list[Any]) -> None:
+    """Memory did not suffice, and batches are taken in halves from the last checkpoint on."""
+    with tracked(["fake", "anew"], tmp_path, tmp_path, NAME, {}, pytest.fail) as follow:
+        trainer = SimpleNamespace(callbacks=[])
+        follow(trainer)
+        (tracker,) = trainer.callbacks
+        tracker.seen = 3
+        tracker.tell(ROWS, 6)
+        follow(SimpleNamespace(callbacks=[]))
+        tracker.tell(ROWS)
+    assert [[step for step, _ in one.rows] for one in made] == [[0, 3], [0, 3], [6], [0, 3, 6]]
+    assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
+
+
+# real runs -----------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
+
+
+def trained(out: Path, *loggers: str, killed_at: int | None = None) -> tuple[Cell, Record]:
+    cell, store = check(override(RUN, {"model.dropout": 0.1})), Store(out)
+
+    def report(step: int, steps: int, loss: float) -> None:
+        if step == killed_at:
+            raise Killed
+
+    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0, loggers=loggers, called=NAME))
+    return cell, store.record(cell.id)
+
+
+def interrupted(out: Path, *loggers: str) -> tuple[Cell, Record]:
+    """A run that was killed at step 9, after its checkpoint of step 6, and taken up."""
+    with pytest.raises(Killed):
+        trained(out, *loggers, killed_at=9)
+    return trained(out, *loggers)
+
+
+def history(out: Path, cell: Cell) -> dict[int, dict[str, float]]:
+    with Store(out).history(cell.id).open() as file:
+        rows = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+    return {int(row.pop("step")): row for row in rows}
+
+
+def told_by_csv(out: Path) -> dict[int, dict[str, float]]:
+    with (out / "logs" / "csv" / NAME / "metrics.csv").open() as file:
+        rows = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+    steps = [int(row["step"]) for row in rows]
+    assert len(set(steps)) == len(steps)
+    return {int(row.pop("step")): row for row in rows}
+
+
+BLOCK = 32768
+
+
+def records_of(path: Path) -> Iterator[bytes]:
+    """What a log of wandb's holds: blocks of pieces with a sum, a length and a kind: whole, first, middle, last."""
+    data, at, whole = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if BLOCK - at % BLOCK < 7:
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def measured(record: Record) -> Any:
+    """A record without what hangs on the clock."""
+    kept = {name: value for name, value in record.items() if name not in ("provenance", "cost")}
+    return kept, record["cost"]["tokens"]
+
+
+@pytest.mark.slow
+def test_a_logger_changes_no_number_and_holds_the_rows_of_the_record(tmp_path: Path) -> None:
+    cell, plain = trained(tmp_path / "plain")
+    _, record = trained(tmp_path / "logged", "csv")
+    assert measured(record) == measured(plain)
+    names = [
+        sorted(path.name for path in Store(tmp_path / one).directory(cell.id).iterdir()) for one in ("plain", "logged")
+    ]
+    assert names[0] == names[1]
+    left, right = (
+        torch.load(Store(tmp_path / one).directory(cell.id) / "last.ckpt", weights_only=True)
+        for one in ("plain", "logged")
+    )
+    assert left["state_dict"].keys() == right["state_dict"].keys()
+    assert all(torch.equal(value, right["state_dict"][name]) for name, value in left["state_dict"].items())
+    assert history(tmp_path / "logged", cell) == history(tmp_path / "plain", cell) == told_by_csv(tmp_path / "logged")
+    assert cell.id in (tmp_path / "logged" / "logs" / "csv" / NAME / "hparams.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_taken_up_goes_on_in_its_log_without_doubled_rows(tmp_path: Path) -> None:
+    cell, _ = interrupted(tmp_path, "csv")
+    assert told_by_csv(tmp_path) == history(tmp_path, cell)
+    assert not (Store(tmp_path).directory(cell.id) / LOGGED).exists()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_a_logger_that_cannot_be_opened(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    _, record = trained(tmp_path, "csv")
+    assert record["status"] == "ok"
+    assert capsys.readouterr().err.count("--logger csv: ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs tensorboard, of the extra track")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    cell, _ = interrupted(tmp_path, "tensorboard")
+    folder = tmp_path / "logs" / "tensorboard" / NAME
+    assert len(list(folder.glob("events.out.*"))) == 1
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    told: dict[int, dict[str, float]] = {}
+    for tag in events.Tags()["scalars"]:
+        for one in events.Scalars(tag):
+            assert tag not in told.setdefault(one.step, {}), "a doubled row"
+            told[one.step][tag] = one.value
+    expected = {
+        step: {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in row.items()}
+        for step, row in history(tmp_path, cell).items()
+    }
+    assert told == expected
+    assert "_hparams_/session_start_info" in events.summary_metadata
+    assert cell.id in (folder / "hparams.yaml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason=f"needs {package}, of the extra track")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    cell, _ = interrupted(tmp_path, "mlflow")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'logs' / 'mlflow.db'}")
+    experiment = known(client.get_experiment_by_name("quickstart"))
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status, run.data.params["cell"]) == (NAME, "FINISHED", cell.id)
+    told: dict[int, dict[str, float]] = {}
+    for name in run.data.metrics:
+        for one in client.get_metric_history(run.info.run_id, name):
+            assert name not in told.setdefault(one.step, {}), "a doubled row"
+            told[one.step][name] = one.value
+    assert told == history(tmp_path, cell)
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs wandb, of the extra track")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    cell, _ = interrupted(tmp_path, "wandb")
+    wandb_internal_pb2: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+
+    parts = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert len(parts) == 2
+    assert len({part.name for part in parts}) == 1, "another run"
+    told: dict[int, dict[str, float]] = {}
+    names = set()
+    for part in parts:
+        for data in records_of(part):
+            found = wandb_internal_pb2.Record()
+            found.ParseFromString(data)
+            if found.WhichOneof("record_type") == "run":
+                names.add(found.run.display_name)
+            if found.WhichOneof("record_type") == "history":
+                items = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found.history.item
+                }
+                step = int(items["trainer/global_step"])
+                assert step not in told, "a doubled row"
+                told[step] = {
+                    key: value for key, value in items.items() if key[0] != "_" and key != "trainer/global_step"
+                }
+    assert names == {NAME}
+    assert told == history(tmp_path, cell)
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_run_goes_on_without_a_server_that_cannot_be_reached(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pytest.importorskip(name, reason=f"needs {name}, of the extra track")
+    nowhere = "http://127.0.0.1:9"
+    wandb = {"MODE": "online", "BASE_URL": nowhere, "API_KEY": "0" * 40, "INIT_TIMEOUT": "2"}
+    mlflow = {"TRACKING_URI": nowhere, "HTTP_REQUEST_MAX_RETRIES": "1", "HTTP_REQUEST_TIMEOUT": "2"}
+    for package, settings in (("WANDB", wandb), ("MLFLOW", mlflow)):
+        for key, value in settings.items():
+            monkeypatch.setenv(f"{package}_{key}", value)
+    _, record = trained(tmp_path, name)
+    assert record["status"] == "ok"
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("--logger")]
+    assert line.startswith(f"--logger {name}: ")
+    assert line.endswith("; the run goes on without it")
