@@ -110,6 +110,7 @@ def of_record(record: Any, needed: bool = True) -> str:
         _moments(record),
         _lengths(record),
         _bins(record),
+        _endless(record),
     )
     return next(wrong, "")
 
@@ -188,6 +189,16 @@ def _bins(record: Mapping[str, Any]) -> Iterator[str]:
     counted, tokens = sum(bins["count"]), at(record, "evaluated/tokens")
     if tokens is not None and counted != tokens:
         yield f"reliability/count: adds up to {counted:,}, expected the {tokens:,} tokens that were evaluated"
+
+
+def _endless(found: Any, path: str = "") -> Iterator[str]:
+    """Places anywhere that hold NaN or an infinity, which Python reads and no writer writes."""
+    for name, inner in found.items() if isinstance(found, Mapping) else enumerate(found):
+        here = f"{path}/{name}" if path else str(name)
+        if isinstance(inner, float) and not math.isfinite(inner):
+            yield f"{here}: expected a number, found {shown(inner)}"
+        elif isinstance(inner, (Mapping, list)):
+            yield from _endless(inner, here)
 
 
 # learning curves -----------------------------------------------------------------------------------------------------
