@@ -250,7 +250,9 @@ PLAUSIBLE = st.fixed_dictionaries(
 )
 """Changes of a configuration most of which a person might make."""
 
-WILD = st.just({}) | st.dictionaries(st.sampled_from(fuzz.PATHS) | st.text(max_size=8), VALUES, max_size=2)
+WILD: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.dictionaries(
+    st.sampled_from(fuzz.PATHS) | st.text(max_size=8), VALUES, max_size=2
+)
 
 WHOLE = MANIFEST.read(fuzz.MANIFEST, Path("experiment.json"))
 

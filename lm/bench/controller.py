@@ -198,7 +198,15 @@ def _write_record(store: Store, cell: str, failed: bool) -> None:
     folder = store.directory(cell)
     folder.mkdir(parents=True, exist_ok=True)
     status = {"status": "failed", "error": "RuntimeError: no"} if failed else {"status": "ok", "error": None}
-    found = {"format": 2, "id": cell, **status, "metrics": {"nll": 2.0}, "flags": [], "provenance": {}, "cost": {}}
+    found: dict[str, Any] = {
+        "format": 2,
+        "id": cell,
+        **status,
+        "metrics": {"nll": 2.0},
+        "flags": [],
+        "provenance": {},
+        "cost": {},
+    }
     (folder / "record.json").write_text(json.dumps(found), encoding="utf-8")
 
 
