@@ -16,7 +16,7 @@ REFERENCE ?= results/reference
 BENCH ?=
 
 # Extras of pyproject.toml whose tests `make test-all` runs.
-EXTRAS := dashboard,track
+EXTRAS := dashboard,postgres,ray,slurm,track
 
 .PHONY: demo test test-all check check-portable fuzz coverage audit bench docs references clean
 

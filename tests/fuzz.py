@@ -78,6 +78,8 @@ EXPERIMENT: dict[str, Any] = {
         },
     ],
 }
+RATES: dict[str, Any] = {**EXPERIMENT, "lr_curve": {"rates": {"low": 0.001, "high": 0.1, "n": 3}, "seeds": [70]}}
+
 TUNED: dict[str, Any] = {
     **{key: EXPERIMENT[key] for key in ("base", "baseline", "arms")},
     "seeds": {"min": 6, "max": 12, "stages": 3},
@@ -212,6 +214,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "ablate": (["ablate", "experiment.yaml", "--plan", "--out", "out"], ["experiment.yaml", "base.yaml"]),
     "tier": (["ablate", "experiment.yaml", "--plan", "--tier", "G", "--seeds", "0,1"], ["experiment.yaml"]),
     "tune": (["ablate", "tuned.yaml", "--plan", "--workers", "2"], ["tuned.yaml"]),
+    "rates": (["ablate", "rates.yaml", "--plan", "--workers", "2"], ["rates.yaml"]),
     "design": (["ablate", "designed.yaml", "--plan", "--optim.lr", "0.01"], ["designed.yaml"]),
     "sweep": (["sweep", "sweep.yaml", "--plan", "--trials", "3"], ["sweep.yaml", "base.yaml"]),
     "reproduce": (["reproduce", "experiment", "--experiments", ".", "--plan"], ["experiment.yaml"]),
@@ -227,6 +230,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
     "based": (["fit", "based.yaml", "--out", "out"], ["based.yaml", "base.yaml"]),
     "help": (["help", "fit"], []),
+    "coordinates": (["coordinates", "base.yaml", "--widths", "8,16", "--steps", "1"], ["base.yaml"]),
     "cp": (["cp", "quickstart", "out/copy"], []),
     "init": (["init", "out/project"], []),
     "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
@@ -441,6 +445,7 @@ def valid_files() -> dict[str, Any]:
         "other": override(BASE, {"model.width": 4}),
         "experiment": EXPERIMENT,
         "tuned": TUNED,
+        "rates": RATES,
         "designed": DESIGNED,
         "sweep": SWEEP,
     }

@@ -55,7 +55,7 @@ def changes() -> dict[str, Tree]:
     Tokenizers and texts from files are left out: they are known by the hash of what they give.
     """
     found: dict[str, Tree] = {EVERY: {}}
-    for kind in ("position", "block", "norm", "attention", "mlp", "initializer"):
+    for kind in ("position", "block", "norm", "attention", "mlp", "initializer", "parametrization"):
         for name in choices(slots(Decoder, 2)[kind].base):
             found[name] = {f"model.{kind}": name, **NEEDS.get(name, {})}
     for kind in ("optimizer", "schedule"):

@@ -11,6 +11,7 @@ import torch
 
 from lm.ablation.design import DesignNode
 from lm.ablation.files import ExperimentFile, Tier
+from lm.ablation.rates import CurveNode, RatesNode
 from lm.ablation.rungs import LadderNode, MarginNode, RungNode
 from lm.ablation.stages import Stages
 from lm.ablation.tuning import TuningNode
@@ -109,6 +110,8 @@ def test_every_file_and_name_of_the_code_that_a_page_speaks_of_is_there(page: Pa
         Distribution,
         Choices,
         ConditionalChoice,
+        CurveNode,
+        RatesNode,
     ],
 )
 def test_every_key_of_a_file_is_described(node: type) -> None:

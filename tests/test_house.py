@@ -101,11 +101,23 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
         allowed = {
             "lm.execution.engines": {"lm.execution.local"},
+            "lm.execution.outpost": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.climb": {"lm.execution.sharing"},
             "lm.bench.staying": {"lm.execution.local"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name
+
+
+def test_what_is_of_an_extra_is_imported_by_its_own_files_alone() -> None:
+    of = {"ray": {"on_ray", "ray_cluster", "ray_posts"}, "submitit": {"slurm_job", "slurm_queue"}}
+    for name, path in MODULES.items():
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        named = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+        named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for package, files in of.items():
+            found = any(one.split(".")[0] == package for one in named)
+            assert found == (name in {f"lm.execution.{file}" for file in files}), (name, package)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

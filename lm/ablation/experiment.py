@@ -9,6 +9,7 @@ from typing import Any
 from lm.ablation.design import MOST_ARMS, Design, read_design
 from lm.ablation.equal import KINDS
 from lm.ablation.files import AXES, COSTS, DIGITS, ExperimentFile, Tier
+from lm.ablation.rates import Grid, read_grid
 from lm.ablation.rungs import LadderSpec, read_ladder
 from lm.ablation.stages import read_stages
 from lm.ablation.tuning import Tuning, read_tuning
@@ -71,6 +72,7 @@ class Experiment:
         notes: printed under the table.
         tier: the size, where it is not the file's own.
         tuning: the search that each arm's nuisance parameters get, if any.
+        grid: the learning rates that each arm is trained over, if any.
         ladder: its sizes, where it has several.
         ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
     """
@@ -85,6 +87,7 @@ class Experiment:
     notes: str = ""
     tier: str = ""
     tuning: Tuning | None = None
+    grid: Grid | None = None
     ladder: LadderSpec | None = None
     ways: dict[str, Any] | None = None
 
@@ -131,6 +134,8 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         inference = replace(inference, looks=read_stages(given, inference.comparisons, where))
         given = list(range(inference.looks[-1]))
     chosen = read_seeds(given, where)
+    if "tune" in tree and "lr_curve" in tree:
+        raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
     return Experiment(
         name=name,
@@ -143,6 +148,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         notes=read_text(tree, "notes", path),
         tier=tier,
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
+        grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
         ladder=ladder,
     )
 

@@ -4,6 +4,7 @@ from typing import Annotated, Required, TypedDict
 
 from lm.ablation.design import MOST_ARMS, DesignNode
 from lm.ablation.equal import KINDS
+from lm.ablation.rates import CurveNode
 from lm.ablation.rungs import LadderNode
 from lm.ablation.stages import Stages
 from lm.ablation.tuning import TuningNode
@@ -78,6 +79,7 @@ class ExperimentFile(TypedDict, total=False):
         str, "What arms have the same of; they train for as many steps as that pays for.", Also(enum=list(KINDS))
     ]
     tune: Annotated[TuningNode, "A search for every arm, with the same budget."]
+    lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
     ladder: Annotated[LadderNode, "The same arms at several sizes, and what they are worth with more compute."]
     notes: Annotated[Text, "Printed under the table."]

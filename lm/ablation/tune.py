@@ -7,6 +7,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.config.tree import InputError, override
+from lm.execution.engines import room
 from lm.execution.machine import default_workers
 from lm.search.search import Job, best_changes, check_search, run_searches
 from lm.store.files import to_json, write_atomic
@@ -33,6 +34,7 @@ def tune(
     checkpoint_seconds: float,
     hang_seconds: float,
     loggers: tuple[str, ...] = (),
+    executor: str = "local",
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
 
@@ -51,8 +53,9 @@ def tune(
         for arm, changes in experiment.arms.items()
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
-    workers = workers or default_workers(len(jobs) * tuning.trials)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers)
+    cells = len(jobs) * tuning.trials
+    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted
@@ -93,7 +96,7 @@ def _write(path: Path, winners: dict[str, Winner], experiment: Experiment) -> No
 
 
 def tuned(experiment: Experiment, winners: dict[str, Any]) -> Experiment:
-    """The experiment with each arm's winner frozen; an arm without one keeps the shared values."""
+    """The experiment with what each arm won with frozen; an arm without a winner keeps the shared values."""
     arms = {arm: {**changes, **(winners[arm]["changes"] or {})} for arm, changes in experiment.arms.items()}
     return replace(
         experiment,
@@ -102,4 +105,5 @@ def tuned(experiment: Experiment, winners: dict[str, Any]) -> Experiment:
         design=replace(experiment.design, arms=arms),
         claims=(),
         tuning=None,
+        grid=None,
     )

@@ -20,7 +20,10 @@ ADDS = {
     "bench": "other implementations beside which `lm bench` measures ours",
     "track": "loggers: tensorboard, wandb and mlflow",
     "search": "searches with GP and CMA-ES, and importances by fANOVA",
+    "postgres": "searches shared over PostgreSQL",
     "dashboard": "the pages of Optuna on a search, which `lm dashboard` leads to",
+    "ray": "`--executor ray`: cells on a Ray cluster",
+    "slurm": "`--executor slurm`: cells as jobs of SLURM",
     "dev": "what checks this package: tests, types, a browser, notebooks",
 }
 """What each extra adds."""

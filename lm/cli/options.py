@@ -56,6 +56,16 @@ def add_workers(command: Parser) -> None:
     )
 
 
+def add_executor(command: Parser) -> None:
+    """What trains the cells."""
+    command.add_argument(
+        "--executor",
+        default="local",
+        metavar="E",
+        help="what trains cells: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
+    )
+
+
 def add_loggers(command: Parser) -> None:
     """What follows runs while they train."""
     command.add_argument(
@@ -116,6 +126,17 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
         settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
     return settings
+
+
+def executor_of(options: argparse.Namespace, loggers: Sequence[str]) -> str:
+    """What trains the cells. Raises InputError where there is none of that name, or it cannot be reached."""
+    from lm.execution.asked import asked_for, reach
+
+    asked = asked_for(options.executor)
+    if asked.name == "ray" and loggers:
+        raise InputError("--logger: what is logged on a node of a Ray cluster stays there; expected another --executor")
+    reach(asked.options.get("address"))
+    return str(options.executor)
 
 
 def check_output(options: argparse.Namespace) -> None:

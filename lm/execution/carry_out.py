@@ -94,7 +94,7 @@ class _Work:
                 self.patience.restart()
                 for event in self.executor.poll(LISTEN_SECONDS):
                     self._take_in(event)
-            elif self.elsewhere and self.broken is None:
+            elif (self.elsewhere or self.source.waits()) and self.broken is None:
                 self._wait()
             elif not self.freed or self.broken is not None:
                 break
@@ -125,6 +125,7 @@ class _Work:
         """Sees now and then which of the cells that others train are free: finished, let go of, or left."""
         if self.clock.now() - self.looked < LOOK_SECONDS:
             return
+        self.source.look()
         for cell, (planned, _) in list(self.elsewhere.items()):
             if (holder := self.executor.held(cell)) is None:
                 del self.elsewhere[cell]
@@ -139,6 +140,8 @@ class _Work:
         if self.patience.spent():
             for who, count in by_process([holder for _, holder in self.elsewhere.values()]).items():
                 self.watcher.waiting(f"waiting for {count} cell{'s' * (count > 1)} being trained by {who}")
+            for line in self.source.waits():
+                self.watcher.waiting(line)
 
     def _take_in(self, event: Event) -> None:
         one = self.running[event.handle]

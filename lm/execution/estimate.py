@@ -53,7 +53,9 @@ class _Loop:
             self.trainer = built.run.trainer(Recorder(Path(), self.data, lambda *_: None, 0.0))
         self.model = attending(built.model(), self.trainer.attention)
         settings = cell.config["trainer"]
-        self.optimizer, _ = built.run.optim.build(self.model.parameters(), settings["max_steps"], tables(self.model))
+        self.optimizer, _ = built.run.optim.build(
+            self.model.parameters(), settings["max_steps"], tables(self.model), self.model.map_rate
+        )
         self.batches = settings["max_steps"] * settings["accumulate_grad_batches"]
 
     def step(self, batch: Batch) -> float:

@@ -121,11 +121,11 @@ class Executor(ABC):
     - **Who trains a cell holds its lock** in the store (`Store.lock`), from before it looks whether there is a record
       until the record is there. So several executors on one store train a cell once. Who comes second does not wait for
       the lock, and is told of the one record when the cell is handed over again. The process that hands cells over
-      holds no lock; who writes down that a cell was given up takes the lock for it, and where another has it the cell
-      is left to that one.
+      holds no lock, but for cells on machines that do not see the store: for these it does all that is done there. Who
+      writes down that a cell was given up takes the lock for it, and where another has it the cell is left to that one.
     - **An exception in training is a result**, a record with `status: failed`. It is no concern of the executor.
-    - **Events of one cell come in order**: `Started` first, `Ended` last. A `Validation` comes after the progress that
-      led to it. Between cells there is no order.
+    - **Events of one cell come in order**: `Started` before all but `Waiting`, `Ended` last. A `Validation` comes after
+      the progress that led to it. Between cells there is no order.
 
     It belongs to one thread, which calls all of its methods; `Validation.answer` too. To be left as a context manager.
 

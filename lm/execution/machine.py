@@ -31,16 +31,19 @@ def default_workers(cells: int) -> int:
     return max(1, min(cells, accelerators() or cores()))
 
 
-def threads_each(workers: int) -> int:
-    """Threads that each of `workers` may use: what the environment says, up to all cores, or else its share of them.
-
-    Its variables count in the order in which torch heeds them, and of a list the first number.
-    """
+def threads_said() -> int | None:
+    """Threads by the environment, whose variables count in the order in which torch heeds them, of a list the first."""
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         first = os.environ.get(name, "").partition(",")[0].strip()
         if first.isdecimal() and int(first[:9]):
-            return min(int(first[:9]), cores())
-    return max(1, cores() // workers)
+            return int(first[:9])
+    return None
+
+
+def threads_each(workers: int) -> int:
+    """Threads that each of `workers` may use: what the environment says, up to all cores, or else its share of them."""
+    said = threads_said()
+    return max(1, cores() // workers) if said is None else min(said, cores())
 
 
 def require_manner(out: Path, checkpoint_seconds: Any, workers: Any, called: Callable[[str], str] = str) -> None:

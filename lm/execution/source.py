@@ -41,6 +41,13 @@ class Source:
         """How many cells are still to come, as far as is known."""
         raise NotImplementedError
 
+    def look(self) -> None:
+        """Called every few seconds: sees what others do that have a part in it, where there are any."""
+
+    def waits(self) -> list[str]:
+        """Others that are waited for where there is nothing to take, a line each; as far as was last seen."""
+        return []
+
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
         """Told what a validation in training measured; says whether the cell goes on."""
         return True

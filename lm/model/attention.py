@@ -19,7 +19,7 @@ Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
 
 
 def scale_factor(scale: Scale, head_size: int) -> float:
-    """The number that multiplies q . k before the softmax."""
+    """The number that multiplies q . k before the softmax, at heads of this size."""
     named = {"1/sqrt(d_k)": 1 / math.sqrt(head_size), "1/d_k": 1 / head_size, "none": 1.0}
     return named[scale] if isinstance(scale, str) else float(scale)
 
@@ -131,7 +131,8 @@ class SoftmaxAttention(Attention):
             require_positive(scale=scale)
         size = key_value_heads * shape.head_size
         self.head_size, self.groups = shape.head_size, shape.heads // key_value_heads
-        self.scale = scale_factor(scale, shape.head_size)
+        base = shape.at_base.head_size
+        self.scale = scale_factor(scale, base) * (base / shape.head_size)
         self.softcap, self.window, self.dropout = softcap, window, dropout
         self.query = QueryKeyLinear(shape.width, shape.width, bias)
         self.key = QueryKeyLinear(shape.width, size, bias)

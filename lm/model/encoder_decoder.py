@@ -16,6 +16,7 @@ from lm.model.cache import Cache
 from lm.model.initial import Initializer
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
+from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.model.transformer import Embedding, Model
@@ -35,6 +36,7 @@ class EncoderDecoder(Model):
         initializer: draws the first values of the parameters.
         dropout: on the embeddings and on each residual branch.
         cross: the decoder's attention to the encoder; the same as `attention` by default.
+        parametrization: how first values, rates and multipliers go with the width; the standard one by default.
     """
 
     def __init__(
@@ -53,11 +55,14 @@ class EncoderDecoder(Model):
         initializer: Initializer,
         dropout: float = 0.0,
         cross: Callable[[Shape], Attention] | None = None,
+        parametrization: Parametrization | None = None,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
-        shape = Shape(vocabulary, context, width, heads, layers)
-        self.shape, self.depth, self.initializer = shape, layers, initializer
+        self.parametrization = parametrization or Standard()
+        shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
+        self.shape, self.depth = shape, layers
+        self.initializer = self.parametrization.initializer(initializer, shape)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.embedding = embedding(shape)
         self.dropout = nn.Dropout(dropout)
@@ -69,6 +74,9 @@ class EncoderDecoder(Model):
         joined: Arrangement = arrange()
         self.encoder_norm = joined.final_norm(shape, norm)
         self.decoder_norm = joined.final_norm(shape, norm)
+
+    def map_rate(self, optimizer: Optimizer) -> float:
+        return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
         """Logits of the next target token at each position, (b, t, v); `hidden_bs` marks padding of the source."""

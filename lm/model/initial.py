@@ -20,6 +20,10 @@ class QueryKeyLinear(nn.Linear):
     """A linear map to queries or keys, which an initialisation may give a variance of its own."""
 
 
+class OutputLinear(nn.Linear):
+    """A linear map to logits, one output a token."""
+
+
 class PositionTable(nn.Embedding):
     """A learned vector a position, which an initialisation may give a size of its own."""
 

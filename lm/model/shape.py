@@ -1,6 +1,6 @@
 """The sizes every part of a model may ask for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MOST = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
 """Sizes far beyond any model, from which on merely counting parameters takes as long as training."""
@@ -16,6 +16,7 @@ class Shape:
         width: size of the residual stream, d_model.
         heads: attention heads in a layer.
         layers: blocks.
+        base: the sizes at which a parametrisation leaves all as it is; None where there is none to scale from.
     """
 
     vocabulary: int
@@ -23,9 +24,11 @@ class Shape:
     width: int
     heads: int
     layers: int
+    base: "Shape | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name in MOST:
+            value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
             if value > MOST[name]:
@@ -37,3 +40,8 @@ class Shape:
     def head_size(self) -> int:
         """Width of one head, d_k."""
         return self.width // self.heads
+
+    @property
+    def at_base(self) -> "Shape":
+        """The sizes that rates, first values and multipliers are given for: these, where nothing is scaled."""
+        return self.base or self

@@ -11,10 +11,11 @@ from lm.config.domain import require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Arrangement, Block
 from lm.model.cache import Cache
-from lm.model.initial import Initializer
+from lm.model.initial import Initializer, OutputLinear
 from lm.model.joined import is_bare
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
+from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
 from lm.model.shape import Shape
 
@@ -24,14 +25,16 @@ class Embedding(nn.Module):
 
     Args:
         tied: whether the output shares the input's matrix (Press and Wolf 2017, https://arxiv.org/abs/1608.05859).
-        scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4.
+        scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
+            base where a parametrisation has one, which multiplies what the output map reads by base / width too.
     """
 
     def __init__(self, shape: Shape, tied: bool = True, scaled: bool = False) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.factor = shape.width**0.5 if scaled else 1.0
-        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.factor = shape.at_base.width**0.5 if scaled else 1.0
+        self.output_factor = shape.at_base.width / shape.width
+        self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
 
@@ -40,11 +43,15 @@ class Embedding(nn.Module):
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, v)."""
-        return self.head(x_btd)
+        return self.head(self.read(x_btd))
+
+    def read(self, x_btd: Tensor) -> Tensor:
+        """What the output map multiplies, (b, t, d)."""
+        return x_btd if self.output_factor == 1 else x_btd * self.output_factor
 
     @property
     def matrix(self) -> Tensor | None:
-        """What `logits` multiplies by, (v, d), where it does nothing but that."""
+        """What `logits` multiplies `read` by, (v, d), where it does nothing but that."""
         return self.head.weight if type(self).logits is Embedding.logits and is_bare(self.head) else None
 
 
@@ -57,6 +64,10 @@ class Model(nn.Module, ABC):
     def initialize(self, seed: int) -> None:
         """Draws every parameter anew from the streams of `seed`."""
         self.initializer.initialize(self, self.depth, seed)
+
+    def map_rate(self, optimizer: Optimizer) -> float:
+        """What the rate of the maps from one width to another is multiplied by."""
+        return 1.0
 
     @abstractmethod
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -77,6 +88,7 @@ class Decoder(Model):
         initializer: draws the first values of the parameters.
         dropout: on the embeddings and on each residual branch.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
+        parametrization: how first values, rates and multipliers go with the width; the standard one by default.
     """
 
     def __init__(
@@ -95,12 +107,14 @@ class Decoder(Model):
         initializer: Initializer,
         dropout: float = 0.0,
         causal: bool = True,
+        parametrization: Parametrization | None = None,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
-        shape = Shape(vocabulary, context, width, heads, layers)
+        self.parametrization = parametrization or Standard()
+        shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
         self.shape, self.depth, self.causal = shape, layers, causal
-        self.initializer = initializer
+        self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding = embedding(shape)
         self.position = position(shape)
         self.dropout = nn.Dropout(dropout)
@@ -108,6 +122,9 @@ class Decoder(Model):
         self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         joined: Arrangement = arrange()
         self.final_norm = joined.final_norm(shape, norm)
+
+    def map_rate(self, optimizer: Optimizer) -> float:
+        return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Logits of the next token at each position, (b, t, v); with caches, tokens go on from those held."""
@@ -117,7 +134,7 @@ class Decoder(Model):
         matrix = self.embedding.matrix
         if matrix is None or type(self).forward is not Decoder.forward:
             return None
-        return self.final_norm(self._stream(tokens_bt)), matrix
+        return self.embedding.read(self.final_norm(self._stream(tokens_bt))), matrix
 
     def _stream(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
         """The residual stream after the last block, (b, t, d)."""

@@ -17,8 +17,11 @@ from lm.store.links import require_own
 from lm.store.store import LOG, Store
 
 EXPERIMENT, STUDY = "experiment.json", "study.json"
-BESIDE = ("seconds.json", "study.journal", "tune/tuned.json")
+BESIDE = ("seconds.json", "study.journal", "tune/tuned.json", "lr_curve.json")
 """What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
+
+TWINS = (".tuned", ".lr_curve")
+"""Ends of the names of the experiments that were made of another: each arm at its best, and over learning rates."""
 
 OF_A_CELL = {
     "record.json": "records",
@@ -52,7 +55,7 @@ def cells_of(folder: Path) -> list[str]:
         found: Iterable[str] = (cell for trial in trials for cell in (trial.get("cells") or {}).values())
     else:
         found = [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
-        for below in (*sorted((folder / "tune").glob("*")), folder.with_name(f"{folder.name}.tuned")):
+        for below in (*sorted((folder / "tune").glob("*")), *(folder.with_name(folder.name + twin) for twin in TWINS)):
             found += cells_of(below) if describes(below) else []
     return sorted(set(found))
 
@@ -60,9 +63,11 @@ def cells_of(folder: Path) -> list[str]:
 def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
     """For each path in a pack the kind and the place of the file. Raises InputError where there is no experiment."""
     store, name = Store(folder.parent), folder.name
-    twin, arms = f"{name}.tuned", sorted(path.name for path in (folder / "tune").glob("*/"))
+    arms = sorted(path.name for path in (folder / "tune").glob("*/"))
     beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, "study.journal"))]
-    manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [f"{twin}/{EXPERIMENT}"]
+    manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [
+        f"{name}{twin}/{EXPERIMENT}" for twin in TWINS
+    ]
     found = {
         inside: ("manifests", folder.parent / inside) for inside in manifests if (folder.parent / inside).is_file()
     }

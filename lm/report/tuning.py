@@ -1,7 +1,7 @@
 """What tuning found: shared against tuned settings for each arm, budgets spent, optima at an edge, loss against each
 parameter."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.arms import blank, colours
 from lm.report.figures import Drawn, drawn
-from lm.report.study import Study, load_study, warnings_of
+from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
 from lm.store.files import read_json
@@ -51,16 +51,33 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
     found = []
     for arm in results.arms:
         cells = [arm]
-        for one in (results, twin):
-            table = compare(one)
-            (row,) = table[(table.arm == arm) & (table.metric == one.headline)].itertuples()
-            cells += [mean_and_sd(row), difference(row), str(row.verdict)]
+        cells += [*compared(results, arm), *compared(twin, arm)]
+        cells[-1] += _beside(studies, dict.fromkeys((arm, results.arms[0])))
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
         settings = ", ".join(f"{path} = {_text(value)}" for path, value in (winner or {}).items())
         found.append([*cells, spent, settings or "none: the shared ones"])
     return found
+
+
+def compared(results: Results, arm: str) -> list[str]:
+    """An arm in the headline quantity: mean and spread, the difference to the baseline, the verdict."""
+    table = compare(results)
+    (row,) = table[(table.arm == arm) & (table.metric == results.headline)].itertuples()
+    return [mean_and_sd(row), difference(row), str(row.verdict)]
+
+
+def _beside(studies: dict[str, Study], arms: Iterable[str]) -> str:
+    """What stands beside the verdict on arms with their winners: that one of them may lie beyond what was searched."""
+    edges = [
+        f"{arm} at the {end} end of {name}"
+        for arm in arms
+        for _, best in studies[arm].best.head(1).iterrows()
+        for name, described in studies[arm].space.items()
+        if (end := edge(best[name], described))
+    ]
+    return f" ({', '.join(edges)})" if edges else ""
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import as_files, draw
 from lm.report.less import lost, lost_of_csv, present, put, wanting
 from lm.report.page import markdown, terminal
+from lm.report.rates import Rates, draw_rates, markdown_rates, rates_of, show_rates
 from lm.report.study import Study
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
@@ -31,6 +32,7 @@ class Findings:
     table: pd.DataFrame
     claims: list[tuple[str, Answer]]
     tuning: tuple[dict[str, Any], Results, dict[str, Study]] | None
+    rates: Rates | None = None
 
     @property
     def damaged(self) -> bool:
@@ -42,7 +44,7 @@ def find(folder: Path) -> Findings:
     """What there is to tell of an experiment. Raises InputError where there is none that this version reads."""
     results = load(folder)
     claims = [(results.manifest["name"], one) for one in answers(results)]
-    return Findings(results, compare(results), claims, tuning_of(results, folder))
+    return Findings(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
 
 
 def page_files(found: Findings, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
@@ -56,12 +58,16 @@ def page_files(found: Findings, first: Sequence[str] | None = None) -> dict[str,
         of_tuning = draw_tuning(results, found.tuning[2])
         page += "\n".join(["", *markdown_tuning(results, *found.tuning, next(iter(of_tuning), None))])
         figures |= of_tuning
+    if found.rates:
+        of_rates = draw_rates(results, found.rates)
+        page += "\n".join(["", *markdown_rates(results, found.rates, next(iter(of_rates), None))])
+        figures |= of_rates
     return {"table.csv": as_csv(found.table), **as_files(figures), "table.md": page}
 
 
 def html_of(found: Findings) -> str:
     """The page of HTML."""
-    return html(found.results, found.table, found.claims, found.tuning)
+    return html(found.results, found.table, found.claims, found.tuning, found.rates)
 
 
 def show(found: Findings, console: Console) -> None:
@@ -71,6 +77,8 @@ def show(found: Findings, console: Console) -> None:
         show_claims(found.claims, console)
     if found.tuning:
         show_tuning(found.results, *found.tuning, console)
+    if found.rates:
+        show_rates(found.results, found.rates, console)
 
 
 def less_than(into: Path, files: Mapping[str, str | bytes]) -> list[str]:

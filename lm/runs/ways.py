@@ -165,7 +165,9 @@ class _Timing:
         model = self.built.model()
         convert(trainer, model)
         model.to(device_of(trainer)).train()
-        optimizer, _ = run.optim.build(model.parameters(), self.cell.config["trainer"]["max_steps"], tables(model))
+        optimizer, _ = run.optim.build(
+            model.parameters(), self.cell.config["trainer"]["max_steps"], tables(model), model.map_rate
+        )
         return model, optimizer
 
     def _trainer(self, way: Way) -> Any:

@@ -18,18 +18,20 @@ from rich.text import Text
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
 from lm.execution.carry_out import train_from
-from lm.execution.engines import make
+from lm.execution.engines import make, room, threads
 from lm.execution.estimate import duration, measured_seconds, wall_seconds
-from lm.execution.machine import default_workers, threads_each
+from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.watcher import Watcher
 from lm.report.search import write_study
 from lm.report.ways import described
 from lm.runs.ways import decided
 from lm.search.fitting import check_space
+from lm.search.searches import Searches
 from lm.search.spec import SweepSpec
-from lm.search.study import CELLS, METHODS, REASON, check_storage, open_study, pruner, sampler
-from lm.search.trials import Search, Searches
+from lm.search.storage import check_storage
+from lm.search.study import CELLS, METHODS, REASON, Shared, open_study, pruner, read_study, sampler
+from lm.search.trials import Search
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
@@ -70,21 +72,26 @@ def sweep(
     plan_only: bool,
     hang_seconds: float,
     loggers: tuple[str, ...] = (),
+    executor: str = "local",
 ) -> int:
-    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted."""
+    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted.
+
+    `executor` says what trains the cells, as in `lm sweep --executor`.
+    """
     store, folder = Store(out), out / spec.name
     if (folder / "experiment.json").exists():
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
-    workers = workers or default_workers(spec.trials * len(spec.seeds))
-    tree, decision = decided(spec.tree, out, threads_each(workers))
+    cells = spec.trials * len(spec.seeds)
+    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    tree, decision = decided(spec.tree, out, threads(executor, workers))
     if decision is not None:
         spec = replace(spec, tree=tree)
         print(described(asdict(decision)), file=sys.stderr)
     if plan_only:
         check_search(spec, folder)
-        show_plan(spec, workers)
+        show_plan(spec, workers, threads(executor, workers))
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers)
+    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -112,6 +119,7 @@ def run_searches(
     checkpoint_seconds: float,
     hang_seconds: float,
     loggers: tuple[str, ...] = (),
+    executor: str = "local",
 ) -> int:
     """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
 
@@ -123,39 +131,40 @@ def run_searches(
         studies = []
         for job in jobs:
             settings = resolve(job.spec.tree, Run)["trainer"]
-            study = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
-            stack.callback(write_manifest, job.spec, study, job.folder)
-            studies.append(study)
+            shared = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
+            stack.callback(write_manifest, job.spec, shared, job.folder)
+            studies.append(shared)
         relay = Relay()
         searches = [
-            Search(job.spec, study, store, relay.say, job.label, job.called, Saved(job, study).again)
-            for job, study in zip(jobs, studies, strict=True)
+            Search(job.spec, shared, store, relay.say, job.label, job.called, Saved(job, shared).again)
+            for job, shared in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
-        open_trials = sum(len(search.unfinished) for search in searches)
+        open_trials = sum(search.unfinished for search in searches)
         taken_up = f", {open_trials} taken up" if open_trials else ""
         print(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads_each(workers), False, checkpoint_seconds, hang_seconds, loggers)
+        execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
         with (
             Display(source.left(), workers, store) as display,
-            make("local", store, workers, display.waiting) as executor,
+            make(executor, store, workers, display.waiting) as engine,
         ):
             relay.watcher = display
-            return train_from(source, executor, display, execution)
+            for shared in studies:
+                shared.say = display.waiting
+            return train_from(source, engine, display, execution)
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
     """The best complete trial of a search with one objective: its changes, value and number; None without one."""
-    settings = resolve(job.spec.tree, Run)["trainer"]
-    with open_study(job.spec, job.folder, settings, parallel=False) as study:
-        if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            return None
-        best = study.best_trial
-        return job.spec.space.suggest(best), float(best.value or 0.0), best.number
+    study = read_study(job.spec, job.folder)
+    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        return None
+    best = study.best_trial
+    return job.spec.space.suggest(best), float(best.value or 0.0), best.number
 
 
 def write_best(job: Job) -> int | None:
@@ -180,8 +189,8 @@ def write_best(job: Job) -> int | None:
 class Saved:
     """Keeps `study.json` what the study is, for those who look at it while it goes on."""
 
-    def __init__(self, job: Job, study: optuna.Study) -> None:
-        self.job, self.study = job, study
+    def __init__(self, job: Job, shared: Shared) -> None:
+        self.job, self.shared = job, shared
         self.next = 0.0
         self.again()
 
@@ -190,7 +199,7 @@ class Saved:
         started = time.monotonic()
         if started < self.next:
             return
-        write_manifest(self.job.spec, self.study, self.job.folder)
+        write_manifest(self.job.spec, self.shared, self.job.folder)
         self.next = time.monotonic() + max(SAVED_SECONDS, 20 * (time.monotonic() - started))
 
 
@@ -204,8 +213,9 @@ class Relay:
         self.watcher.settled(name, outcome, cells)
 
 
-def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
-    """Leaves `study.json`, all that a report needs."""
+def write_manifest(spec: SweepSpec, shared: Shared, folder: Path) -> None:
+    """Leaves `study.json`, all that a report needs. Raises InputError where the study's storage does not answer."""
+    trials, study = shared.trials(), shared.study
     manifest = {
         "name": spec.name,
         "title": spec.title,
@@ -214,8 +224,8 @@ def write_manifest(spec: SweepSpec, study: optuna.Study, folder: Path) -> None:
         "space": spec.space.described(),
         "trials": spec.trials,
         "seeds": spec.seeds,
-        "methods": study.user_attrs[METHODS],
-        "study": [_described(trial) for trial in study.get_trials(deepcopy=False)],
+        "methods": shared.patient(lambda: study.user_attrs[METHODS]),
+        "study": [_described(trial) for trial in trials if trial.state != TrialState.WAITING],
     }
     write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
 
@@ -233,7 +243,7 @@ def _described(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def show_plan(spec: SweepSpec, workers: int) -> None:
+def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     """Prints what is searched and how, and an estimate of the time. Nothing is trained or written."""
     console = Console()
     table = Table(title=Text(spec.title), title_justify="left", highlight=False)
@@ -245,7 +255,7 @@ def show_plan(spec: SweepSpec, workers: int) -> None:
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
     lines = [
         f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
-        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers),
+        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers, each),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -261,7 +271,7 @@ def _drawn_from(described: dict[str, Any]) -> str:
     )
 
 
-def _estimate(spec: SweepSpec, workers: int) -> str:
+def _estimate(spec: SweepSpec, workers: int, each: int) -> str:
     """How long all trials may take, judged by a few steps of one drawn at random."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
@@ -270,6 +280,6 @@ def _estimate(spec: SweepSpec, workers: int) -> str:
             cell = check(override(spec.tree, {**spec.space.suggest(study.ask()), "seed": spec.seeds[0]}))
         except InputError:
             continue
-        wall = wall_seconds([measured_seconds(cell, threads_each(workers))] * spec.trials * len(spec.seeds), workers)
+        wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
         return f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
     return "; none of ten drawn at random can be built: see whether the values of the space go together"

@@ -1,25 +1,27 @@
-"""An Optuna study on disk: its storage, its sampler and pruner, and the one process that may work on it."""
+"""An Optuna study: its sampler and pruner, and what the processes that work on it share."""
 
 import contextlib
 import json
-import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from filelock import FileLock, Timeout
+from optuna.pruners import BasePruner
 from optuna.storages import JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Way
-from optuna.trial import TrialState
-from sqlalchemy import make_url
+from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, differences, nearest, require_place
+from lm.config.tree import InputError, differences
+from lm.search.members import Files, Members
+from lm.search.rows import Rows
 from lm.search.spec import SweepSpec
+from lm.search.storage import Patient, journal, open_storage, place
+from lm.store.locks import to_stderr
 
 SPENT = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 """States of a trial that count against the budget."""
@@ -28,98 +30,24 @@ TAKEN_UP = 3
 """How often a trial that a dead process left is taken up before it counts as failed."""
 
 DEFINITION, METHODS, REASON, CELLS, AGAIN = "definition", "methods", "reason", "cells", "taken_up"
+HOLDER = "holder"
 """Names of the attributes that a study and its trials carry."""
-
-# files ---------------------------------------------------------------------------------------------------------------
-
-
-def journal(spec: SweepSpec, folder: Path) -> Path | None:
-    """The journal file that a study lies in, or None where it lies in a database."""
-    if spec.storage is None:
-        return folder / "study.journal"
-    if "://" not in spec.storage:
-        return Path(spec.storage)
-    known = ("sqlite", "postgresql", "mysql")
-    scheme = spec.storage.partition("://")[0].partition("+")[0]
-    if scheme not in known:
-        raise InputError(
-            f"storage: no kind {scheme!r}.{nearest(scheme, known)} "
-            f"Give a URL of {', '.join(known)}, or the path of a journal file"
-        )
-    return None
-
-
-def check_storage(spec: SweepSpec, folder: Path) -> None:
-    """Refuses a storage that cannot be opened; nothing is made or opened. Raises InputError."""
-    path = journal(spec, folder)
-    if path is not None:
-        require_place(path, "storage" if spec.storage else "--out")
-        return
-    try:
-        url = make_url(str(spec.storage))
-        url.get_dialect().import_dbapi()
-    except ImportError as error:
-        raise InputError(f"storage: {shown(spec.storage)}: its driver is not installed: {error}") from None
-    except Exception as error:  # SQLAlchemy's own, and what its parsing of numbers raises
-        raise InputError(f"storage: {shown(spec.storage)}: no URL of a database: {error}") from None
-    if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        require_place(Path(str(url.database)), "storage")
-
-
-def repair(path: Path) -> int:
-    """Cuts a last line that was torn by a kill off a journal; returns the bytes it cost.
-
-    Left there, the next line would be appended to it and the file never be read again.
-
-    Raises:
-        InputError: where an unreadable line is followed by readable ones, which must not be thrown away.
-    """
-    content = path.read_bytes() if path.is_file() else b""
-    good = 0
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
-        try:
-            whole = line.endswith(b"\n") and isinstance(json.loads(line), dict)
-        except ValueError:
-            whole = False
-        if whole:
-            good += len(line)
-        elif good + len(line) < len(content):
-            raise InputError(
-                f"{path}:{number}: not a line of a study's journal, and whole lines follow; "
-                "take that line out, or move the file away to begin again"
-            )
-    if good < len(content):
-        os.truncate(path, good)
-    return len(content) - good
-
-
-@contextlib.contextmanager
-def owned(path: Path) -> Iterator[None]:
-    """Holds a study against every other process. Raises InputError where one works on it already."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(path.name + ".owner"), timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise InputError(f"{path}: another process works on this study; wait for it, or use another --out") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
 
 # samplers and pruners ------------------------------------------------------------------------------------------------
 
 
-def fresh_seed(seed: int, done: int) -> int:
-    """The sampler's seed after `done` trials: the same again would repeat the suggestions of the first time."""
-    return int(np.random.SeedSequence([seed, done]).generate_state(1)[0])
+def fresh_seed(seed: int, done: int, seat: int = 0) -> int:
+    """The sampler's seed after `done` trials: the same again would repeat the suggestions of the first time.
+
+    Nor may processes that work on a study at once suggest the same: the first has seat 0, each other one of its own.
+    """
+    return int(np.random.SeedSequence([seed, done, seat] if seat else [seed, done]).generate_state(1)[0])
 
 
-def sampler(spec: SweepSpec, done: int, parallel: bool) -> optuna.samplers.BaseSampler:
+def sampler(spec: SweepSpec, done: int, parallel: bool, seat: int = 0) -> optuna.samplers.BaseSampler:
     """The sampler a sweep asks for, after `done` trials. Raises InputError where it cannot be made."""
     name, options = spec.sampler.name, spec.sampler.options
-    seed = fresh_seed(spec.sampler.seed, done)
+    seed = fresh_seed(spec.sampler.seed, done, seat)
     samplers = optuna.samplers
     needs = {"gp": "torch", "cmaes": "cmaes"}
     _need(needs.get(name), f"sampler {name}")
@@ -185,57 +113,101 @@ def _blame(where: str) -> Iterator[None]:
 # the study -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class Shared:
+    """A study, and the processes that work on it.
+
+    Args:
+        study: as this process sees it.
+        members: this process among the others.
+        patient: does what the storage is needed for.
+        say: told in a line what is waited for; may be set to another.
+    """
+
+    study: optuna.Study
+    members: Members
+    patient: Patient
+    say: Callable[[str], None] = to_stderr
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials as they are now. Raises InputError where the storage does not answer."""
+        return self.patient(lambda: self.study.get_trials(deepcopy=False))
+
+
 @contextlib.contextmanager
-def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[optuna.Study]:
-    """The study of a sweep, made or taken up, for this process alone.
+def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[Shared]:
+    """The study of a sweep, made or taken up, to work on beside other processes.
 
     Args:
         spec: what is searched.
         folder: of the study's report, where its journal lies unless the sweep names another storage.
         settings: of the base's trainer, resolved.
-        parallel: whether several trials are open at a time.
+        parallel: whether this process has several trials open at a time.
 
     Raises:
-        InputError: where another process works on it, it cannot be read, or it holds another search.
+        InputError: where it cannot be read, or holds another search.
     """
     _quiet()
     path = journal(spec, folder)
     chosen = pruner(spec, settings)
-    with owned(path or folder / "study"):
-        storage = _storage(spec, path)
-        directions = [Way.MINIMIZE if way == "lower" else Way.MAXIMIZE for way in spec.objectives.values()]
-        known = spec.name in optuna.get_all_study_names(storage)
-        if known:
-            _same(spec, optuna.load_study(study_name=spec.name, storage=storage), path)
-            study = optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
-        else:
-            study = optuna.create_study(
-                study_name=spec.name, storage=storage, directions=directions, pruner=chosen, sampler=None
-            )
-            study.set_metric_names(list(spec.objectives))
-        done = len(study.get_trials(deepcopy=False))
-        study.sampler = sampler(spec, done, parallel)
-        study.set_user_attr(DEFINITION, spec.definition())
-        if spent(study) >= spec.trials:
-            yield study
-            return
-        used = {"sampler": spec.sampler.described(), "pruner": spec.pruner.described(), "from_trial": done}
-        study.set_user_attr(METHODS, [*study.user_attrs.get(METHODS, []), used])
-        yield study
+    storage = open_storage(spec, path)
 
+    def say(line: str) -> None:
+        shared.say(line)
 
-def _storage(spec: SweepSpec, path: Path | None) -> Any:
-    if path is not None:
-        repair(path)
-        try:
-            return JournalStorage(JournalFileBackend(str(path)))
-        except (ValueError, KeyError) as error:
-            raise InputError(f"{path}: not the journal of a study: {error}") from None
-    url = str(spec.storage)
+    patient = Patient(place(spec, path), say)
+    members = Members(_places(storage, spec, path, patient), say)
+    shared = Shared(None, members, patient)  # type: ignore[arg-type]  # its study is made in a turn
+
+    def join() -> optuna.Study:
+        with members.turn():
+            study = _made(spec, storage, path, chosen)
+            seat = members.sit()
+            done = len(study.get_trials(deepcopy=False))
+            study.sampler = sampler(spec, done, parallel or bool(members.others()), seat)
+            study.set_user_attr(DEFINITION, spec.definition())
+            if spent(study) < spec.trials:
+                used = {"sampler": spec.sampler.described(), "pruner": spec.pruner.described(), "from_trial": done}
+                before = study.user_attrs.get(METHODS, [])
+                if used not in before:
+                    study.set_user_attr(METHODS, [*before, used])
+            return study
+
     try:
-        return RDBStorage(url)
-    except Exception as error:  # SQLAlchemy's and each driver's own
-        raise InputError(f"storage: {url}: cannot be opened: {' '.join(str(error).split())[:200]}") from None
+        shared.study = patient(join)
+        yield shared
+    finally:
+        members.leave()
+
+
+def read_study(spec: SweepSpec, folder: Path) -> optuna.Study:
+    """The study of a sweep, to look at. Raises InputError where it cannot be read, or holds another search."""
+    _quiet()
+    path = journal(spec, folder)
+    return _made(spec, open_storage(spec, path), path, None)
+
+
+def _places(storage: JournalStorage | RDBStorage, spec: SweepSpec, path: Path | None, patient: Patient) -> Files | Rows:
+    """Where the processes that work on a study leave word of each other."""
+    if isinstance(storage, RDBStorage):
+        return patient(lambda: Rows(storage.engine, spec.name))
+    assert path is not None
+    return Files(path.with_name(f".{path.name}.leases") / spec.name)
+
+
+def _made(
+    spec: SweepSpec, storage: JournalStorage | RDBStorage, path: Path | None, chosen: BasePruner | None
+) -> optuna.Study:
+    """Loads a study, or makes it."""
+    directions = [Way.MINIMIZE if way == "lower" else Way.MAXIMIZE for way in spec.objectives.values()]
+    if spec.name in optuna.get_all_study_names(storage):
+        _same(spec, optuna.load_study(study_name=spec.name, storage=storage), path)
+        return optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
+    study = optuna.create_study(
+        study_name=spec.name, storage=storage, directions=directions, pruner=chosen, load_if_exists=True
+    )
+    study.set_metric_names(list(spec.objectives))
+    return study
 
 
 def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
@@ -247,7 +219,7 @@ def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
         key, (old, new) = next(iter(changed.items()))
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise InputError(
-            f"{path or spec.storage}: holds trials of another search ({key}: {old} -> {new}{more}); "
+            f"{place(spec, path)}: holds trials of another search ({key}: {old} -> {new}{more}); "
             "name another --out, or the sweep's file otherwise"
         )
 
@@ -257,19 +229,22 @@ def spent(study: optuna.Study) -> int:
     return len(study.get_trials(deepcopy=False, states=SPENT))
 
 
-def left_running(study: optuna.Study) -> list[optuna.trial.Trial]:
-    """The trials that a dead process left running, to be taken up; one that was taken up too often is given up.
+def take_up(study: optuna.Study, frozen: FrozenTrial, sign: dict[str, Any], own: Set[str]) -> optuna.trial.Trial | None:
+    """Takes up a trial that is running and free; None where that was done too often, and it is given up.
 
-    Only the study's one owner may ask: to anybody else they look the same as trials that are alive.
+    Args:
+        study: of the trial.
+        frozen: the trial as it is found.
+        sign: what is written on a trial by who carries it out.
+        own: tokens of this process, which may have failed to begin it: that is no second time.
     """
-    found = []
-    for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        times = frozen.user_attrs.get(AGAIN, 0)
-        trial = optuna.trial.Trial(study, frozen._trial_id)
+    times, before = frozen.user_attrs.get(AGAIN, 0), frozen.user_attrs.get(HOLDER)
+    trial = optuna.trial.Trial(study, frozen._trial_id)
+    if before is not None and before["token"] not in own:
         if times >= TAKEN_UP:
             trial.set_user_attr(REASON, f"left unfinished by {times + 1} processes")
             study.tell(frozen.number, state=TrialState.FAIL)
-            continue
+            return None
         trial.set_user_attr(AGAIN, times + 1)
-        found.append(trial)
-    return found
+    trial.set_user_attr(HOLDER, sign)
+    return trial

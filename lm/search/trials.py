@@ -1,19 +1,26 @@
 """Studies that say which cell to train next, and are told what became of it."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import optuna
-from optuna.trial import TrialState
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.tree import InputError, canonical, override
-from lm.execution.source import Planned, Source
+from lm.execution.source import Planned
+from lm.search.others import Others
 from lm.search.spec import SweepSpec
-from lm.search.study import CELLS, REASON, left_running, spent
+from lm.search.study import CELLS, HOLDER, REASON, SPENT, Shared, take_up
 from lm.store.record import Ending
 from lm.store.store import Store
 from lm.training.cell import Cell, check, with_seed
+
+REST_SECONDS = 2.0
+"""Between two looks for a trial where there was none to begin."""
 
 Say = Callable[[str, str, int], None]
 """Told of cells that are settled without being trained: whose, how it went, and how many."""
@@ -35,7 +42,7 @@ class Search:
 
     Args:
         spec: what is searched.
-        study: where trials are kept; this process must own it.
+        shared: the study where trials are kept, and who else works on it.
         store: a cell that is finished there is not trained again.
         say: told of cells that need no training.
         label: put before the names of trials, where several studies share the workers.
@@ -46,7 +53,7 @@ class Search:
     def __init__(
         self,
         spec: SweepSpec,
-        study: optuna.Study,
+        shared: Shared,
         store: Store,
         say: Say,
         label: str = "",
@@ -54,37 +61,102 @@ class Search:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
-        self.study = study
+        self.shared = shared
+        self.study = shared.study
+        self.members = shared.members
         self.store = store
         self.say = say
         self.label = label
         self.called = called or f"{spec.name}/trial_"
         self.changed = changed
-        self.spent = spent(study)
         self.open: dict[str, Open] = {}
         self.queue: list[Planned] = []
         self.points = spec.space.grid() if spec.sampler.name == "grid" else None
-        self.unfinished = left_running(study)
-        self.spent = spent(study)  # some of those may have been given up
+        self.others = Others(spec, self.members, label, say)
+        self.rest = 0.0
+        found = shared.trials()
+        self.spent = _spent(found)
+        self.unfinished = sum(self._free(one) for one in found)
+        self.others.begun(found)
 
     @property
     def left(self) -> int:
-        """Cells to come, had every trial one for each seed."""
+        """Cells to come, here or elsewhere, had every trial one for each seed."""
         to_begin = self.spec.trials - self.spent - len(self.open)
         return len(self.queue) + max(0, to_begin) * len(self.spec.seeds)
 
     def ask(self) -> Planned | None:
         """A cell to train, or None where none is due: before another ends, or for good."""
         while not self.queue:
-            if self.unfinished:
-                self._begin(self.unfinished.pop(0))
-            elif self.spent + len(self.open) < self.spec.trials:
-                self._begin(self._next())
-            else:
+            if time.monotonic() < self.rest or not self._another():
                 return None
         planned = self.queue.pop(0)
         self.open[planned.arm].training.add(planned.seed)
         return planned
+
+    def look(self) -> list[FrozenTrial]:
+        """Sees what others have done since the last time, and says it; returns all trials."""
+        found = self.shared.trials()
+        self.spent = _spent(found)
+        self.shared.patient(lambda: self.others.look(found))
+        if self._due(found):
+            self.rest = 0.0
+        return found
+
+    def _another(self) -> bool:
+        """Begins a trial that is free, or a new one; says whether there was any."""
+        while self._due(self.look()):
+            asked = self.shared.patient(self._asked)
+            if isinstance(asked, int):
+                self.say(f"{self.label}trial {asked}", "given up: every process that took it up ended", 0)
+            elif asked is not None:
+                self._begin(*asked)
+                return True
+        self.rest = time.monotonic() + REST_SECONDS
+        return False
+
+    def _asked(self) -> tuple[optuna.trial.Trial, dict[str, Any]] | int | None:
+        """A trial and its changes, drawn in a turn; the number of one that was given up; None where none is due.
+
+        It may fail at any point and be begun again: what it leaves then is a trial that is free.
+        """
+        with self.members.turn():
+            self._sit_again()
+            self.others.alive = self.members.others()  # nobody comes, or begins a trial, in another's turn
+            found = self.study.get_trials(deepcopy=False)
+            for one in found:
+                if self._free(one):
+                    trial = take_up(self.study, one, self.members.sign(), self.members.tokens)
+                    if trial is None:
+                        return one.number
+                    break
+            else:
+                if _begun(found) >= self.spec.trials:
+                    return None
+                trial = self._next(found)
+                if _begun(self.study.get_trials(deepcopy=False)) > self.spec.trials:  # asked for twice, or too late
+                    self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+                    return None
+                trial.set_user_attr(HOLDER, self.members.sign())
+            return trial, self.spec.space.suggest(trial)
+
+    def _due(self, found: list[FrozenTrial]) -> bool:
+        """Whether there may be a trial to begin: only a turn shows it for certain."""
+        return _begun(found) < self.spec.trials or any(self._free(one) for one in found)
+
+    def _free(self, one: FrozenTrial) -> bool:
+        """Whether a trial is running that nobody alive carries out."""
+        if one.state != TrialState.RUNNING:
+            return False
+        return not self.others.has(one) and f"{self.label}trial {one.number}" not in self.open
+
+    def _sit_again(self) -> None:
+        """Signs anew what this process has open, where others took it for dead meanwhile."""
+        if self.members.gone():
+            self.members.sit()
+            for one in self.open.values():
+                if self.others.is_own(self.study._storage.get_trial(one.trial._trial_id)):
+                    one.trial.set_user_attr(HOLDER, self.members.sign())
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
         """Takes in what a validation measured at an optimiser step; says whether the cell goes on.
@@ -98,9 +170,17 @@ class Search:
             return not one.stopped
         if value is None or not math.isfinite(value):
             return True  # the run ends as diverged by itself
-        if step not in self.study.get_trials(deepcopy=False)[one.trial.number].intermediate_values:
-            one.trial.report(value, step)
-        one.stopped = one.trial.should_prune()
+        number = float(value)
+
+        def stopped() -> bool:
+            if step not in self.study._storage.get_trial(one.trial._trial_id).intermediate_values:
+                one.trial.report(number, step)
+            return one.trial.should_prune()
+
+        try:
+            one.stopped = self.shared.patient(stopped)
+        except UpdateFinishedTrialError:  # by another process, which took this one for dead
+            return True
         if one.stopped:
             self._drop(planned.arm)
         return not one.stopped
@@ -118,19 +198,17 @@ class Search:
         if not one.training and not self._queued(planned.arm):
             self._settle(planned.arm)
 
-    def _next(self) -> optuna.trial.Trial:
-        waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        if self.points is not None and not waiting:
-            tried = {canonical(trial.params) for trial in self.study.get_trials(deepcopy=False)}
+    def _next(self, found: list[FrozenTrial]) -> optuna.trial.Trial:
+        if self.points is not None and not any(one.state == TrialState.WAITING for one in found):
+            tried = {canonical({**one.system_attrs.get("fixed_params", {}), **one.params}) for one in found}
             untried = [point for point in self.points if canonical(point) not in tried]
             self.study.enqueue_trial(untried[0])
         return self.study.ask()
 
-    def _begin(self, trial: optuna.trial.Trial) -> None:
+    def _begin(self, trial: optuna.trial.Trial, changes: dict[str, Any]) -> None:
         """Makes a suggestion a trial of cells, and settles it at once where nothing is to be trained."""
         name = f"{self.label}trial {trial.number}"
         one = self.open[name] = Open(trial)
-        changes = self.spec.space.suggest(trial)
         try:
             first = check(override(self.spec.tree, {**changes, "seed": self.spec.seeds[0]}))
         except InputError as error:
@@ -138,7 +216,8 @@ class Search:
             self.say(name, f"failed: {error}", len(self.spec.seeds))
             return
         one.cells = {seed: with_seed(first, seed) for seed in self.spec.seeds}
-        trial.set_user_attr(CELLS, {str(seed): cell.id for seed, cell in one.cells.items()})
+        cells = {str(seed): cell.id for seed, cell in one.cells.items()}
+        self.shared.patient(lambda: trial.set_user_attr(CELLS, cells))
         for seed, cell in one.cells.items():
             self.store.recover(cell.id)
             if self.store.finished(cell.id):
@@ -183,53 +262,37 @@ class Search:
         self._tell(name, TrialState.COMPLETE, values)
 
     def _fail(self, name: str, reason: str) -> None:
-        self.open[name].trial.set_user_attr(REASON, reason)
-        self._tell(name, TrialState.FAIL)
+        self._tell(name, TrialState.FAIL, reason=reason)
 
-    def _tell(self, name: str, state: TrialState, values: list[float] | None = None) -> None:
-        self.study.tell(self.open.pop(name).trial.number, values, state=state)
-        self.spent += 1
-        self.changed()
+    def _tell(self, name: str, state: TrialState, values: list[float] | None = None, reason: str | None = None) -> None:
+        one = self.open[name]
+
+        def told() -> bool:
+            with self.members.turn():
+                frozen = self.study._storage.get_trial(one.trial._trial_id)
+                if not self.others.is_own(frozen):
+                    return False
+                if frozen.state == TrialState.RUNNING:  # and not told already, before the storage failed
+                    if reason is not None:
+                        one.trial.set_user_attr(REASON, reason)
+                    self.study.tell(frozen.number, values, state=state)
+                return True
+
+        mine = self.shared.patient(told)
+        del self.open[name]
+        self.rest = 0.0
+        if mine:
+            self.spent += 1
+            self.others.not_theirs.add(one.trial.number)
+            self.changed()
+        else:
+            self.say(name, "another process carries it out, which took this one for dead", 0)
 
 
-class Searches(Source):
-    """Several studies that share the workers, asked in turn; a cell that two trials want is trained once."""
+def _spent(found: list[FrozenTrial]) -> int:
+    return sum(one.state in SPENT for one in found)
 
-    def __init__(self, searches: list[Search], store: Store) -> None:
-        self.searches = list(searches)
-        self.store = store
-        self.waiting: dict[str, list[tuple[Search, Planned]]] = {}
 
-    def take(self) -> Planned | None:
-        idle = 0
-        while idle < len(self.searches):
-            search = self.searches.pop(0)
-            self.searches.append(search)
-            planned = search.ask()
-            if planned is None:
-                idle += 1
-                continue
-            idle = 0
-            waiting = self.waiting.get(planned.cell.id)
-            if waiting is not None:
-                waiting.append((search, planned))
-                search.say(planned.name, "is being trained for another trial", 1)
-            elif self.store.finished(planned.cell.id):  # since it was asked for
-                search.say(planned.name, "trained already", 1)
-                search.ended(planned, self.store.record(planned.cell.id))
-            else:
-                self.waiting[planned.cell.id] = [(search, planned)]
-                return planned
-        return None
-
-    def left(self) -> int:
-        return sum(search.left for search in self.searches)
-
-    def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-        """Goes on while any trial that waits for the cell wants it to."""
-        wishes = [search.judge(own, step, measured) for search, own in self.waiting[planned.cell.id]]
-        return any(wishes)
-
-    def ended(self, planned: Planned, record: Ending | None) -> None:
-        for search, own in self.waiting.pop(planned.cell.id):
-            search.ended(own, record)
+def _begun(found: list[FrozenTrial]) -> int:
+    """Trials that count against the budget; those that wait were never carried out."""
+    return sum(one.state != TrialState.WAITING for one in found)

@@ -264,8 +264,10 @@ def _check(index: PackManifest, path: Path) -> None:
             raise InputError(f"{path}: holds {kind!r}, expected {', '.join(KINDS)}")
         for file, size in files:
             parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
-            if not 2 <= len(parts) <= DEEPEST or parts[0] not in (CELLS, name, f"{name}.tuned"):
-                raise InputError(f"{path}: {file}: expected a path below {CELLS}, {name} or {name}.tuned")
+            if not 2 <= len(parts) <= DEEPEST or parts[0] not in (CELLS, name, f"{name}.tuned", f"{name}.lr_curve"):
+                raise InputError(
+                    f"{path}: {file}: expected a path below {CELLS}, {name}, {name}.tuned or {name}.lr_curve"
+                )
             if parts[0] == CELLS and len(parts) < 3:
                 raise InputError(f"{path}: {file}: expected a path below the folder of a cell")
             if file in seen:

@@ -17,6 +17,7 @@ from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokens import Facts
 from lm.model.count import flops_per_token
+from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model, initialized
 from lm.training import callbacks
 from lm.training.adapter import looks_across_rows, quiet
@@ -100,6 +101,7 @@ def _identified(config: Tree, facts: Facts) -> Tree:
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
     what.pop("evaluate", None)
+    what["model"] = without_standard(config["model"])
     raised = {"code": code_of(what), "behaviour": behaviour_of(what)}
     added = {name: found for name, found in raised.items() if found}
     return {"format": IDENTITY, "config": what, "text": facts.identity(), **added}
@@ -152,7 +154,9 @@ def check(tree: Tree) -> Cell:
         )
     _model_sizes(config, facts, run, data)
     with blame("optim"):
-        run.optim.try_out(config["trainer"]["max_steps"])
+        run.optim.try_out(
+            config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
+        )
     return Cell(config, facts, identity(config, facts))
 
 

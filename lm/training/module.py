@@ -174,7 +174,10 @@ class LanguageModel(LightningModule):
                 self.logits.append(found)
 
     def configure_optimizers(self) -> Any:
-        optimizer, schedule = self.optim.build(self.model.parameters(), self.trainer.max_steps, tables(self.model))
+        model = self.model
+        optimizer, schedule = self.optim.build(
+            model.parameters(), self.trainer.max_steps, tables(model), model.map_rate
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from lm.config.domain import require_from, require_not_negative, require_share
+from lm.model.parametrization import Optimizer
 from lm.model.transformer import Embedding
 from lm.training.objective import Objective
 from lm.training.schedule import Schedule
@@ -21,13 +22,23 @@ UNUSABLE: dict[Any, str] = {
 }
 """Optimisers of torch that cannot train a model here, and why."""
 
+Rate = Callable[[Optimizer], float]
+"""What the rate of the maps from one width to another is multiplied by."""
+
 # parameters ----------------------------------------------------------------------------------------------------------
 
 
 def tables(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that hold a row a token or a position: embeddings, and the map to logits."""
-    modules = [module for module in model.modules() if isinstance(module, (nn.Embedding, Embedding))]
-    return list(dict.fromkeys(parameter for module in modules for parameter in module.parameters()))
+    """The parameters that hold a row a token or a position: embeddings, the map to logits, and what a module names.
+
+    A module names those of its own matrices in a class attribute, `table_parameters = ("weight",)`.
+    """
+    found: list[nn.Parameter] = []
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, Embedding)):
+            found += module.parameters()
+        found += [module.get_parameter(name) for name in getattr(type(module), "table_parameters", ())]
+    return list(dict.fromkeys(found))
 
 
 def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
@@ -114,6 +125,19 @@ def _is_hidden(parameter: nn.Parameter, group: dict[str, Any]) -> bool:
     return parameter.ndim == 2 and not group.get("table", False)
 
 
+def scale_rates(optimizer: torch.optim.Optimizer, maps: Collection[nn.Parameter], rate: Rate) -> None:
+    """Multiplies the rates of the groups that hold `maps`; rate times weight decay stays what it was."""
+    marked = {id(p) for p in maps}
+    for group in optimizer.param_groups:
+        if not any(id(p) in marked for p in group["params"]):
+            continue
+        is_muon = isinstance(optimizer, MuonAdamW) and group["hidden"]
+        factor = rate("Muon" if is_muon else "AdamW")
+        if factor != 1:
+            group["lr"] = group["lr"] * factor
+            group["weight_decay"] = group["weight_decay"] / factor
+
+
 def beta2_at(t: int, beta2: float) -> float:
     """min(beta2, 1 - t^-0.8), the memory of squared gradients at update `t` counted from 1 (Shazeer and Stern 2018,
     section 7.2, https://arxiv.org/abs/1804.04235)."""
@@ -187,12 +211,22 @@ class Optim:
         self.objective = objective
         self.beta2_warmup = beta2_warmup
 
-    def try_out(self, total: int) -> None:
+    def try_out(self, total: int, scaled: bool = False) -> None:
         """Makes the optimiser and updates with it, as some of its options are judged only then.
+
+        Args:
+            total: steps.
+            scaled: whether the rates of maps are to go with the width.
 
         Raises:
             ValueError: or what else the optimiser raises for options that it cannot be used with.
         """
+        cls: Any = getattr(self.optimizer, "func", self.optimizer)
+        if scaled and not issubclass(cls, (torch.optim.AdamW, MuonAdamW)):
+            raise ValueError(
+                f"optimizer={cls.__name__} has no known rates for another width; with this model.parametrization "
+                "choose AdamW or MuonAdamW"
+            )
         parameters = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((2, 2), (2,))]
         optimizer, _ = self.build(parameters, total, parameters[:0])
         for parameter in parameters:
@@ -201,9 +235,20 @@ class Optim:
             optimizer.step()
 
     def build(
-        self, parameters: Iterable[nn.Parameter], total: int, tables: Collection[nn.Parameter] = ()
+        self,
+        parameters: Iterable[nn.Parameter],
+        total: int,
+        tables: Collection[nn.Parameter] = (),
+        rate: Rate | None = None,
     ) -> tuple[torch.optim.Optimizer, LambdaLR]:
-        """The optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps."""
-        optimizer = self.optimizer(decay_groups(parameters, tables), self.lr)
+        """The optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps.
+
+        `rate` says what the rates of the matrices that are none are multiplied by.
+        """
+        groups = decay_groups(parameters, tables)
+        maps = [p for group in groups if not group.get("table") for p in group["params"] if p.ndim >= 2]
+        optimizer = self.optimizer(groups, self.lr)
+        if rate is not None:
+            scale_rates(optimizer, maps, rate)
         kind = Beta2Warmup if self.beta2_warmup else LambdaLR
         return optimizer, kind(optimizer, lambda step: self.schedule.factor(step + 1, total))

@@ -1,14 +1,15 @@
 """Executors and cells that stand in for others."""
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stand_in
 from in_threads import InThreads
-from records import blank
+from stand_in_post import StandInPost, finish
 
 from lm.execution import local
 from lm.execution.engines import EXECUTORS, make
@@ -39,16 +40,36 @@ def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
-def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:
-    """What is recorded of a cell that was given up, whose facts and configuration nobody knows."""
-    record: Any = {**blank(cell.id), **outcome}
-    return store.finish(cell.id, record)
+@pytest.fixture(scope="session")
+def small_ray() -> Iterator[None]:
+    """A Ray cluster of one node with two cores, which executors of this process find and leave alone."""
+    ray = pytest.importorskip("ray", reason="needs ray: pip install 'lm-ablations[ray]'")
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="lm-ray-") as folder:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
+        small = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        ray.init("local", **small, log_to_driver=False, logging_level="ERROR", _temp_dir=folder)
+        yield
+        ray.shutdown()
 
 
-@pytest.fixture(params=["threads", *(pytest.param(name, marks=pytest.mark.slow) for name in EXECUTORS)])
-def engine(request: pytest.FixtureRequest, light: None, store: Store) -> Iterator[Make]:
+ENGINES = [
+    "threads",
+    pytest.param("local", marks=pytest.mark.slow),
+    pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.extra]),
+]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(
+    request: pytest.FixtureRequest, light: None, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Make]:
     """Makes executors of one kind on one store, which are closed in the end."""
     made: list[Executor] = []
+    if request.param == "ray":
+        request.getfixturevalue("small_ray")
+        monkeypatch.setattr("lm.execution.ray_posts.Post", StandInPost)
 
     def one(capacity: int = 2) -> Executor:
         found = make(request.param, store, capacity) if request.param in EXECUTORS else InThreads(store, capacity)

@@ -70,6 +70,10 @@ def test_same_seed_gives_the_same_values_whatever_was_drawn_before(change: dict[
 
 
 def test_swapping_a_part_leaves_every_other_parameter_bit_identical(change: dict[str, str]) -> None:
+    if (
+        "parametrization" in change
+    ):  # first values are what it is about; at its base width tests/model/test_parametrization
+        return
     base, arm = dict(decoder().named_parameters()), dict(decoder(change).named_parameters())
     shared = [name for name in base if name in arm and base[name].shape == arm[name].shape]
     assert len(shared) > len(base) / 2

@@ -82,6 +82,16 @@ def test_the_budget_is_said_and_what_a_search_warns_of_with_its_arm(tuned: Calla
     assert any(line.startswith("arm: ") and "optim.lr" in line for line in warnings), "its best lies at an edge"
 
 
+def test_a_winner_at_the_end_of_what_was_searched_is_marked_beside_the_verdict(tuned: Callable[..., Path]) -> None:
+    folder = tuned(searched={**SEARCHED, "base": [(1e-4, 1.0), (0.01, 2.0)]})
+    found = tuning_of(results := load(folder), folder)
+    assert found is not None
+    base, arm = rows(results, *found)
+    assert base[6] == "baseline (base at the low end of optim.lr)"
+    assert arm[6] == "better (base at the low end of optim.lr)"
+    assert (base[3], arm[3]) == ("baseline", "better"), "at shared settings nothing was searched"
+
+
 def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Path]) -> None:
     folder = tuned()
     (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")

@@ -6,11 +6,13 @@ from typing import Any
 
 from lm.cli.options import (
     Parser,
+    add_executor,
     add_loggers,
     add_output,
     add_settable,
     add_workers,
     check_output,
+    executor_of,
     loggers_of,
     settings_of,
 )
@@ -29,6 +31,7 @@ def add_options(command: Parser) -> None:
         "--seeds", help="instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
     )
     add_workers(command)
+    add_executor(command)
     add_loggers(command)
     command.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
     command.add_argument("--retry-failed", action="store_true", help="train failed cells again")
@@ -43,6 +46,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     check_output(options)
     loggers = loggers_of(options)
+    executor = executor_of(options, loggers)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: an experiment has several; use --seeds 0,1,2")
@@ -61,6 +65,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.arguments,
         60 * options.hang_minutes,
         loggers,
+        executor,
     )
     if experiment.ladder is not None:
         from lm.ablation.climb import climb

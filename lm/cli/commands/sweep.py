@@ -6,11 +6,13 @@ from typing import Any
 
 from lm.cli.options import (
     Parser,
+    add_executor,
     add_loggers,
     add_output,
     add_settable,
     add_workers,
     check_output,
+    executor_of,
     loggers_of,
     settings_of,
 )
@@ -27,6 +29,7 @@ def add_options(command: Parser) -> None:
     add_settable(command)
     command.add_argument("--trials", type=int, metavar="N", help="instead of the file's")
     add_workers(command)
+    add_executor(command)
     add_loggers(command)
     command.add_argument("--plan", action="store_true", help="show what would be searched, and how long it may take")
 
@@ -34,6 +37,7 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
     loggers = loggers_of(options)
+    executor = executor_of(options, loggers)
     settings = settings_of(options, overrides)
     if given := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(given)}: a sweep's trials may have several; give them with seeds in its file")
@@ -43,4 +47,4 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.search.search import sweep
 
     hang = 60 * options.hang_minutes
-    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, hang, loggers)
+    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, hang, loggers, executor)

@@ -10,6 +10,7 @@ from lm.analysis.answers import Answer
 from lm.analysis.pace import pace
 from lm.analysis.results import Results
 from lm.report import claims as of_claims
+from lm.report import rates as of_rates
 from lm.report import tuning as of_tuning
 from lm.report.costs import made_under
 from lm.report.notes import axes, grouped
@@ -27,7 +28,11 @@ Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
 
 
 def html(
-    results: Results, compared: pd.DataFrame, claims: Sequence[tuple[str, Answer]] = (), tuning: Tuning | None = None
+    results: Results,
+    compared: pd.DataFrame,
+    claims: Sequence[tuple[str, Answer]] = (),
+    tuning: Tuning | None = None,
+    rates: of_rates.Rates | None = None,
 ) -> str:
     """The whole report as one file.
 
@@ -36,6 +41,7 @@ def html(
         compared: their comparison.
         claims: the answers to its claims, each with the experiment's name.
         tuning: what tuning found, where there was any.
+        rates: the learning-rate curves, where there are any.
     """
     script = library()
     drawing, notes, paces = Charts(bool(script)), grouped(results, compared), pace(results)
@@ -55,6 +61,7 @@ def html(
         section("charts", "Charts", gallery(results, drawing, tuning[2] if tuning else {})),
         *(section(_id(one[0]), one[0], table(one[1], one[2]), listed(one[3])) for one in sections(results, paces)),
         section("tuning", "Tuning", _tuning(results, tuning)),
+        section("rates", of_rates.TITLE, _rates(results, rates)),
         section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
         section("claims", "Claims", _claims(claims)),
         section("lost", "Lost runs", lost(results)),
@@ -98,7 +105,7 @@ def _id(title: str) -> str:
 
 NAMES = {
     "verdict": "Verdict", "differences": "Differences", "table": "Table", "charts": "Charts", "costs": "Costs",
-    "tuning": "Tuning", "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
+    "tuning": "Tuning", "rates": of_rates.TITLE, "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
     "provenance": "Provenance", "again": "Run it again",
 }  # fmt: skip
 
@@ -114,6 +121,12 @@ def _tuning(results: Results, tuning: Tuning | None) -> Html:
         return Html()
     rows = of_tuning.rows(results, *tuning)
     return joined(table(of_tuning.COLUMNS, rows), listed(of_tuning.notes(tuning[0], tuning[2])))
+
+
+def _rates(results: Results, rates: of_rates.Rates | None) -> Html:
+    if rates is None:
+        return Html()
+    return joined(table(of_rates.COLUMNS, of_rates.rows(results, rates)), listed(of_rates.notes(results, rates)))
 
 
 def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:

@@ -1,0 +1,89 @@
+"""Loss over learning rates: what each arm comes to at each rate, its best one, and how much it minds a wrong one.
+
+Legend: r rates, s seeds.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.analysis.results import HEADLINE, Results, value
+from lm.stats.tests import t_interval
+from lm.store.quantities import describe
+from lm.store.record import Record
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """An arm over the rates.
+
+    Args:
+        rates: in rising order, (r,).
+        values_rs: the headline quantity at each rate and seed; NaN where the cell did not end well.
+        lost_r: for each rate the cells that diverged or failed.
+        sensitivity_s: of each seed; NaN for one that lacks a cell, or has one that failed.
+        lower: whether less is better.
+        untrained: the loss of a guess that knows nothing, ln(vocabulary).
+    """
+
+    rates: tuple[float, ...]
+    values_rs: NDArray[np.float64]
+    lost_r: tuple[int, ...]
+    sensitivity_s: NDArray[np.float64]
+    lower: bool
+    untrained: float
+
+    @property
+    def best(self) -> int | None:
+        """The place of the best rate: of those at which every seed ended well; None where there is none."""
+        mean_r = self.values_rs.mean(axis=1) * (1 if self.lower else -1)
+        return int(np.nanargmin(mean_r)) if np.isfinite(mean_r).any() else None
+
+    @property
+    def edge(self) -> str:
+        """`low` or `high` where the best rate is that end of the grid; else empty."""
+        return {0: "low", len(self.rates) - 1: "high"}.get(-1 if self.best is None else self.best, "")
+
+
+def rate_curve(grid: Results, names: Mapping[float, str]) -> RateCurve:
+    """The curve of an arm from the results of a grid, in which it has these names at its rates."""
+    rates, seeds = tuple(sorted(names)), grid.manifest["seeds"]
+    records = [[grid.records[names[rate], seed] for seed in seeds] for rate in rates]
+    values = [[math.nan if one is None else value(one, grid.headline) for one in row] for row in records]
+    lost = tuple(sum(one is not None and one["status"] != "ok" for one in row) for row in records)
+    untrained = max((math.log(one["data"]["vocabulary"]) for row in records for one in row if one), default=math.nan)
+    sensitivity = [sensitivity_of(rates, list(map(_loss, column)), untrained) for column in zip(*records, strict=True)]
+    lower = describe(grid.headline).better != "higher"
+    return RateCurve(rates, np.array(values), lost, np.array(sensitivity), lower, untrained)
+
+
+def _loss(record: Record | None) -> float:
+    """The final loss of a cell, infinite where it diverged; NaN where it failed, or is not there."""
+    if record is None or record["status"] == "failed":
+        return math.nan
+    return math.inf if record["status"] == "diverged" else value(record, HEADLINE)
+
+
+def sensitivity_of(rates: Sequence[float], losses: Sequence[float], untrained: float) -> float:
+    """Mean of min(loss, untrained) over rates drawn evenly in their logarithm, less the best loss.
+
+    Wortsman et al. 2023, https://arxiv.org/abs/2309.14322, by the trapezoid rule: rates need not be evenly spaced. A
+    run that diverged has an infinite loss; one that is missing makes it NaN.
+
+    >>> sensitivity_of([0.1, 1.0, 10.0], [2.0, 1.0, math.inf], untrained=3.0)
+    0.75
+    """
+    capped = np.minimum(np.asarray(losses, dtype=float), untrained)
+    place = np.log(np.asarray(rates, dtype=float))
+    mean = float((np.diff(place) * (capped[1:] + capped[:-1]) / 2).sum() / (place[-1] - place[0]))
+    return mean - float(capped.min())
+
+
+def sensitivity_difference(arm: RateCurve, baseline: RateCurve) -> tuple[float, float, float]:
+    """The mean difference of two arms' sensitivities, paired by seed, and Student's 95 % interval; NaN for no pair."""
+    found = arm.sensitivity_s - baseline.sensitivity_s
+    pairs = [float(x) for x in found[np.isfinite(found)]]
+    return (float(np.mean(pairs)) if pairs else math.nan, *t_interval(pairs))

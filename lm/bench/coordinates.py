@@ -1,0 +1,170 @@
+"""The coordinate check: how large the activations of each layer are after a few steps, at several widths.
+
+Where a recipe is to hold at every width they must neither grow nor fade with it (Yang et al. 2022, appendix D.1,
+https://arxiv.org/abs/2203.03466). A configuration is trained as it is and with muP, from its own data, without warm-up:
+it would hide what the first steps do. What is measured is the mean |activation| over the first batch.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import seaborn as sns
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lm.config.components import resolve
+from lm.config.tree import InputError, Tree, override
+from lm.model.attention import Attention
+from lm.model.block import Block
+from lm.model.mlp import MLP
+from lm.model.transformer import Embedding
+from lm.training.cell import check
+from lm.training.optim import tables
+from lm.training.run import Run
+
+LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)
+"""What is measured, beside the logits."""
+
+FORMAT = 1
+Table = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""Mean |activation| by parametrisation, steps, layer and width; JSON has no other keys than text."""
+
+
+def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict[str, Any]:
+    """The check of a configuration, as JSON.
+
+    Args:
+        tree: the configuration; a parametrisation it names is what is compared with the standard one, else MuP from its
+            own width.
+        widths: at least two.
+        steps: after how many updates to measure.
+
+    Raises:
+        InputError: for a width that the model cannot have.
+    """
+    options = resolve(tree, Run)["model"]["init_args"]
+    if not {"width", "heads", "parametrization"} <= options.keys():
+        raise InputError("model: takes no width, heads and parametrization, so that it has no other width")
+    mup = {"class_path": "MuP", "init_args": {"base_width": options["width"], "base_heads": options["heads"]}}
+    chosen = options.get("parametrization") or mup
+    found: Table = {}
+    for name, parametrization in (("standard", None), ("scaled", chosen)):
+        changes = {
+            "model.parametrization": parametrization,
+            "optim.schedule": "Constant",
+            "trainer.max_steps": max(steps),
+        }
+        for width in widths:
+            try:
+                measured = activations(override(tree, {**changes, "model.width": width}), steps)
+            except InputError as error:
+                raise InputError(f"width {width}: {error}") from None
+            for step, layers in measured.items():
+                for layer, value in layers.items():
+                    found.setdefault(name, {}).setdefault(str(step), {}).setdefault(layer, {})[str(width)] = value
+    return {"format": FORMAT, "parametrization": chosen, "activations": found}
+
+
+def activations(tree: Tree, steps: Sequence[int]) -> dict[int, dict[str, float]]:
+    """Mean |activation| of each layer after each of these numbers of updates."""
+    cell = check(tree)
+    opened = cell.open()
+    model, run = opened.model(), opened.run
+    optimizer, schedule = run.optim.build(model.parameters(), max(steps), tables(model), model.map_rate)
+    clip = cell.config["trainer"]["gradient_clip_val"]
+    batches = list(opened.data.training_batches(0, max(steps)))
+    found: dict[int, dict[str, float]] = {}
+    for step, batch in enumerate(batches, start=1):
+        model.train()
+        loss = run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        schedule.step()
+        if step in steps:
+            found[step] = _measured(model, batches[0].inputs)
+    return found
+
+
+def _measured(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float]:
+    """Mean |output| of each layer of a model and of its logits; layers that are called twice count by the last call."""
+    found: dict[str, float] = {}
+
+    def note(name: str) -> Any:
+        def hook(module: nn.Module, given: Any, output: Tensor) -> None:
+            found[name] = float(output.abs().mean())
+
+        return hook
+
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
+    handles = [module.register_forward_hook(note(name)) for name, module in layers.items()]
+    model.eval()
+    with torch.no_grad():
+        logits = model(*inputs)
+    for handle in handles:
+        handle.remove()
+    return {**found, "logits": float(logits.abs().mean())}
+
+
+def exponents(found: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
+    """Parametrisation, steps, layer, and the power of the width with which its activations go, over all widths."""
+    return [
+        (name, step, layer, slope(by_width))
+        for name, by_step in found["activations"].items()
+        for step, by_layer in by_step.items()
+        for layer, by_width in by_layer.items()
+    ]
+
+
+def slope(by_width: Mapping[str, float]) -> float:
+    """The slope of log activation over log width; NaN where an activation is not a number above zero."""
+    values = np.array(list(by_width.values()))
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        return math.nan
+    return float(np.polyfit(np.log([int(width) for width in by_width]), np.log(values), 1)[0])
+
+
+# shown ---------------------------------------------------------------------------------------------------------------
+
+
+def drawn(found: Mapping[str, Any]) -> bytes:
+    """The check as PNG: a panel a parametrisation and number of steps, a line a layer."""
+    by_name: Table = found["activations"]
+    steps = list(next(iter(by_name.values())))
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(3.6 * len(steps) + 1.8, 3.1 * len(by_name)), layout="constrained")
+        panels = figure.subplots(len(by_name), len(steps), squeeze=False, sharex=True, sharey=True)
+        for row, (name, by_step) in zip(panels, by_name.items(), strict=True):
+            for axes, step in zip(row, steps, strict=True):
+                _panel(axes, by_step[step])
+                axes.set_title(f"{called(name, found)}, {step} step{'s' * (step != '1')}", fontsize=10)
+            row[0].set_ylabel("mean |activation|")
+        for axes in panels[-1]:
+            axes.set_xlabel("width")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()
+
+
+def _panel(axes: Axes, by_layer: Mapping[str, Mapping[str, float]]) -> None:
+    for (layer, by_width), colour in zip(by_layer.items(), sns.color_palette("viridis", len(by_layer)), strict=True):
+        widths = [int(width) for width in by_width]
+        dashed = "--" if layer == "logits" else "-"
+        axes.plot(widths, list(by_width.values()), dashed, marker="o", markersize=3, color=colour, label=layer)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(widths, [str(width) for width in widths])
+
+
+def called(name: str, found: Mapping[str, Any]) -> str:
+    """A parametrisation in a word."""
+    return "standard" if name == "standard" else str(found["parametrization"]["class_path"])

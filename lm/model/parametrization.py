@@ -1,0 +1,117 @@
+"""How first values, rates and multipliers go with the width of a model.
+
+A matrix [outputs, inputs] is a map from one width to another unless it is an embedding, the map to logits, or named in
+`table_parameters` by its module: those and all vectors have a side that does not grow.
+"""
+
+import copy
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import nn
+
+from lm.config.domain import require_from
+from lm.model.initial import Initializer, OutputLinear, PositionTable
+from lm.model.shape import MOST, Shape
+
+Optimizer = Literal["AdamW", "Muon"]
+"""What makes a parameter's updates: each entry about the rate, or an orthogonal matrix of that root mean square."""
+
+
+class Parametrization(ABC):
+    """What becomes of a recipe at another width than the one it was found at."""
+
+    @abstractmethod
+    def shape(self, shape: Shape) -> Shape:
+        """The sizes with those that the recipe was found at as their `base`."""
+
+    @abstractmethod
+    def rate(self, shape: Shape, optimizer: Optimizer) -> float:
+        """What the rate of maps is multiplied by in a model of these sizes."""
+
+    def initializer(self, initializer: Initializer, shape: Shape) -> Initializer:
+        """What draws the first values of a model of these sizes."""
+        if shape.base is None or shape.base.width == shape.width:
+            return initializer
+        scaled = copy.copy(initializer)
+        vars(scaled)["std"] = functools.partial(_std, initializer, shape)
+        return scaled
+
+
+class Standard(Parametrization):
+    """One rate for all parameters, at every width."""
+
+    def shape(self, shape: Shape) -> Shape:
+        return shape
+
+    def rate(self, shape: Shape, optimizer: Optimizer) -> float:
+        return 1.0
+
+
+class MuP(Parametrization):
+    """The maximal update parametrisation, with which a rate found at a small width holds at a larger one.
+
+    Yang et al. 2022, https://arxiv.org/abs/2203.03466, table 8: maps have first values of variance 1 / inputs and, with
+    AdamW, a rate that goes with 1 / width; tables and vectors keep theirs; the output map, tied or not, reads what is
+    multiplied by base / width; scores are scaled by 1 / d_k. At the base width all of it is the standard model.
+    Muon's updates are orthogonal matrices times sqrt(width) here, and are to keep their spectral norm (Yang, Simon and
+    Bernstein 2023, https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate times weight decay stays
+    what it is at the base width.
+
+    Args:
+        base_width: at which the recipe was found.
+        base_heads: attention heads there; as many as the model has by default, so that heads grow with the width.
+    """
+
+    def __init__(self, base_width: int = 64, base_heads: int | None = None) -> None:
+        require_from(1, MOST["width"], base_width=base_width)
+        if base_heads is not None:
+            require_from(1, MOST["heads"], base_heads=base_heads)
+        self.base_width = base_width
+        self.base_heads = base_heads
+
+    def shape(self, shape: Shape) -> Shape:
+        heads = self.base_heads or shape.heads
+        if self.base_width % heads:
+            raise ValueError(
+                f"base_width={self.base_width} must be a multiple of the {heads} heads that a model of that width has; "
+                "give their number as base_heads"
+            )
+        return replace(shape, base=replace(shape, width=self.base_width, heads=heads))
+
+    def rate(self, shape: Shape, optimizer: Optimizer) -> float:
+        ratio = self.base_width / shape.width
+        return float(ratio**0.5) if optimizer == "Muon" else ratio
+
+
+def _std(initializer: Initializer, shape: Shape, module: nn.Linear | nn.Embedding) -> float:
+    """The standard deviation of a weight: that at the base width, for maps times sqrt(inputs there / inputs here)."""
+    if "weight" in getattr(type(module), "table_parameters", ()):
+        return initializer.std(module)
+    base = shape.at_base
+    ratio = base.width / shape.width
+    if isinstance(module, nn.Embedding):
+        size = base.width if module.embedding_dim == shape.width else module.embedding_dim
+        kind = PositionTable if isinstance(module, PositionTable) else nn.Embedding
+        return initializer.std(kind(1, size, device="meta"))
+    inputs = max(1, round(module.in_features * ratio))
+    if isinstance(module, OutputLinear):
+        return initializer.std(nn.Linear(inputs, module.out_features, bias=False, device="meta"))
+    outputs = max(1, round(module.out_features * ratio))
+    smaller = nn.Linear(inputs, outputs, bias=False, device="meta")
+    return float(initializer.std(smaller) * (inputs / module.in_features) ** 0.5)
+
+
+def scales(parametrization: Any) -> bool:
+    """Whether rates go with the width."""
+    return isinstance(parametrization, Parametrization) and not isinstance(parametrization, Standard)
+
+
+def without_standard(model: dict[str, Any]) -> dict[str, Any]:
+    """A model's node of a configuration without the parametrisation that all had before there was a choice."""
+    options = model["init_args"]
+    if options.get("parametrization", "none given") not in (None, {"class_path": "Standard", "init_args": {}}):
+        return model
+    return {**model, "init_args": {key: value for key, value in options.items() if key != "parametrization"}}

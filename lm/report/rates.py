@@ -1,0 +1,181 @@
+"""What the learning-rate curves of an experiment show: loss against rate for each arm, its best rate, how much it minds
+another one, and the arms compared each at its best."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
+from lm.analysis.results import Results, load
+from lm.config.tree import InputError
+from lm.report.arms import Colour, blank, colours
+from lm.report.figures import Drawn, drawn
+from lm.report.page import listed, show
+from lm.report.study_figures import label
+from lm.report.tables import markdown_table, number, signed
+from lm.report.tuning import compared
+from lm.store.files import read_json
+from lm.store.formats import RATES
+from lm.store.quantities import describe
+
+DESCRIBED = "lr_curve.json"
+TITLE = "Learning rates"
+COLUMNS = (
+    "arm",
+    "shared rate",
+    "best rate",
+    "mean ± sd there",
+    "difference [95 % interval]",
+    "verdict",
+    "sensitivity",
+    "difference in it [95 % interval]",
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The curves of an experiment.
+
+    Args:
+        shared: the rate of each arm in the table.
+        curves: of each arm.
+        grid: the results behind them.
+        twin: the results of all arms, each at its best rate.
+    """
+
+    shared: dict[str, float]
+    curves: dict[str, RateCurve]
+    grid: Results
+    twin: Results
+
+
+def rates_of(results: Results, folder: Path) -> Rates | None:
+    """The curves of an experiment; None where it has none, or they were not trained to their end.
+
+    Raises:
+        InputError: for a file that is damaged.
+    """
+    path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
+    if not path.is_file() or not (twin / "experiment.json").is_file():
+        return None
+    described = RATES.read(read_json(path), path)
+    try:
+        of_arms: dict[str, Any] = {arm: described["arms"][arm] for arm in results.arms}
+        names = {arm: {float(rate): str(name) for rate, name in of["names"].items()} for arm, of in of_arms.items()}
+        shared = {arm: float(of["shared"]) for arm, of in of_arms.items()}
+        grid = load(folder.parent / f"{folder.name}.lr_curve")
+        curves = {arm: rate_curve(grid, of_arm) for arm, of_arm in names.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: is damaged ({type(error).__name__}); run `lm ablate` again") from None
+    return Rates(shared, curves, grid, load(twin))
+
+
+def rows(results: Results, rates: Rates) -> list[list[str]]:
+    """The table as text, a row an arm."""
+    digits, found = describe("nll").digits, []
+    base = rates.curves[results.arms[0]]
+    for arm in results.arms:
+        curve = rates.curves[arm]
+        there = compared(rates.twin, arm)
+        there[2] += _beside(results, rates, arm)
+        best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
+        other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
+        found.append([arm, f"{rates.shared[arm]:z.3g}", best, *there, _sensitivity(curve, digits), other])
+    return found
+
+
+def _sensitivity(curve: RateCurve, digits: int) -> str:
+    known = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
+    if not len(known):
+        return "-"
+    spread = f" ± {number(float(known.std(ddof=1)), digits)}" if len(known) > 1 else ""
+    return f"{number(float(known.mean()), digits)}{spread}"
+
+
+def _beside(results: Results, rates: Rates, arm: str) -> str:
+    """What stands beside the verdict on arms at their best rates: that one of them may lie beyond the grid."""
+    baseline = results.arms[0]
+    sides = {"its": arm} if arm == baseline else {"its": arm, "the baseline's": baseline}
+    edges = [
+        f"{whose} rate at the {end} end of the grid" for whose, of in sides.items() if (end := rates.curves[of].edge)
+    ]
+    return f" ({', '.join(edges)})" if edges else ""
+
+
+def notes(results: Results, rates: Rates) -> list[str]:
+    """What a reader must know of the curves."""
+    first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
+    lines = [
+        f"Every arm was trained at {len(first.rates)} rates from {first.rates[0]:z.3g} to {first.rates[-1]:z.3g} on "
+        f"seeds {', '.join(map(str, seeds))}. The best rate is that of the best mean, of rates at which every seed "
+        "ended well; each arm was trained with its own on the seeds of the table, none of which chose it.",
+        "Sensitivity: the mean over the rates, drawn evenly in their logarithm, of the loss, or of ln(vocabulary) "
+        "where that is less, minus the best loss (Wortsman et al. 2023), in nats; its difference is paired by seed, "
+        "the interval Student's. A run that diverged counts with ln(vocabulary).",
+    ]
+    for arm, curve in rates.curves.items():
+        if curve.edge:
+            which = "lowest" if curve.edge == "low" else "highest"
+            lines.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
+        if any(curve.lost_r):
+            lost = [f"{count} at {rate:z.3g}" for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
+            lines.append(f"{arm}: runs that diverged or failed: {', '.join(lost)}.")
+    return lines
+
+
+def markdown_rates(results: Results, rates: Rates, figure: str | None) -> list[str]:
+    """The section of the report's page."""
+    lines = [
+        f"## {TITLE}",
+        "",
+        *markdown_table(COLUMNS, rows(results, rates)),
+    ]
+    lines += ["", *listed(notes(results, rates))]
+    return [*lines, f"![loss against learning rate]({figure}.png)", ""] if figure else lines
+
+
+def show_rates(results: Results, rates: Rates, console: Console) -> None:
+    """The same in the terminal."""
+    show(TITLE, COLUMNS, rows(results, rates), console)
+    for line in notes(results, rates):
+        console.print(line, highlight=False, markup=False)
+
+
+def draw_rates(results: Results, rates: Rates) -> Drawn:
+    """Loss against rate, a line an arm with its spread over seeds, the best rate and what diverged marked."""
+    return drawn((name, _figure(results, rates)) for name in ("lr_curve",))
+
+
+def _figure(results: Results, rates: Rates) -> Figure | None:
+    if not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
+        return None
+    figure, axes = blank(figsize=(6.4, 4.4))
+    for arm, colour in colours(results).items():
+        _draw(axes, arm, rates.curves[arm], colour)
+    axes.set(xscale="log", xlabel="optim.lr", ylabel=label(rates.grid.headline), title=TITLE)
+    axes.legend(
+        title="mean ± sd over seeds; star: the best\ncross: runs that diverged or failed", title_fontsize="small"
+    )
+    return figure
+
+
+def _draw(axes: Axes, arm: str, curve: RateCurve, colour: Colour) -> None:
+    rates, kept = np.array(curve.rates), np.isfinite(curve.values_rs).all(axis=1)
+    x, values = rates[kept], curve.values_rs[kept]
+    mean = values.mean(axis=1)
+    axes.plot(x, mean, "o-", color=colour, markersize=4, linewidth=1.5, label=arm)
+    if values.shape[1] > 1:
+        spread = values.std(axis=1, ddof=1)
+        axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    if curve.best is not None:
+        axes.plot(rates[curve.best], curve.values_rs[curve.best].mean(), "*", color=colour, markersize=13)
+    lost = [rate for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
+    if lost:
+        top = curve.untrained if math.isfinite(curve.untrained) else float(np.nanmax(curve.values_rs))
+        axes.plot(lost, [top] * len(lost), "x", color=colour, markersize=7)

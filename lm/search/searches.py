@@ -1,0 +1,58 @@
+"""Several studies as one source of cells."""
+
+from collections.abc import Mapping
+
+from lm.execution.source import Planned, Source
+from lm.search.trials import Search
+from lm.store.record import Ending
+from lm.store.store import Store
+
+
+class Searches(Source):
+    """Several studies that share the workers, asked in turn; a cell that two trials want is trained once."""
+
+    def __init__(self, searches: list[Search], store: Store) -> None:
+        self.searches = list(searches)
+        self.store = store
+        self.waiting: dict[str, list[tuple[Search, Planned]]] = {}
+
+    def take(self) -> Planned | None:
+        idle = 0
+        while idle < len(self.searches):
+            search = self.searches.pop(0)
+            self.searches.append(search)
+            planned = search.ask()
+            if planned is None:
+                idle += 1
+                continue
+            idle = 0
+            waiting = self.waiting.get(planned.cell.id)
+            if waiting is not None:
+                waiting.append((search, planned))
+                search.say(planned.name, "is being trained for another trial", 1)
+            elif self.store.finished(planned.cell.id):  # since it was asked for
+                search.say(planned.name, "trained already", 1)
+                search.ended(planned, self.store.record(planned.cell.id))
+            else:
+                self.waiting[planned.cell.id] = [(search, planned)]
+                return planned
+        return None
+
+    def look(self) -> None:
+        for search in self.searches:
+            search.look()
+
+    def waits(self) -> list[str]:
+        return [line for search in self.searches for line in search.others.waited_for()]
+
+    def left(self) -> int:
+        return sum(search.left for search in self.searches)
+
+    def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
+        """Goes on while any trial that waits for the cell wants it to."""
+        wishes = [search.judge(own, step, measured) for search, own in self.waiting[planned.cell.id]]
+        return any(wishes)
+
+    def ended(self, planned: Planned, record: Ending | None) -> None:
+        for search, own in self.waiting.pop(planned.cell.id):
+            search.ended(own, record)

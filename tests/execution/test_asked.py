@@ -1,0 +1,138 @@
+"""Executors as they are asked for: a wrong word is answered in a line, before anything starts."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.execution import asked
+from lm.execution.asked import asked_for, minutes
+from lm.execution.engines import EXECUTORS, room, threads
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is there that an executor needs."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("local", "local", {}),
+        ("ray", "ray", {}),
+        ("ray:memory=100", "ray", {"memory": "100"}),
+        ("ray://head.example:10001", "ray", {"address": "ray://head.example:10001"}),
+        ("ray:address=10.0.0.1:6379", "ray", {"address": "10.0.0.1:6379"}),
+        ("ray:address=auto", "ray", {"address": "auto"}),
+        ("slurm", "slurm", {}),
+        ("slurm:partition=gpu,time=4:00:00,mem=8GB", "slurm", {"partition": "gpu", "time": "4:00:00", "mem": "8GB"}),
+    ],
+)
+def test_what_can_be_asked_for(installed: None, text: str, name: str, options: dict[str, str]) -> None:
+    found = asked_for(text)
+    assert (found.name, dict(found.options)) == (name, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slrum", "no executor 'slrum'. Did you mean slurm? Choose from local, ray, slurm"),
+        ("", "no executor ''. Choose from local, ray, slurm"),
+        ("local:threads=2", "--executor local: no option 'threads'. It takes none"),
+        ("slurm:partitoin=x", "no option 'partitoin'. Did you mean partition? Choose from partition, account"),
+        ("slurm:partition", "partition: expected partition=VALUE, as sbatch takes it"),
+        ("slurm:time=1,time=2", "time is given twice"),
+        ("slurm:time=soon", "time: expected minutes, H:M:S or D-H:M:S, found 'soon'"),
+        ("slurm:time=0", "time: expected more than nothing"),
+        ("slurm:cpus=0", "cpus: expected a whole number from 1, found '0'"),
+        ("slurm:mem=much", "mem: expected a number with its unit, such as 8GB, found 'much'"),
+        ("slurm:executor=pbs", "executor: expected slurm or local, found 'pbs'"),
+        ("slurm:partition=a b", "partition: expected as sbatch takes it, found 'a b'"),
+        ("slurm:account=a\n#SBATCH --uid=0", "account: expected as sbatch takes it"),
+        ("ray://head", "expected ray://HOST:PORT, as in ray://head.example:10001"),
+        ("ray:address=head", "address: expected HOST:PORT or auto, found 'head'"),
+        ("ray:memory=10", "memory: expected 80 MB or more, found 10"),
+        ("ray:memory=100,address=auto", "memory is of a cluster started for the purpose"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_answered_with_what_can(installed: None, text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        asked_for(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 90), ("90:30", 91), ("1:30:00", 90), ("1-0", 1440), ("1-2:30", 1590), ("2-00:00:01", 2881)],
+)
+def test_a_time_is_read_as_sbatch_reads_it(text: str, expected: int) -> None:
+    assert minutes(text) == expected
+
+
+@pytest.mark.parametrize("name", ["ray", "slurm"])
+def test_a_package_that_is_missing_is_named_with_the_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    with pytest.raises(InputError, match=rf"needs {asked.PACKAGES[name]}: pip install 'lm-ablations\[{name}\]'"):
+        asked_for(name)
+
+
+def test_slurm_is_asked_for_where_its_commands_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(InputError, match="no sbatch on this machine"):
+        asked_for("slurm")
+    assert asked_for("slurm:executor=local").options == {"executor": "local"}
+
+
+@pytest.mark.parametrize("command", [["ablate", "quickstart"], ["sweep", "learning_rate"]])
+def test_a_wrong_executor_ends_the_command_before_anything_is_written(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--out", str(tmp_path / "out"), "--executor", "rya"]) == 2
+    assert capsys.readouterr().err == "lm: no executor 'rya'. Did you mean ray? Choose from local, ray, slurm\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_is_not_there_ends_the_command_before_anything_is_written(
+    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray://127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lm: --executor ray: ray://127.0.0.1:1 cannot be reached (")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_loggers_are_not_told_of_runs_whose_files_stay_on_other_machines(
+    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray", "--logger", "csv"]
+    assert main(command) == 2
+    assert capsys.readouterr().err.startswith("lm: --logger: what is logged on a node of a Ray cluster stays there")
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_executor_that_can_be_asked_for_can_be_made() -> None:
+    assert set(asked.OPTIONS) == set(EXECUTORS)
+
+
+def test_a_cell_has_as_many_threads_as_its_job_has_cores(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads("slurm:cpus=7", 1) == 7
+    assert threads("slurm", 1) == threads("ray://head:1", 1) == 3
+
+
+def test_a_queue_takes_all_cells_of_an_experiment_and_of_a_search_as_many_as_are_said(installed: None) -> None:
+    assert room("local", 12) is None
+    assert room("slurm", 12) == 12
+    assert room("slurm", 5000) == 1000
+    with pytest.raises(InputError, match="a search needs --workers N"):
+        room("slurm", 12, search=True)

@@ -1,0 +1,133 @@
+"""Cells on other machines, from this end: what becomes of a cell whose machine goes away, and the mail of jobs."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stand_in
+from records import blank
+from stand_in import StandIn
+
+from lm.execution.away import Away, Remote
+from lm.execution.executor import End, Ended, Handle, Progress, Started, Validation, Waiting
+from lm.execution.slurm_job import Mail, send, unseen
+from lm.store.store import Store
+
+FIRST = "a" * 16
+
+
+class Far(Remote[Away]):
+    """A machine of which one hears what the test says."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, 1)
+        self.said: list[Any] = []
+
+    def _job(self, handle: Handle, cell: Any, execution: Any) -> Away:
+        return Away(handle, cell, execution)
+
+    def _listen(self, seconds: float) -> None:
+        pass
+
+    def _stop(self, job: Away) -> None:
+        self.said.append("stop")
+
+    def _say_on(self, job: Away, goes_on: bool) -> None:
+        self.said.append(goes_on)
+
+    def _let_go(self, job: Away, end: End) -> None:
+        self.said.append(end)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
+    def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:
+        return store.finish(cell.id, {**blank(cell.id), **outcome})
+
+    monkeypatch.setattr("lm.training.train.finish", finish)
+    return Far(Store(tmp_path))
+
+
+def hand_over(far: Far) -> tuple[Handle, Away]:
+    cell: Any = StandIn(FIRST)
+    handle = far.submit(cell, stand_in.execution(), "cell a")
+    return handle, far.jobs[handle]
+
+
+def test_what_is_told_becomes_events_in_order(far: Far) -> None:
+    handle, job = hand_over(far)
+    for message in (("started",), ("progress", 3, 9, 0.5), ("validation", 4, {"nll": 2.0}), ("waiting", "a line")):
+        far._heard(job, message)
+    told = list(far.poll(0.0))
+    assert told[:2] == [Started(handle), Progress(handle, 3, 9, 0.5)]
+    assert isinstance(told[2], Validation)
+    assert (told[2].step, told[2].measured) == (4, {"nll": 2.0})
+    assert told[3] == Waiting(handle, "a line")
+    told[2].answer(False)
+    told[2].answer(True)  # said already
+    assert far.said == [False]
+
+
+def test_a_cell_whose_machine_is_lost_once_is_tried_again_and_twice_is_given_up(far: Far) -> None:
+    handle, job = hand_over(far)
+    assert far._went_away(job, "the node was lost")
+    assert list(far.poll(0.0)) == [Waiting(handle, "the node was lost; tried again from its last checkpoint")]
+    assert not far._went_away(job, "the node was lost")
+    assert list(far.poll(0.0)) == [Ended(handle, End.GIVEN_UP, 0)]
+    record = far.harvest(handle)
+    assert record is not None
+    assert record == far.store.record(FIRST)
+    assert (record["status"], record["error"]) == ("failed", "the node was lost")
+
+
+def test_a_cancelled_cell_whose_machine_is_lost_is_interrupted(far: Far) -> None:
+    handle, job = hand_over(far)
+    far.cancel(handle)
+    far.cancel(handle)
+    assert far.said == ["stop"]
+    assert not far._went_away(job, "the node was lost")
+    assert list(far.poll(0.0)) == [Ended(handle, End.INTERRUPTED, 0)]
+    assert far.harvest(handle) is None
+    assert not far.store.finished(FIRST)
+
+
+def test_a_lost_cell_that_another_process_has_taken_is_left_to_it(far: Far) -> None:
+    handle, job = hand_over(far)
+    job.lost = 1
+    with far.store.lock(FIRST):
+        assert not far._went_away(job, "the node was lost")
+    waiting, ended = far.poll(0.0)
+    assert isinstance(waiting, Waiting)
+    assert waiting.line.startswith("the node was lost; the cell is left to ")
+    assert ended == Ended(handle, End.INTERRUPTED, 0)
+
+
+def test_mail_is_read_once_and_by_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "told"
+    mail = Mail(path)
+    assert mail.new() == []
+    send(path, ("progress", 1, 2, 0.25))
+    with path.open("a") as file:
+        file.write('["half"')
+    assert mail.new() == [["progress", 1, 2, 0.25]]
+    with path.open("a") as file:
+        file.write("]\n")
+    assert mail.new() == [["half"]]
+    assert mail.new() == []
+
+
+def test_what_a_job_starts_sees_no_scheduler_and_heeds_no_signal_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("LM_CACHE", "kept")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with unseen():
+        assert "SLURM_NTASKS" not in os.environ
+        assert os.environ["LM_CACHE"] == "kept"
+        assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert os.environ["SLURM_NTASKS"] == "1"
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

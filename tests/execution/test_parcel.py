@@ -1,0 +1,114 @@
+"""What travels with a cell to a machine that shares no disk, and what comes back."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_in import StandIn
+
+from lm.config.tree import InputError
+from lm.data.tokens import Facts
+from lm.execution import parcel
+from lm.execution.parcel import Changes, Parcel, below, code_of, files_below, forget_others, put_down, received, unpack
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def read(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcel, "PIECE", 4)
+    folder = write(tmp_path / "a", last_ckpt="0123456789", code__module_py="x = 1", empty_txt="", saving_ckpt="half")
+    (folder / ".hidden").write_text("not whole")
+    sent: list[bytes] = []
+
+    def put(piece: bytes) -> int:
+        sent.append(piece)
+        return len(sent) - 1
+
+    files = files_below(folder, put, ("saving.ckpt",))
+    assert max(map(len, sent)) == 4
+    unpack(files, lambda place: sent[place], tmp_path / "b")
+    assert read(tmp_path / "b") == {"last.ckpt": "0123456789", "code/module.py": "x = 1", "empty.txt": ""}
+    assert files_below(tmp_path / "nothing", put) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "a//x", ".", ""])
+def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="leads out of its folder"):
+        below(tmp_path, name)
+
+
+def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "here" / "tokens" / "abc", train_npy="ids", facts_json="{}")
+    facts = Facts(str(folder), "text", "tokenizer", 9, {}, {}, {}, {})
+    cell: Any = replace(StandIn("a" * 16), facts=facts)
+    asked: list[bytes] = []
+
+    def get(piece: bytes) -> bytes:
+        asked.append(piece)
+        return piece
+
+    sent = Parcel(cell, cell, "cell a", files_below(folder, bytes), [], [])
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "there"))
+    for _ in range(2):
+        there = received(sent, get, tmp_path / "code")
+        assert there.facts.folder == str(tmp_path / "there" / "tokens" / "abc")
+        assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
+        assert len(asked) == 2
+    (tmp_path / "there" / "tokens" / "abc" / "train.npy").write_text("other")
+    received(sent, get, tmp_path / "code")
+    assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
+
+
+def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "own", parcelled____init___py="", parcelled__parts_py="from parcelled import more\nclass A: ...")
+    (tmp_path / "own" / "parcelled" / "__init__.py").write_text("")
+    (tmp_path / "own" / "parcelled" / "more.py").write_text("X = 1\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "own"), *sys.path])
+    cell: Any = replace(StandIn("a" * 16), config={"model": {"class_path": "parcelled.parts.A"}})
+    code = code_of(cell)
+    assert [module for module, _, _ in code] == ["parcelled", "parcelled.more", "parcelled.parts"]
+    received(Parcel(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    assert sys.path[-1] == str(tmp_path / "there")
+    written = (tmp_path / "there" / "parcelled" / "parts.py").stat()
+    received(Parcel(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    assert (tmp_path / "there" / "parcelled" / "parts.py").stat() == written
+    assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
+
+
+def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
+    folder, changes = write(tmp_path / "work", cell_json="{}", last_ckpt="1"), Changes()
+    changes.sent_already(folder)
+    assert changes.take(folder, whole=False) == {}
+    write(folder, log_txt="a", progress_json="3", saving_ckpt="half")
+    assert changes.take(folder, whole=False) == {"progress.json": b"3"}
+    write(folder, last_ckpt="22")
+    assert changes.take(folder, whole=False) == {"last.ckpt": b"22", "log.txt": b"a"}
+    assert changes.take(folder, whole=True) == {}
+    write(folder, history_csv="step\n")
+    assert changes.take(folder, whole=True) == {"history.csv": b"step\n"}
+    assert Changes().take(tmp_path / "nothing", whole=True) == {}
+
+
+def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(parcel, "write_atomic", lambda path, content: written.append(path.name))
+    put_down(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
+    assert written == ["a.csv", "z.csv", "outcome.json", "record.json"]
+
+
+def test_what_the_other_machine_no_longer_has_goes_here_too(tmp_path: Path) -> None:
+    folder = write(tmp_path / "work", final_ckpt="1", last_ckpt="1", code__a_py="", code__b_py="")
+    forget_others(folder, ["last.ckpt", "code/a.py"])
+    assert read(folder).keys() == {"last.ckpt", "code/a.py"}

@@ -1,0 +1,158 @@
+"""Loss over learning rates: sensitivity counted out by hand, the best rate, what is marked, what is drawn."""
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from lm.analysis.rates import rate_curve, sensitivity_difference, sensitivity_of
+from lm.analysis.results import load
+from lm.config.tree import InputError
+from lm.report.rates import COLUMNS, DESCRIBED, Rates, draw_rates, notes, rates_of, rows
+from lm.report.write import write_report
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import RATES
+
+MakeExperiment = Callable[..., Path]
+UNTRAINED = math.log(100)
+"""The vocabulary of the invented cells."""
+
+GRID: dict[str, list[Any]] = {
+    "base.lr0.001": [2.5, 2.6],
+    "base.lr0.01": [2.0, 2.1],
+    "base.lr0.1": ["diverged", 2.2],
+    "arm.lr0.001": [2.4, 2.5],
+    "arm.lr0.01": [2.2, 2.2],
+    "arm.lr0.1": [1.9, 1.8],
+}
+CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1], "arm": [1.7, 1.85]}
+
+
+@pytest.fixture
+def over_rates(experiment: MakeExperiment) -> Callable[..., Path]:
+    """Makes the folder of an experiment with a grid of three rates; its arms at their best have the same cells."""
+
+    def make(grid: dict[str, list[Any]] = GRID) -> Path:
+        folder = experiment({**CELLS, **grid})
+        whole = json.loads((folder / "experiment.json").read_text())
+        for name, arms in (("demo", CELLS), ("demo.tuned", CELLS), ("demo.lr_curve", grid)):
+            kept = {arm: whole["arms"][arm] for arm in arms}
+            part = {**whole, "name": name, "arms": kept, "baseline": next(iter(arms)), "confirmatory": []}
+            write_atomic(folder.with_name(name) / "experiment.json", to_json(part))
+        names = {arm: {rate: f"{arm}.lr{rate}" for rate in ("0.001", "0.01", "0.1")} for arm in CELLS}
+        of_arms = {arm: {"shared": 0.01, "best": 0.01, "names": of_arm} for arm, of_arm in names.items()}
+        described = {"experiment": "demo.lr_curve", "arms": of_arms}
+        write_atomic(folder / DESCRIBED, to_json(RATES.stamped(described)))
+        return folder
+
+    return make
+
+
+def found(folder: Path) -> Rates:
+    rates = rates_of(load(folder), folder)
+    assert rates is not None
+    return rates
+
+
+def test_sensitivity_is_the_mean_over_log_rates_less_the_best() -> None:
+    assert sensitivity_of([1, 10, 100], [2.0, 1.0, 2.0], 5.0) == pytest.approx(0.5)
+    assert sensitivity_of([1, 10, 100], [2.0, 1.0, math.inf], 3.0) == pytest.approx((1.5 + 2.0) / 2 - 1)
+    assert sensitivity_of([1, 10, 100], [9.0, 1.0, 9.0], 3.0) == pytest.approx(1.0), "no worse than knowing nothing"
+    assert sensitivity_of([1, 10, 100], [1.5, 1.5, 1.5], 3.0) == 0
+    uneven = sensitivity_of([1, 10, 1000], [2.0, 1.0, 3.0], 5.0)
+    fine = np.geomspace(1, 1000, 3001)
+    between = np.interp(np.log(fine), np.log([1, 10, 1000]), [2.0, 1.0, 3.0])
+    assert uneven == pytest.approx(float(np.trapezoid(between, dx=1 / 3000)) - 1, rel=1e-6)
+    assert math.isnan(sensitivity_of([1, 10, 100], [2.0, math.nan, 1.0], 5.0))
+
+
+def test_a_rate_at_which_a_run_was_lost_is_never_the_best(over_rates: Callable[..., Path]) -> None:
+    folder = over_rates({**GRID, "base.lr0.1": ["diverged", 0.1], "arm.lr0.1": ["failed", 0.1]})
+    base, arm = found(folder).curves.values()
+    assert (base.best, arm.best, base.edge, arm.edge) == (1, 1, "", "")
+    assert base.lost_r == arm.lost_r == (0, 0, 1)
+    first = ((2.5 + 2.0) / 2 + (2.0 + UNTRAINED) / 2) / 2 - 2.0
+    assert base.sensitivity_s[0] == pytest.approx(first), "a run that diverged counts as untrained"
+    assert np.isnan(arm.sensitivity_s).tolist() == [True, False], "one that failed says nothing"
+    pairs = arm.sensitivity_s[1] - base.sensitivity_s[1]
+    mean, low, high = sensitivity_difference(arm, base)
+    assert mean == pytest.approx(pairs)
+    assert math.isnan(low)
+    assert math.isnan(high)
+
+
+def test_without_a_rate_that_ended_well_there_is_no_best(over_rates: Callable[..., Path]) -> None:
+    folder = over_rates({name: ["diverged", 2.0] for name in GRID})
+    curve = found(folder).curves["arm"]
+    assert (curve.best, curve.edge) == (None, "")
+    assert rows(load(folder), found(folder))[0][2] == "none"
+
+
+def test_a_quantity_of_which_more_is_better_has_its_best_at_the_top(over_rates: Callable[..., Path]) -> None:
+    folder = over_rates()
+    grid = load(folder.with_name("demo.lr_curve"))
+    grid.manifest["metric"] = "accuracy"
+    for (arm, _), record in grid.records.items():
+        if record is not None and record["status"] == "ok":
+            record["metrics"]["accuracy"] = 0.9 if arm == "arm.lr0.001" else 0.5
+    assert rate_curve(grid, {rate: f"arm.lr{rate}" for rate in (0.001, 0.01, 0.1)}).best == 0
+
+
+def test_a_best_rate_at_the_end_of_the_grid_is_marked_beside_the_verdict(over_rates: Callable[..., Path]) -> None:
+    folder = over_rates()
+    results, rates = load(folder), found(folder)
+    base, arm = (dict(zip(COLUMNS, row, strict=True)) for row in rows(results, rates))
+    assert base["best rate"] == "0.01"
+    assert "grid" not in base["verdict"]
+    assert arm["best rate"] == "0.1"
+    assert arm["verdict"].endswith("(its rate at the high end of the grid)")
+    told = notes(results, rates)
+    assert "arm: the best rate is the highest of the grid: widen it, or the best may be missed." in told
+    assert "base: runs that diverged or failed: 1 at 0.1." in told
+
+
+@pytest.mark.slow
+def test_the_report_has_table_figure_and_page(over_rates: Callable[..., Path]) -> None:
+    folder, console = over_rates(), Console(file=io.StringIO(), width=200)
+    write_report(folder, console)
+    page = (folder / "table.md").read_text()
+    assert "## Learning rates" in page
+    assert "![loss against learning rate](lr_curve.png)" in page
+    assert (folder / "lr_curve.png").is_file()
+    assert "Learning rates" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert 'id="rates"' in (folder / "report.html").read_text()
+
+
+def test_runs_that_were_lost_are_crosses_and_the_best_are_stars(
+    over_rates: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+
+    def kept(figure: Figure) -> dict[str, bytes]:
+        figures.append(figure)
+        return {"png": b""}
+
+    monkeypatch.setattr("lm.report.figures.rendered", kept)
+    folder = over_rates()
+    assert draw_rates(load(folder), found(folder)) == {"lr_curve": {"png": b""}}
+    drawn = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figures[0].axes[0].get_lines()]
+    lines = {(marker, tuple(points[:, 0].tolist())): points[:, 1].tolist() for marker, points in drawn}
+    assert set(lines) == {
+        ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("o", (0.001, 0.01, 0.1)), ("*", (0.1,))
+    }  # fmt: skip
+    assert lines["x", (0.1,)] == [pytest.approx(UNTRAINED)]
+
+
+@pytest.mark.parametrize("arms", [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None])
+def test_a_damaged_description_is_one_line(over_rates: Callable[..., Path], arms: Any) -> None:
+    folder = over_rates()
+    write_atomic(folder / DESCRIBED, to_json(RATES.stamped({"experiment": "demo.lr_curve", "arms": arms})))
+    with pytest.raises(InputError, match=r"lr_curve\.json: is damaged .*run `lm ablate` again"):
+        rates_of(load(folder), folder)

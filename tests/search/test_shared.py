@@ -1,0 +1,327 @@
+"""One study for several processes: none of its trials lost or done twice, its budget kept, through failures."""
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy
+from optuna.exceptions import StorageInternalError
+from optuna.trial import TrialState
+from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, searching, spec
+from sqlalchemy.exc import OperationalError
+
+from lm.config.tree import InputError
+from lm.execution.source import Planned
+from lm.search import storage
+from lm.search.rows import Rows
+from lm.search.searches import Searches
+from lm.search.spec import Method, SweepSpec
+from lm.search.storage import Backend, check_storage, discreet, journal, open_storage
+from lm.search.study import open_study
+from lm.store.holders import Watch
+
+
+@pytest.fixture(autouse=True)
+def _cells_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells_of_nothing(monkeypatch)
+
+
+@pytest.fixture(params=["journal", pytest.param("database", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    """Where the study lies: a journal, or the rows of a database, whose rules are those of PostgreSQL."""
+    return f"sqlite:///{tmp_path}/study.db" if request.param == "database" else None
+
+
+def step(world: World, source: Searches, held: list[Planned]) -> bool:
+    """Takes all that is due and ends the first; says whether anything happened."""
+    while len(held) < world.workers and (planned := source.take()):
+        held.append(planned)
+    if not held:
+        return False
+    planned = held.pop(0)
+    record = world.answer(planned.cell.config)
+    world.trained.append(planned.cell.config)
+    source.ended(planned, record)
+    return True
+
+
+def study_of(one: SweepSpec, folder: Path) -> list[optuna.trial.FrozenTrial]:
+    found = open_storage(one, journal(one, folder / one.name))
+    return optuna.load_study(study_name=one.name, storage=found).get_trials()
+
+
+@contextlib.contextmanager
+def both(folder: Path, one: SweepSpec) -> Iterator[list[tuple[World, Searches, list[Planned]]]]:
+    """Two that work on a study, each as a process would see it; the results of each lie in a folder of its own."""
+    worlds = [World(workers=2), World(workers=1)]
+    with searching(folder, worlds[0], one) as first, searching(folder, worlds[1], one) as second:
+        yield [(worlds[0], first, []), (worlds[1], second, [])]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["random", "grid", "tpe"])
+def test_two_share_a_study_without_a_trial_lost_or_twice_or_too_many(
+    tmp_path: Path, place: str | None, name: str, seed: int
+) -> None:
+    one = spec(GRID, trials=7, sampler=Method(name), storage=place)
+    with both(tmp_path, one) as two:
+        turns = random.Random(seed)
+        while any(step(*who) for who in turns.sample(two, 2)):
+            pass
+        for _, source, _ in two:
+            source.look()
+            assert not source.waits()
+    found = study_of(one, tmp_path)
+    assert [trial.state for trial in found] == [TrialState.COMPLETE] * 7
+    done = [tree for world, _, _ in two for tree in world.trained]
+    assert len(done) == 7
+    assert all(world.trained for world, _, _ in two)
+    if name == "grid":
+        assert len({str(tree) for tree in done}) == 7
+
+
+def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> None:
+    one = spec(trials=2, storage=place)
+    with both(tmp_path, one) as ((world, first, held), (other, second, theirs)):
+        for source, kept in ((first, held), (second, theirs)):
+            planned = source.take()
+            assert planned is not None
+            kept.append(planned)
+        assert second.take() is None
+        assert [line.partition(" on host")[0] for line in second.waits()] == [
+            f"waiting for 1 trial of s: carried out by process {first.searches[0].members.seat.holder.pid}"  # type: ignore[union-attr]
+        ]
+        assert step(world, first, held)
+        second.look()
+        first.look()
+    assert [(name, outcome.split(",")[0], cells) for name, outcome, cells in other.said if cells] == [
+        ("s trial 0", "complete", 1)
+    ]
+    for said in (world.said, other.said):
+        assert any(outcome.endswith("works on it too") for _, outcome, _ in said)
+
+
+def test_what_one_leaves_the_other_takes_up_at_once(tmp_path: Path, place: str | None) -> None:
+    one = spec(trials=3, storage=place)
+    world, other = World(workers=2), World()
+    with searching(tmp_path, world, one) as first:
+        with searching(tmp_path, other, one) as second:
+            left = second.take()
+            assert left is not None
+            mine = [first.take(), first.take()]
+            assert None not in mine
+            assert first.take() is None
+            assert first.waits()
+        first.look()  # the other has gone, in the middle of its trial
+        taken = first.take()
+        assert taken is not None
+        assert taken.cell.config == left.cell.config
+        for planned in (*mine, taken):
+            assert planned is not None
+            first.ended(planned, world.answer(planned.cell.config))
+        assert first.take() is None
+        assert not first.waits()
+    assert [(t.state, t.user_attrs.get("taken_up")) for t in study_of(one, tmp_path)] == [
+        (TrialState.COMPLETE, 1),
+        (TrialState.COMPLETE, None),
+        (TrialState.COMPLETE, None),
+    ]
+
+
+def test_the_first_suggests_what_it_would_alone_and_the_second_something_else(tmp_path: Path) -> None:
+    one = spec(trials=6, sampler=Method("random"))
+    alone = [trial.params for trial in carry_out(tmp_path / "alone", World(), one)]
+    with both(tmp_path / "shared", one) as (first, second):
+        for _ in range(3):
+            assert step(*first)
+        assert step(*second)
+    shared = [trial.params for trial in study_of(one, tmp_path / "shared")]
+    assert shared[:2] == alone[:2]  # of two at a time, and of those after these
+    assert len({tuple(params.values()) for params in shared}) == len(shared)
+
+
+def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Path, place: str | None) -> None:
+    one = spec(trials=2, storage=place)
+    with both(tmp_path, one) as ((world, first, _), (_, second, theirs)):
+        silent = first.take()
+        assert silent is not None
+        seat = first.searches[0].members.seat
+        assert seat is not None
+        seat.release()  # as the other sees it, who takes the seat and the trial
+        with searching(tmp_path, World(), one) as third:
+            again = third.take()
+            assert again is not None
+            assert again.cell.config == silent.cell.config
+            third.ended(again, world.answer(again.cell.config))
+            first.ended(silent, world.answer(silent.cell.config))
+        assert first.searches[0].spent == 0
+        more = first.take()
+        assert more is not None
+        assert first.searches[0].members.seat is not seat
+        assert second.take() is None
+        assert second.waits()
+        first.ended(more, world.answer(more.cell.config))
+        assert not theirs
+    assert [trial.state for trial in study_of(one, tmp_path)] == [TrialState.COMPLETE] * 2
+    assert any("took this one for dead" in outcome for _, outcome, _ in world.said)
+
+
+# storages that fail --------------------------------------------------------------------------------------------------
+
+
+class Flaky:
+    """Makes each write of a storage fail at its turn, before it is made or after: nobody knows which."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type, methods: list[str]) -> None:
+        self.left: Iterator[str] = iter(())
+        for name in methods:
+            self._wrap(monkeypatch, kind, name)
+
+    def _wrap(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            what = next(self.left, "")
+            if what == "before":
+                raise StorageInternalError("gone")
+            found = real(*args, **named)
+            if what == "after":
+                raise StorageInternalError("gone")
+            return found
+
+        monkeypatch.setattr(kind, name, call)
+
+
+WRITES = ["create_new_trial", "set_trial_param", "set_trial_user_attr", "set_trial_state_values"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["random", "grid"])
+def test_a_storage_that_fails_at_any_write_costs_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, when: str, name: str
+) -> None:
+    monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
+    one = spec(GRID, trials=3, sampler=Method(name), storage=place)
+    kind = optuna.storages.RDBStorage if place else optuna.storages.JournalStorage
+    flaky = Flaky(monkeypatch, kind, WRITES)
+    world = World()
+    with searching(tmp_path, world, one) as source:
+        flaky.left = itertools.chain(*([["", when], [when], ["", "", when]] * 8))  # type: ignore[arg-type]
+        world.run(source)
+        assert next(flaky.left, None) is None or len(world.trained) == 3
+    found = [trial for trial in study_of(one, tmp_path) if trial.state != TrialState.WAITING]
+    assert [trial.state for trial in found] == [TrialState.COMPLETE] * 3
+    assert not [trial for trial in found if "taken_up" in trial.user_attrs]
+    assert len(world.trained) == 3
+
+
+def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
+    monkeypatch.setattr(storage, "WAIT_SECONDS", 0.05)
+    one = spec(trials=3)
+    told: list[str] = []
+    with monkeypatch.context() as broken, searching(tmp_path, World(), one) as source:
+        source.searches[0].shared.say = told.append
+        planned = source.take()
+        assert planned is not None
+        flaky = Flaky(broken, optuna.storages.JournalStorage, ["get_all_trials"])
+        flaky.left = itertools.repeat("before")
+        with pytest.raises(InputError, match=r"study\.journal: gave no answer .*the same command goes on") as error:
+            source.take()
+        assert "\n" not in str(error.value)
+    assert len(told) == 1
+    assert told[0].startswith("waiting up to")
+    assert len(carry_out(tmp_path, World(), one)) == 3
+
+
+def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/leases.db")
+    mine, other = Rows(engine, "s"), Rows(engine, "s")
+    real, answers = Rows.replaced, iter(["taken, but not told"])
+
+    def replaced(self: Rows, *args: Any) -> bool:
+        found = real(self, *args)
+        if next(answers, ""):
+            raise OperationalError("", {}, Exception("gone"))
+        return found
+
+    monkeypatch.setattr(Rows, "replaced", replaced)
+    with pytest.raises(OperationalError):
+        mine.take("turn", Watch())
+    assert other.take("turn", Watch()) is None
+    lease = mine.take("turn", Watch())
+    assert lease is not None
+    lease.release()
+    after = other.take("turn", Watch())
+    assert after is not None
+    after.release()
+
+
+def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path) -> None:
+    one = spec(trials=4)
+    with searching(tmp_path, World(), one) as source:
+        planned = source.take()
+        assert planned is not None
+        with (tmp_path / "s/study.journal").open("ab") as file:
+            file.write(b'{"op_code": 4, "wor')
+        source.ended(planned, World().answer(planned.cell.config))
+    assert len(carry_out(tmp_path, World(), one)) == 4
+
+
+def test_a_journal_left_locked_by_a_kill_can_be_told_from_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    found = Backend(Path("out/study.journal"))
+    with found.locked():
+        assert (tmp_path / "out/study.journal.lock").stat()  # Optuna asks for its age, by which it knows
+
+
+# passwords -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:sec/r@et@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://host/db?user=me&password=secret&x=1", "postgresql://host/db?user=me&password=***&x=1"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert discreet(url) == shown
+    assert discreet(f"no answer of {url} today") == f"no answer of {shown} today"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+pg://me:secret@host/db", "mysql://me:secret@host:x/db", "mysql://m:secret@"]
+)
+def test_a_wrong_url_is_told_without_its_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InputError) as error:
+        check_storage(spec(storage=url), tmp_path)
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_database_that_cannot_be_opened_is_told_without_its_password(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="needs the extra postgres")
+    url = "postgresql://me:secret@127.0.0.1:1/db"
+    with (
+        pytest.raises(InputError, match="cannot be opened") as error,
+        open_study(spec(storage=url), tmp_path, SETTINGS, False),
+    ):
+        pass
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
