@@ -18,7 +18,7 @@ BENCH ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable coverage bench docs references clean
+.PHONY: demo test test-all check check-portable fuzz coverage audit bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -26,7 +26,7 @@ demo: .venv/installed  ## train the quickstart ablation and print its table
 test: check  ## everything: the fast checks, then the tests that train
 	$(BIN)/pytest -n 2 --dist loadfile -m "slow and not extra"
 
-test-all:  ## all there is to check, a line each: lint types fast slow extra gpu portable examples docs hooks, or PARTS="docs hooks"
+test-all:  ## all there is to check, a line each: lint types fast slow extra fuzz gpu portable examples docs hooks audit, or PARTS="docs hooks"
 	@MAKE="$(MAKE)" bash .ci/all $(PARTS)
 
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
@@ -42,8 +42,14 @@ check-portable: .venv/installed  ## the unit tests as other processors compute: 
 		echo "$$setting: $$(echo "$$said" | tail -n 1)"; \
 	done; exit $$status
 
+fuzz: .venv/installed  ## 10,000 made-up files and command lines; FUZZ_CASES=N tries N of them
+	FUZZ_CASES=$(or $(FUZZ_CASES),10000) $(BIN)/pytest -n 2 tests/test_properties.py tests/cli/test_fuzz.py
+
 coverage: .venv/installed  ## lines and branches of lm that the unit tests do not reach
 	$(BIN)/pytest -n 2 -m "not slow" --cov=lm --cov-branch --cov-report=term-missing:skip-covered
+
+audit:  ## advisories known of the versions in constraints.txt; left out with a reason where there is nobody to ask
+	@MAKE="$(MAKE)" bash .ci/audit || test $$? = 77
 
 references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed
 	@set -e; lm="$(abspath $(BIN))/lm"; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; cd $(REFERENCE); \
@@ -90,5 +96,10 @@ bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md descri
 	.venv-hooks/bin/pip install --quiet --constraint constraints.txt pre-commit
 	touch $@
 
+.venv-audit/installed: constraints.txt
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/pip install --quiet --constraint constraints.txt pip-audit
+	touch $@
+
 clean:  ## remove the virtual environments and the site
-	rm -rf .venv .venv-docs .venv-hooks docs/_build
+	rm -rf .venv .venv-docs .venv-hooks .venv-audit docs/_build

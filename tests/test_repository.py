@@ -1,7 +1,9 @@
 """Files of the repository that tools and people outside it read."""
 
 import ast
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -88,3 +90,30 @@ def test_the_sources_are_python_of_the_oldest_version_supported() -> None:
     major, minor = map(int, project()["project"]["requires-python"].removeprefix(">=").split("."))
     for path in ROOT.glob("lm/**/*.py"):
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(major, minor))
+
+
+AUDITS = {
+    "exit 0": (0, "2 packages asked about, 0 with an advisory", '{"dependencies": [{"name": "a"}, {"name": "b"}]}'),
+    "exit 1": (
+        1,
+        "1 packages asked about, 1 with an advisory",
+        '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "X-1", "fix_versions": ["2"]}]}]}',
+    ),
+    "echo no network >&2; exit 1": (77, "left out: no advisories could be had: no network", ""),
+}
+"""How a stand-in for pip-audit ends: the exit code, the last line that is said, and the file that it leaves."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", AUDITS)
+def test_an_audit_tells_advisories_from_having_nobody_to_ask(ends: str, tmp_path: Path) -> None:
+    code, said, left = AUDITS[ends]
+    fake = tmp_path / "pip-audit"
+    fake.write_text(
+        "#!/usr/bin/env bash\n"
+        f"while [ $# -gt 0 ]; do [ $1 = --output ] && printf %s '{left}' > $2; shift; done\n{ends}\n"
+    )
+    fake.chmod(0o755)
+    command = ["bash", str(ROOT / ".ci" / "audit")]
+    done = subprocess.run(command, env={**os.environ, "PIP_AUDIT": str(fake)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (code, said, "")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lm.analysis.runs import ALONE, Run, alone, cells_of, folders_of, runs
 from lm.config.tree import InputError, nearest, path_name
+from lm.store.links import require_own
 from lm.store.store import Store
 
 LISTED = 5
@@ -115,6 +116,7 @@ def of_side(text: str, out: Path) -> tuple[Path, list[Run]]:
     given = Path(text)
     if os.path.isfile(given / "record.json"):
         place = given.resolve()
+        require_own(place.parent, [place.name])
         return place.parent.parent, [alone(Store(place.parent.parent), place.name)]
     experiment, _, arm = text.rstrip("/").partition("/")
     if experiment in folders_of(out) and arm and "/" not in arm:

@@ -137,6 +137,11 @@ def _checked_manifest(manifest: Any, path: Path) -> Manifest:
     check_shape(manifest, Manifest, path, "run `lm ablate` again")
     if manifest["baseline"] not in manifest["arms"]:
         raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
+    for quantity, margin in manifest.get("margin", {}).items():
+        if not margin > 0:
+            raise InputError(
+                f"{path}: margin.{quantity}: expected a number above zero, found {margin}; run `lm ablate` again"
+            )
     for arm, described in manifest["arms"].items():
         if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
             raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; run `lm ablate` again")

@@ -12,6 +12,7 @@ from lm.store.damage import is_number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
 from lm.store.holders import Holder
+from lm.store.links import require_own
 from lm.store.manifest import check_shape
 from lm.store.progress import Progress, progress_of
 from lm.store.record import Record, StudyManifest
@@ -105,6 +106,8 @@ def runs(out: Path, only: str | None = None) -> Found:
         near = nearest(out.name, _names(out.parent))
         what = "holds no results" if os.path.isdir(out) else "no such folder"
         raise InputError(f"{out}: {what}; expected a folder that `lm ablate` made, such as results.{near}")
+    names = folders if only is None else [only, f"{only}.tuned"]
+    require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, found, unreadable = Store(out), list[Run](), list[str]()
     known: dict[str, Run] = {}
     to_come: dict[str, int] = {}

@@ -33,6 +33,7 @@ CASES = {
         ("cells", "what a cell of the quickstart takes beyond its training"),
         ("staying", "processes that take cell after cell: their memory, and a cell's seconds"),
         ("growth", "how time and memory grow with width, depth, context and vocabulary"),
+        ("controller", "what handing out a cell takes among 100, 1,000 and 10,000, simulated on 1,000 workers"),
         ("scale", "planning 10,000 cells and reporting on 1,000, against their limits"),
     )
 }

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import INTERRUPTED, Parser
-from lm.config.imported import own_modules
+from lm.config.imported import own_modules, trusted_only
 from lm.config.tree import InputError, LessError, nearest, parse_value
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
@@ -21,7 +21,7 @@ from lm.training.signals import by_signal
 
 BAD_INPUT = 2
 UNDONE = 1
-DEBUG = "--debug"
+DEBUG, TRUSTED = "--debug", "--trusted-only"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
 SEEDED = (("generate", "seed"), ("ls", "seed"))
 """Commands whose `--seed` is no setting of a configuration."""
@@ -41,6 +41,9 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     top.add_argument("--version", action="version", version=f"lm {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
+    top.add_argument(
+        "--trusted-only", action="store_true", help="refuse every class that is not part of lm; anywhere in the command"
+    )
     inner = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     found: dict[str, Parser] = {}
     for name, command in commands().items():
@@ -98,10 +101,10 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
     everything = list(sys.argv[1:] if arguments is None else arguments)
-    given, debug = [argument for argument in everything if argument != DEBUG], DEBUG in everything
+    given, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
     try:
         try:
-            with own_modules():
+            with trusted_only(TRUSTED in everything), own_modules():
                 return _run(given, debug)
         finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
             if sys.stdout is not None:

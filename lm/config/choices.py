@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm.config.imported import import_all, imported
+from lm.config.imported import import_all, imported, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 
@@ -91,6 +91,7 @@ def find(name: Any, base: type, path: str) -> type:
     if isinstance(name, str) and name in known:
         return known[name]
     if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
+        require_trusted(name, path, f".{nearest(name.rpartition('.')[2], list(known))} Choose from {', '.join(known)}")
         cls = imported(name, path)
         if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
             return cls

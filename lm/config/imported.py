@@ -19,11 +19,34 @@ from lm.config.tree import InputError
 IMPORT_SECONDS = 60.0
 """That importing a module may take."""
 
+OURS = __name__.partition(".")[0]
+
+_trusted_only = [False]
+"""Whether modules of a user's own are refused."""
+
+
+@contextlib.contextmanager
+def trusted_only(on: bool = True) -> Iterator[None]:
+    """Classes outside `lm` are refused, and their modules neither looked for nor imported."""
+    before, _trusted_only[0] = _trusted_only[0], on
+    try:
+        yield
+    finally:
+        _trusted_only[0] = before
+
+
+def require_trusted(name: str, path: str, instead: str = "") -> None:
+    """Raises InputError for the dotted path of a class that may not be imported; `instead` is what may stand there."""
+    if _trusted_only[0] and name.partition(".")[0] != OURS:
+        raise InputError(
+            f"{path}: {shown(name)} is not part of {OURS}, and with --trusted-only no other code is run{instead}"
+        )
+
 
 def look_in(folder: Path) -> None:
     """Modules in a folder are found from now on, after all others: one of theirs never hides one that is installed."""
     place = os.path.abspath(folder)
-    if place not in sys.path:
+    if place not in sys.path and not _trusted_only[0]:
         sys.path.append(place)
         importlib.invalidate_caches()  # a file may be younger than what is known of its folder
 
@@ -42,6 +65,7 @@ def own_modules() -> Iterator[None]:
 
 def imported(name: str, path: str) -> Any:
     """What a dotted path names. Raises InputError where its module cannot be imported, however it fails."""
+    require_trusted(name, path)
     module, _, attribute = name.rpartition(".")
     with _blamed(name, f"{path}: "):
         return getattr(importlib.import_module(module), attribute)

@@ -1,8 +1,10 @@
 """The loop between a source of cells and an executor: hands cells over, answers, tells, and hands outcomes back."""
 
+import heapq
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from lm.execution.elsewhere import by_process
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
@@ -21,6 +23,19 @@ LOOK_SECONDS = 2.0
 """Between two looks at cells that others train."""
 
 
+@dataclass(frozen=True)
+class Clock:
+    """Where the loop has its time from.
+
+    Args:
+        now: seconds that have gone by, since any moment.
+        sleep: lets so many seconds go by.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
 def train_cells(cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution) -> int:
     """Trains every cell; one that fails does not stop the others. Returns how many were interrupted."""
     held = [holder for planned in cells if (holder := executor.held(planned.cell.id)) is not None]
@@ -31,28 +46,42 @@ def train_cells(cells: Sequence[Planned], executor: Executor, watcher: Watcher, 
     return train_from(Listed(list(cells)), executor, watcher, execution)
 
 
-def train_from(source: Source, executor: Executor, watcher: Watcher, execution: Execution) -> int:
+def train_from(
+    source: Source, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock | None = None
+) -> int:
     """Trains cells for as long as there are any to take. Returns how many were interrupted.
+
+    Args:
+        source: of the cells.
+        executor: that trains them.
+        watcher: who is told.
+        execution: how they are trained.
+        clock: another than this machine's, for a simulation.
 
     Raises:
         OSError: where a disk that is full or fails keeps cells from being trained, once no cell is in training any
             more.
     """
-    return _Work(source, executor, watcher, execution).done()
+    return _Work(source, executor, watcher, execution, clock or Clock(time.monotonic, time.sleep)).done()
 
 
 class _Work:
     """The cells of a source that are being trained, here or by others."""
 
-    def __init__(self, source: Source, executor: Executor, watcher: Watcher, execution: Execution) -> None:
+    def __init__(
+        self, source: Source, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock
+    ) -> None:
+        self.clock = clock
         self.source, self.executor, self.watcher, self.execution = source, executor, watcher, execution
         self.running: dict[Handle, Running] = {}
+        self.places = list(range(executor.capacity))
+        """Those that are free, a heap: a search among all that run would be one for each of a thousand workers."""
         self.elsewhere: dict[str, tuple[Planned, Holder | str]] = {}
         """Cells that others train, with who does."""
-        self.freed: list[Planned] = []
+        self.freed: deque[Planned] = deque()
         """Those of them that may be handed over now."""
-        self.looked = time.monotonic()
-        self.patience = Patience(locks.FIRST_SECONDS)
+        self.looked = clock.now()
+        self.patience = Patience(locks.FIRST_SECONDS, clock.now)
         self.interrupted = 0
         self.broken: OSError | None = None
 
@@ -80,11 +109,9 @@ class _Work:
             and len(self.running) < self.executor.capacity
             and (planned := self._next())
         ):
-            taken = {one.place for one in self.running.values()}
-            place = next(place for place in range(self.executor.capacity) if place not in taken)
             execution = replace(self.execution, called=planned.called)
             handle = self.executor.submit(planned.cell, execution, planned.name)
-            self.running[handle] = Running(planned, place)
+            self.running[handle] = Running(planned, heapq.heappop(self.places), self.clock.now(), now=self.clock.now)
 
     def _next(self) -> Planned | None:
         """A cell that nobody else trains; those that somebody did come after all others."""
@@ -92,11 +119,11 @@ class _Work:
             if (holder := self.executor.held(planned.cell.id)) is None:
                 return planned
             self.elsewhere[planned.cell.id] = planned, holder
-        return self.freed.pop(0) if self.freed else None
+        return self.freed.popleft() if self.freed else None
 
     def _look(self) -> None:
         """Sees now and then which of the cells that others train are free: finished, let go of, or left."""
-        if time.monotonic() - self.looked < LOOK_SECONDS:
+        if self.clock.now() - self.looked < LOOK_SECONDS:
             return
         self.source.look()
         for cell, (planned, _) in list(self.elsewhere.items()):
@@ -105,11 +132,11 @@ class _Work:
                 self.freed.append(planned)
             else:
                 self.elsewhere[cell] = planned, holder
-        self.looked = time.monotonic()
+        self.looked = self.clock.now()
 
     def _wait(self) -> None:
         """Lets time pass until others have trained what is left; says so where that lasts."""
-        time.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
+        self.clock.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
         if self.patience.spent():
             for who, count in by_process([holder for _, holder in self.elsewhere.values()]).items():
                 self.watcher.waiting(f"waiting for {count} cell{'s' * (count > 1)} being trained by {who}")
@@ -129,16 +156,19 @@ class _Work:
             case Waiting():
                 self.watcher.waiting(f"{one.planned.name}: {event.line}")
             case Ended(end=End.HELD):
-                del self.running[event.handle]
+                self._left(event.handle)
                 self.executor.harvest(event.handle)
                 self.elsewhere[event.handle.cell] = one.planned, self.executor.held(event.handle.cell) or NAMELESS
             case Ended():
-                del self.running[event.handle]
+                self._left(event.handle)
                 self.broken = self.broken or event.broken
                 record = self._left_by(event)
                 self.interrupted += record is None
                 self.watcher.finished(one.planned, record, one.seconds)
                 self.source.ended(one.planned, record)
+
+    def _left(self, handle: Handle) -> None:
+        heapq.heappush(self.places, self.running.pop(handle).place)
 
     def _left_by(self, event: Ended) -> Ending | None:
         """What the cell left; a pruned one has no record."""

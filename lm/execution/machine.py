@@ -8,6 +8,7 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, require_place
+from lm.store.links import require_own
 
 MOST_WORKERS = 1024
 """Processes at a time on one machine."""
@@ -55,6 +56,8 @@ def require_manner(out: Path, checkpoint_seconds: Any, workers: Any, called: Cal
         called: what the person who gave one of these calls it.
     """
     require_place(out, called("out"), folder=True)
+    if os.path.islink(out / "cells"):  # rather now than when all is trained and its report is refused
+        require_own(out, ["cells"])
     if not (_is_number(checkpoint_seconds) and 0 <= checkpoint_seconds < math.inf):
         raise InputError(f"{called('checkpoint_seconds')}: expected a number from 0, found {shown(checkpoint_seconds)}")
     if workers is not None and not (type(workers) is int and 1 <= workers <= MOST_WORKERS):

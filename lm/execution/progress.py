@@ -15,6 +15,9 @@ from lm.store.store import Store
 
 LINE_SECONDS = 30.0
 
+FEW, DRAW_SECONDS = 32, 0.5
+"""Cells in training that are drawn whenever one reports; more of them are drawn now and then."""
+
 
 def outcome_line(record: Ending | None, store: Store | None = None) -> str:
     """A cell's end in a few words."""
@@ -45,6 +48,7 @@ class Display(Watcher):
         self.expected = dict(expected or {})
         self.done = 0
         self.spoken = time.monotonic()
+        self.drawn = -DRAW_SECONDS
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -76,10 +80,14 @@ class Display(Watcher):
         return max([(sum(of_running) + waiting * typical) / self.workers, *of_running])
 
     def progress(self, running: list[Running], waiting: int) -> None:
+        if len(running) > FEW and time.monotonic() - self.drawn < DRAW_SECONDS:
+            return
+        self.drawn = time.monotonic()
         left = self.left(running, waiting)
         note = "" if left is None else f"about {duration(left)} left"
         self.bars.update(self.overall, completed=self.done, note=note)
-        for place in [p for p in self.tasks if p not in {r.place for r in running}]:
+        places = {one.place for one in running}
+        for place in [place for place in self.tasks if place not in places]:
             self.bars.remove_task(self.tasks.pop(place))
         for one in running:
             if one.place not in self.tasks:

@@ -1,5 +1,6 @@
 """What cells are to be trained, one after another."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,10 +60,10 @@ class Listed(Source):
     """Cells that are known beforehand, in their order."""
 
     def __init__(self, cells: list[Planned]) -> None:
-        self.cells = list(cells)
+        self.cells = deque(cells)
 
     def take(self) -> Planned | None:
-        return self.cells.pop(0) if self.cells else None
+        return self.cells.popleft() if self.cells else None
 
     def left(self) -> int:
         return len(self.cells)

@@ -1,6 +1,7 @@
 """What is seen of cells while they train, and who is told of it."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lm.execution.source import Planned
@@ -16,6 +17,7 @@ class Running:
         place: its place among those being trained, which it keeps: the lowest that was free.
         step: the last optimiser step that was heard of, of `steps`.
         loss: in training, at that step, in nats a token.
+        now: seconds that have gone by, since any moment.
     """
 
     planned: Planned
@@ -25,29 +27,30 @@ class Running:
     steps: int = 0
     loss: float = float("nan")
     first: tuple[int, float] | None = None
+    now: Callable[[], float] = field(default=lambda: time.monotonic(), repr=False)
 
     def begin(self) -> None:
         """The cell has been started, maybe again."""
-        self.started, self.first = time.monotonic(), None
+        self.started, self.first = self.now(), None
         self.step, self.steps, self.loss = 0, 0, float("nan")
 
     def heard(self, step: int, steps: int, loss: float) -> None:
         """Takes in how far the cell is."""
         self.step, self.steps, self.loss = step, steps, loss
         if self.first is None:  # a cell taken up from a checkpoint does not begin at step 0
-            self.first = step, time.monotonic()
+            self.first = step, self.now()
 
     @property
     def seconds(self) -> float:
         """Since it was started."""
-        return time.monotonic() - self.started
+        return self.now() - self.started
 
     @property
     def pace(self) -> float | None:
         """Seconds a step, None before there are two reports to compare."""
         if self.first is None or self.step <= self.first[0]:
             return None
-        return (time.monotonic() - self.first[1]) / (self.step - self.first[0])
+        return (self.now() - self.first[1]) / (self.step - self.first[0])
 
 
 class Watcher:

@@ -13,6 +13,7 @@ from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
 from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
 from lm.store.files import read_json
+from lm.store.links import require_own
 from lm.store.store import LOG, Store
 
 EXPERIMENT, STUDY = "experiment.json", "study.json"
@@ -39,6 +40,12 @@ OF_A_CELL = {
 def describes(folder: Path) -> bool:
     """Whether a folder is that of an experiment or of a search."""
     return any(os.path.isfile(folder / name) for name in (EXPERIMENT, STUDY))
+
+
+def require_own_files(folder: Path) -> None:
+    """Raises InputError where what belongs to an experiment, or to its cells, leads out of its results folder."""
+    whole = folder.resolve()
+    require_own(whole.parent, [whole.name, f"{whole.name}.tuned", CELLS])
 
 
 def cells_of(folder: Path) -> list[str]:
@@ -112,6 +119,7 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
     whole = folder.resolve()
     path = whole.with_name(whole.name + ENDING) if path is None else path
     path_name(whole.name, f"{folder}: the folder's name")
+    require_own_files(folder)
     contents = _contents(whole)
     if os.path.isfile(path) and not replace:
         lost = sorted({*read_archive(path).files} - {*contents})
@@ -159,6 +167,8 @@ def opened(given: Path, report: Path | None = None) -> Iterator[Place]:
     if not os.path.isfile(given) and not describes(given) and os.path.isfile(beside):
         path = beside
     if os.path.isdir(path):
+        if describes(path):
+            require_own_files(path)
         yield Place(path, report or path)
         return
     if not looks_like_pack(path):
@@ -225,6 +235,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
     archive, store = read_archive(path), Store(out)
     found = Unpacked(out / archive.name)
     manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
+    require_own(out, [archive.name, f"{archive.name}.tuned", CELLS])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
         archive.extract(Path(root))

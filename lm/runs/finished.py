@@ -17,12 +17,13 @@ from lm.analysis.results import read_manifest
 from lm.analysis.runs import folders_of
 from lm.config.components import blame, build, resolve
 from lm.config.fingerprint import dotted_classes
-from lm.config.imported import look_in
+from lm.config.imported import look_in, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
 from lm.model.transformer import Model
 from lm.model.weights import weights
 from lm.report.status import training_line
+from lm.store.links import require_own
 from lm.store.record import Record
 from lm.store.store import Store
 
@@ -51,6 +52,8 @@ def find_components(config: Tree, folder: Path) -> None:
     Raises:
         InputError: where one is in none of them.
     """
+    for name in dotted_classes(config):
+        require_trusted(name, str(folder))
     looked: list[str] = []
     for place in _places(folder):
         if all(map(_is_found, dotted_classes(config))):
@@ -119,6 +122,7 @@ class FinishedRun:
         place = folder.resolve()
         if place.parent.name != "cells":
             raise InputError(f"{folder}: expected the folder of a finished run, OUT/cells/ID")
+        require_own(place.parent.parent, [f"cells/{place.name}"])
         record = Store(place.parent.parent).record(place.name)
         if record["status"] != "ok":
             raise InputError(f"{folder}: this run {record['status']}, {record['error']}; it has no model to use")

@@ -285,7 +285,7 @@ def _check_range(found: Range, where: str) -> None:
     if found.log:
         raise InputError(f"{where}: log and step exclude each other; list the values as choices")
     steps = (found.high - found.low) / found.step if found.step > 0 else 0.5
-    if not math.isfinite(steps):
+    if not steps <= LARGEST_WHOLE:  # more than can be counted one by one, infinitely many too
         raise InputError(f"{where}: step={found.step:zg} is too small for {found.low:zg} to {found.high:zg}")
     if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
         raise InputError(f"{where}: high must be low plus a whole number of steps, found step={found.step:zg}")

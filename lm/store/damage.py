@@ -41,12 +41,32 @@ TEXTS = Part(lambda found: isinstance(found, list) and all(isinstance(one, str) 
 WHOLE = Part(lambda found: is_number(found) and isinstance(found, int) and found >= 0, "a whole number")
 STATUS = Part(lambda found: found in STATUSES, f"one of {', '.join(STATUSES)}")
 
+
+def _is_commit(found: Any) -> bool:
+    return (
+        isinstance(found, Mapping) and {"commit", "dirty"} <= found.keys() and isinstance(found["commit"], str | None)
+    )
+
+
+def _is_code(found: Any) -> bool:
+    ones = found.values() if isinstance(found, Mapping) else [None]
+    return all(
+        isinstance(one, Mapping) and "known_by" in one and (one.get("git") is None or _is_commit(one["git"]))
+        for one in ones
+    )
+
+
+COMMIT = Part(_is_commit, "a mapping with commit and dirty")
+CODE = Part(_is_code, "a mapping with what each class is known by, and its commit")
+
 PARTS: dict[str, Part] = {
     "id": TEXT,
     "status": STATUS,
     "error": TEXT,
     "steps": WHOLE,
-    **dict.fromkeys(("metrics", "cost", "provenance", "provenance/git", "provenance/packages", "data"), MAPPING),
+    **dict.fromkeys(("metrics", "cost", "provenance", "provenance/packages", "data"), MAPPING),
+    "provenance/git": COMMIT,
+    "provenance/code": CODE,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),
     **dict.fromkeys(("evaluations", "evaluations/lengths"), MAPPING),
@@ -90,6 +110,7 @@ def of_record(record: Any, needed: bool = True) -> str:
         _moments(record),
         _lengths(record),
         _bins(record),
+        _endless(record),
     )
     return next(wrong, "")
 
@@ -157,12 +178,27 @@ def _bins(record: Mapping[str, Any]) -> Iterator[str]:
     diagram = record.get("reliability")
     if not diagram:
         return
-    sizes = {name: len(diagram.get(name) or []) for name in ("count", "confidence", "accuracy")}
+    bins = {name: diagram.get(name) or [] for name in ("count", "confidence", "accuracy")}
+    for name, found in bins.items():
+        if not isinstance(found, list) or (name == "count" and not all(map(is_number, found))):
+            yield f"reliability/{name}: expected a list of numbers, found {shown(found)}"
+            return
+    sizes = {name: len(found) for name, found in bins.items()}
     if len(set(sizes.values())) > 1:
         yield f"reliability: expected as many bins of each kind, found {sizes}"
-    counted, tokens = sum(diagram.get("count") or []), at(record, "evaluated/tokens")
+    counted, tokens = sum(bins["count"]), at(record, "evaluated/tokens")
     if tokens is not None and counted != tokens:
         yield f"reliability/count: adds up to {counted:,}, expected the {tokens:,} tokens that were evaluated"
+
+
+def _endless(found: Any, path: str = "") -> Iterator[str]:
+    """Places anywhere that hold NaN or an infinity, which Python reads and no writer writes."""
+    for name, inner in found.items() if isinstance(found, Mapping) else enumerate(found):
+        here = f"{path}/{name}" if path else str(name)
+        if isinstance(inner, float) and not math.isfinite(inner):
+            yield f"{here}: expected a number, found {shown(inner)}"
+        elif isinstance(inner, (Mapping, list)):
+            yield from _endless(inner, here)
 
 
 # learning curves -----------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Provenance(TypedDict):
     cores: int | None
     threads: int
     device: str
+    environment: NotRequired[dict[str, str]]
     precision: str | None
     code: dict[str, OwnCode] | None
     started: float

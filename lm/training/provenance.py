@@ -25,6 +25,15 @@ OWN = Path(__file__).parents[1]
 LONGEST_DIFF = 1_000_000
 """Characters of a checkout's changes that are kept."""
 
+ENVIRONMENT = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"),
+    *("CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE"),
+)
+"""Variables that may change numbers or speed. No other is written down: the environment holds people's secrets."""
+
+LONGEST_VALUE = 100
+"""Characters of a variable that are kept."""
+
 PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
 
@@ -106,7 +115,7 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """Code version, package versions, host, device and threads."""
+    """Code version, package versions, host, device, threads, and those variables of ENVIRONMENT that are set."""
     return {
         "lm": __version__,
         "git": git_state(),
@@ -116,4 +125,5 @@ def provenance() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
+        "environment": {name: os.environ[name][:LONGEST_VALUE] for name in ENVIRONMENT if name in os.environ},
     }

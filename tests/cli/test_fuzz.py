@@ -4,11 +4,12 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fuzz
 import pytest
+from cases import share
 from records import record
 
 import lm.ablation.project
@@ -17,8 +18,8 @@ import lm.training.train
 from lm.cli import main
 from lm.store.store import Store
 
-FIRST, CASES = (int(os.environ.get(name, default)) for name, default in (("FUZZ_FIRST", "0"), ("FUZZ_CASES", "250")))
-"""`FUZZ_CASES=4000 pytest tests/cli/test_fuzz.py` tries more, and FUZZ_FIRST others."""
+FIRST, CASES = int(os.environ.get("FUZZ_FIRST", "0")), share("commands")
+"""How many there are is said in tests/cases.py; FUZZ_FIRST begins with another."""
 
 PORTIONS = 10
 MODULES = {"exits.py": "raise SystemExit(0)\n", "fails.py": "raise KeyError('no')\n"}
@@ -66,9 +67,10 @@ def tree(place: Path, *left_out: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("portion", range(PORTIONS))
-def test_damaged_input_is_one_line(folder: Path, portion: int) -> None:
-    wrong = []
-    for number in range(FIRST + portion, FIRST + CASES, PORTIONS):
+def test_damaged_input_is_one_line(folder: Path, portion: int, record_property: Callable[[str, object], None]) -> None:
+    wrong, numbers = [], range(FIRST + portion, FIRST + CASES, PORTIONS)
+    record_property("cases", len(numbers))
+    for number in numbers:
         case = fuzz.make(number)
         prepare(folder, case)
         before, inside = tree(folder.parent, "place"), tree(folder, "out")

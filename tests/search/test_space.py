@@ -124,6 +124,7 @@ def test_choices_may_be_nodes_with_options_lists_and_nothing() -> None:
         ({"optim.lr": {"low": 1, "high": 3, "log": True, "step": 1}}, ["log and step"]),
         ({"optim.lr": {"low": 0, "high": 1, "step": 0.3}}, ["whole number of steps", "0.3"]),
         ({"optim.lr": {"low": 0, "high": 1, "step": -1}}, ["whole number of steps"]),
+        ({"optim.lr": {"low": -1e27, "high": 0.5, "step": 0.1}}, ["step=0.1 is too small for -1e+27 to 0.5"]),
         ({"optim.lr": {"choices": []}}, ["space.optim.lr.choices", "a list"]),
         ({"optim.lr": {"choices": [1, 1]}}, ["1 is given twice"]),
         ({"optim.lr": {"choices": [1], "low": 2}}, ["choices stand alone", "low"]),

@@ -17,6 +17,7 @@ from lm.analysis.compare import compare
 from lm.analysis.pace import pace
 from lm.analysis.results import Results, curves, load
 from lm.cli import main
+from lm.config.tree import InputError
 from lm.report.figures import learning_curve
 from lm.report.notes import notes
 from lm.report.page import sections
@@ -277,3 +278,34 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
     folder = experiment(CELLS)
     Store(folder.parent).history("arm-1").write_bytes(content)
     assert list(load(folder).broken) == ["arm-1"]
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "found"),
+    [
+        ("provenance", "git", {"commit": "c"}),
+        ("provenance", "git", {"commit": 3, "dirty": False}),
+        ("provenance", "code", {"own.Part": None}),
+        ("provenance", "code", {"own.Part": {"known_by": "k", "git": True}}),
+        ("provenance", "code", True),
+        ("reliability", "count", [10, None]),
+        ("reliability", "count", 3),
+        ("reliability", "accuracy", 3),
+    ],
+)
+def test_what_reports_look_into_is_of_the_kind_they_expect(part: str, key: str, found: object) -> None:
+    whole: Any = record("a-0", 2.0, 0)
+    assert of_record(whole) == ""
+    assert of_record({**whole, part: {**whole[part], key: found}}).startswith(f"{part}/{key}: expected ")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_anywhere_in_a_record_is_endless(value: float) -> None:
+    whole: Any = record("a-0", 2.0, 0)
+    found = {**whole, "data": {**whole["data"], "tokens": {"train": [value]}}}
+    assert of_record(found) == f"data/tokens/train/0: expected a number, found {value}"
+
+
+def test_a_margin_that_is_none_is_damage(experiment: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match=r"experiment\.json: margin\.nll: expected a number above zero, found 0"):
+        load(experiment({"a": [2.0], "b": [1.9]}, margin={"nll": 0}))

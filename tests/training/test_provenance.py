@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lm.training.provenance import OWN, device_name, git, git_state, peak_memory, provenance
+from lm.training.provenance import ENVIRONMENT, OWN, device_name, git, git_state, peak_memory, provenance
 from lm.training.signals import by_signal
 
 
@@ -84,3 +84,14 @@ def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() 
     assert by_signal(caught.value)
     assert by_signal(SIGTERMException())
     assert not by_signal(SystemExit(0))
+
+
+def test_of_the_environment_only_names_on_a_list_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3" * 1000)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    found = provenance()["environment"]
+    assert found["OMP_NUM_THREADS"] == "3" * 100
+    assert set(found) <= set(ENVIRONMENT)
+    assert "MKL_NUM_THREADS" not in found
+    assert "secret" not in str(provenance())

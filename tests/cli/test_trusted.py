@@ -1,0 +1,77 @@
+"""With --trusted-only no code runs that is not part of lm, whatever names it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lm.cli import main
+from lm.config.imported import own_modules, trusted_only
+from lm.runs.finished import find_components
+
+Said = pytest.CaptureFixture[str]
+
+OWN = "raise AssertionError('this was run')\n"
+EXPERIMENT = {"base": "char_tiny", "baseline": "a", "seeds": 6, "arms": {"a": {}, "b": {"model.mlp": "stranger.Own"}}}
+SWEEP = {"base": "char_tiny", "trials": 2, "common": {"model.mlp": "stranger.Own"}}
+SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-2, "log": True}}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of a stranger's, and files that name it."""
+    (tmp_path / "stranger.py").write_text(OWN)
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**SWEEP, "space": SPACE}))
+    (tmp_path / "one.yaml").write_text("base: char_tiny\nmodel.mlp: stranger.Own\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    return tmp_path
+
+
+COMMANDS = (
+    ["fit", "one.yaml"],
+    ["fit", "char_tiny", "--model.mlp", "stranger.Own"],
+    ["count", "one.yaml"],
+    ["ablate", "experiment.yaml", "--plan"],
+    ["sweep", "sweep.yaml", "--plan"],
+    ["diff", "one.yaml", "one.yaml"],
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_every_command_that_builds_refuses_a_class_of_a_strangers(
+    place: Path, capsys: Said, arguments: list[str]
+) -> None:
+    for given in ([*arguments, "--trusted-only"], ["--trusted-only", *arguments]):
+        assert main(given) == 2
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == 1
+        assert "model.mlp: 'stranger.Own' is not part of lm, and with --trusted-only no other code is run" in said
+        assert "Choose from " in said
+    assert "stranger" not in sys.modules
+    assert main(arguments) == 2
+    assert "AssertionError: this was run" in capsys.readouterr().err, "without it the module is imported"
+
+
+def test_a_class_of_another_package_is_refused_by_its_path_and_not_by_its_name(place: Path, capsys: Said) -> None:
+    said = []
+    for name in ("torch.optim.SGD", "SGD"):
+        code = main(["count", "char_tiny", "--optim.optimizer", name, "--trusted-only"])
+        said.append((code, "Did you mean SGD?" in capsys.readouterr().err))
+    assert said == [(2, True), (0, False)]
+
+
+def test_a_finished_run_of_a_strangers_is_refused_before_its_modules_are_looked_for(place: Path, capsys: Said) -> None:
+    before = list(sys.path)
+    with trusted_only(), pytest.raises(Exception, match=r"'stranger\.Own' is not part of lm"):
+        find_components({"model": {"class_path": "stranger.Own"}}, place)
+    assert sys.path == before
+
+
+def test_modules_of_the_current_folder_are_not_even_found(place: Path) -> None:
+    with trusted_only(), own_modules():
+        assert str(place) not in sys.path
+    with own_modules():
+        assert str(place) in sys.path

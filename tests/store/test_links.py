@@ -1,0 +1,127 @@
+"""A folder of results from a stranger: nothing outside is read or written by way of links in it."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lm
+from lm.cli import main
+from lm.report.pack import pack
+from lm.store.links import require_own
+
+Said = pytest.CaptureFixture[str]
+Make = Callable[..., Path]
+
+PLACES = ("cells", "cells/a-0", "cells/a-0/record.json", "cells/a-0/code", "demo/table.md", "demo/tune", "demo.tuned")
+"""Where a link may lie."""
+
+
+@pytest.fixture
+def out(experiment: Make, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results, beside one that is nobody's business."""
+    folder = experiment({"a": [2.0, 2.1], "b": [1.8, 1.9]}).parent
+    (folder.parent / "secret").mkdir()
+    (folder.parent / "secret" / "key").write_text("1234")
+    monkeypatch.chdir(folder.parent)
+    return Path("out")
+
+
+def led_out(out: Path, place: str) -> None:
+    """Puts what lies at a place, or nothing, into the other folder, and a link to it in its stead."""
+    target = out.parent.absolute() / "secret" / "moved"
+    if (out / place).exists():
+        os.rename(out / place, target)
+    (out / place).symlink_to(target)
+
+
+COMMANDS = (
+    ["report", "out/demo"],
+    ["trace", "out/demo", "b", "nll"],
+    ["status", "out"],
+    ["status", "out/demo"],
+    ["ls", "out"],
+    ["diff", "demo/a/0", "demo/b/0", "--out", "out"],
+    ["pack", "out/demo"],
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_link_that_leads_out_is_refused_by_all_that_reads(out: Path, capsys: Said, arguments: list[str]) -> None:
+    led_out(out, "cells/a-0/record.json")
+    outside = {path: path.read_bytes() for path in Path("secret").iterdir()}
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lm: out/cells/a-0/record.json: is a link that leads out of ") or str(out.absolute()) in said
+    assert len(said.splitlines()) == 1
+    assert {path: path.read_bytes() for path in Path("secret").iterdir()} == outside
+    assert not Path("out/demo/table.md").exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_wherever_the_link_lies_it_is_refused(out: Path, place: str) -> None:
+    led_out(out, place)
+    with pytest.raises(lm.InputError, match=f"{place}.*: is a link that leads out of"):
+        lm.load("out/demo")
+
+
+def test_a_link_with_dots_is_as_one_without(out: Path) -> None:
+    (out / "cells" / "a-0" / "code").symlink_to("../../../secret")
+    with pytest.raises(lm.InputError, match="leads out"):
+        lm.load("out/demo")
+
+
+def test_a_link_inside_is_followed_and_what_it_leads_to_is_looked_at(out: Path) -> None:
+    os.rename(out / "cells" / "a-0", out / "kept")
+    (out / "cells" / "a-0").symlink_to("../kept")
+    assert len(lm.load("out/demo").cells) > 0
+    (out / "kept" / "code").symlink_to("../../secret")
+    with pytest.raises(lm.InputError, match="leads out"):
+        lm.load("out/demo")
+
+
+def test_the_folder_that_is_named_may_be_a_link_and_circles_end(out: Path) -> None:
+    Path("elsewhere").symlink_to("out")
+    (out / "cells" / "a-0" / "circle").symlink_to("..")
+    assert lm.load("elsewhere/demo").arms == ["a", "b"]
+
+
+def test_a_pipe_among_the_files_is_refused_and_not_waited_for(out: Path, capsys: Said) -> None:
+    (out / "cells" / ".leases" / "a-0").mkdir(parents=True)
+    os.mkfifo(out / "cells" / ".leases" / "a-0" / "1")
+    assert main(["status", "out"]) == 2
+    assert capsys.readouterr().err == "lm: out/cells/.leases/a-0/1: is neither a file nor a folder; remove it\n"
+
+
+def test_what_is_unpacked_is_not_put_where_a_link_leads(out: Path, capsys: Said) -> None:
+    pack(out / "demo", Path("demo.lmpack"))
+    for name in ("cells", "demo"):
+        place = Path(f"mine-{name}")
+        place.mkdir()
+        (place / name).symlink_to("../secret")
+        assert main(["unpack", "demo.lmpack", "--out", str(place)]) == 2
+        assert capsys.readouterr().err.startswith(f"lm: {place}/{name}: is a link that leads out of {place}")
+    assert [path.name for path in Path("secret").iterdir()] == ["key"]
+
+
+def test_nothing_is_trained_where_its_report_would_be_refused(out: Path, capsys: Said) -> None:
+    led_out(out, "cells")
+    assert main(["fit", "char_tiny", "--out", "out"]) == 2
+    assert capsys.readouterr().err.startswith("lm: out/cells: is a link that leads out of out")
+
+
+def test_names_in_a_manifest_lead_nowhere(out: Path, capsys: Said) -> None:
+    path = out / "demo" / "experiment.json"
+    manifest = json.loads(path.read_text())
+    for name in ("../../secret", "..", "/etc", "a/../../secret"):
+        manifest["arms"]["a"]["cells"]["0"] = name
+        path.write_text(json.dumps(manifest))
+        for command in ("report", "pack"):
+            assert main([command, "out/demo"]) == 2
+            assert "cannot name a file" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_no_fault(tmp_path: Path) -> None:
+    require_own(tmp_path / "nothing", ["cells"])
