@@ -42,6 +42,7 @@ def test_every_row_is_of_its_own_and_the_same_on_every_call(monkeypatch: pytest.
     assert all(0 <= one.events <= one.trials for one in left)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_intervals_cover_trends_err_and_forecasts_hold_as_they_promise() -> None:
     found = list(audit_ladders(np.random.default_rng(1), 120, draws=200))
