@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -44,14 +43,6 @@ def _seeded(_threads: None) -> None:
     torch.default_generator.manual_seed(0)  # torch.manual_seed writes the stack down where CUDA is asleep, for 1 ms
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
-
-
-@pytest.fixture(autouse=True)
-def _first_process() -> Iterator[None]:
-    """Lightning keeps the number of a process for good, and made-up settings may have given this one another."""
-    yield
-    if (ranked := sys.modules.get("lightning_utilities.core.rank_zero")) is not None:
-        ranked.rank_zero_only.rank = 0
 
 
 def pytest_collection_finish() -> None:

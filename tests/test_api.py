@@ -128,7 +128,6 @@ def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> N
         lm.load_model("demo/arm/1", out=folder.parent)
 
 
-@pytest.mark.extra
 @pytest.mark.slow
 def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path) -> None:
     first = lm.fit(CONFIG, out=tmp_path, progress=False, **SHORT)

@@ -29,8 +29,7 @@ TRAINING = ("lm.api",)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.extra] if name in TRAINING else []) for name in MODULES],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in TRAINING else []) for name in MODULES]
 )
 def test_examples_give_what_they_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -109,7 +109,6 @@ def test_debug_shows_the_traceback_of_what_is_otherwise_one_line(
         assert "self.more = unknown" in said
 
 
-@pytest.mark.extra
 @pytest.mark.slow
 def test_a_run_that_fails_says_where_its_traceback_lies_and_every_run_has_a_log(
     base: Path, capfd: pytest.CaptureFixture[str]
