@@ -113,11 +113,24 @@ def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], obje
 
 def test_a_call_leaves_the_places_of_modules_as_they_were(tmp_path: Path) -> None:
     before = list(sys.path)
-    (tmp_path / "parts.py").write_text("from lm.model.norm import RMSNorm\n\n\nclass Mine(RMSNorm): ...\n")
-    (tmp_path / "run.yaml").write_text("base: char_tiny\nmodel.norm: parts.Mine\noptim.lrr: 1\n")
+    (tmp_path / "placed.py").write_text("from lm.model.norm import RMSNorm\n\n\nclass Mine(RMSNorm): ...\n")
+    (tmp_path / "run.yaml").write_text("base: char_tiny\nmodel.norm: placed.Mine\noptim.lrr: 1\n")
     with pytest.raises(lm.InputError, match=r"Did you mean lr\?"):
         lm.fit(tmp_path / "run.yaml", out=tmp_path)
     assert sys.path == before
+
+
+def test_a_module_of_the_same_name_in_another_folder_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    for name, base in (("first", "RMSNorm"), ("second", "LayerNorm")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "twofold.py").write_text(f"from lm.model.norm import {base}\n\n\nclass Mine({base}): ...\n")
+        (tmp_path / name / "run.yaml").write_text("base: char_tiny\nmodel.norm: twofold.Mine\noptim.lrr: 1\n")
+    for name, words in (
+        ("first", r"Did you mean lr\?"),
+        ("second", "'twofold' was imported from .*first/twofold.py before"),
+    ):
+        with pytest.raises(lm.InputError, match=words):
+            lm.fit(tmp_path / name / "run.yaml", out=tmp_path)
 
 
 def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> None:

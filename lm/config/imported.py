@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import importlib.machinery
 import os
 import pkgutil
 import signal
@@ -68,7 +69,25 @@ def imported(name: str, path: str) -> Any:
     require_trusted(name, path)
     module, _, attribute = name.rpartition(".")
     with _blamed(name, f"{path}: "):
-        return getattr(importlib.import_module(module), attribute)
+        loaded = importlib.import_module(module)
+        _require_first_found(module.partition(".")[0])
+        return getattr(loaded, attribute)
+
+
+def _require_first_found(module: str) -> None:
+    """Raises ImportError where another folder's module of this name was imported before, which Python would go on with.
+
+    A program that reads two experiments, each with a `parts.py` beside it, would train the second with the first's.
+    """
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    found = importlib.machinery.PathFinder.find_spec(module)
+    if not loaded or found is None or not found.origin or module == OURS:
+        return
+    if os.path.realpath(loaded) != os.path.realpath(found.origin):
+        raise ImportError(
+            f"{shown(module)} was imported from {loaded} before, and here it is {found.origin}; give one of them "
+            "another name, or start another process"
+        )
 
 
 @functools.cache
