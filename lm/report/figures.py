@@ -7,6 +7,8 @@ import matplotlib
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from lm.analysis.results import Results, curves
@@ -142,15 +144,15 @@ def drawn(figures: Iterable[tuple[str, Figure | None]]) -> Drawn:
 def rendered(figure: Figure) -> dict[str, bytes]:
     """A figure as PNG and SVG; the same figure gives the same bytes.
 
-    Where its panels lie is worked out once, which takes as long as drawing them.
+    Where its panels lie is worked out once, which takes as long as drawing them. `savefig` draws once more beforehand
+    for that; a canvas does it as it draws.
     """
-    found = {}
-    for suffix, metadata in (("png", {}), ("svg", {"Date": None})):
-        content = io.BytesIO()
-        figure.savefig(content, format=suffix, dpi=150, metadata=metadata)
-        figure.set_layout_engine("none")
-        found[suffix] = content.getvalue()
-    return found
+    figure.set_dpi(150)
+    png, svg = io.BytesIO(), io.BytesIO()
+    FigureCanvasAgg(figure).print_png(png)
+    figure.set_layout_engine("none")
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+    return {"png": png.getvalue(), "svg": svg.getvalue()}
 
 
 def as_files(figures: Drawn) -> dict[str, bytes]:
