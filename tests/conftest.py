@@ -45,6 +45,23 @@ def _seeded(_threads: None) -> None:
         torch.cuda.manual_seed_all(0)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are written with empty pictures: drawing them takes longer than all else of a report."""
+    monkeypatch.setattr("lm.report.figures.rendered", lambda _: {"png": b"", "svg": b""})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup`, tests that share what their file makes once go to one process, others to any."""
+    for item in items:
+        shared_by = getattr(item, "_fixtureinfo", None)
+        of_file = item.nodeid.partition("::")[0]
+        made = [one[-1] for one in shared_by.name2fixturedefs.values()] if shared_by else []
+        if any(one.scope in ("module", "session") and one.baseid == of_file for one in made):
+            item.add_marker(pytest.mark.xdist_group(of_file))
+
+
 def pytest_collection_finish() -> None:
     """What was imported lives to the end: the garbage collector need not go through it during every test."""
     gc.collect()

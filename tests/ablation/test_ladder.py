@@ -137,6 +137,7 @@ def test_the_shipped_ladder_can_be_read() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_each_arm_is_trained_over_the_rates_and_compared_at_its_best(tmp_path: Path) -> None:
     out = tmp_path / "out"
     path = write(tmp_path, {"rates": [1e-5, 1e-3, 1e-2], "seeds": [70, 71]}, seeds=[0, 1])

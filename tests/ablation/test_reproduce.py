@@ -66,6 +66,7 @@ def test_the_projects_own_claims_are_of_three_kinds_and_have_the_seeds_to_be_dec
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_claims_are_answered_and_what_cannot_run_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def answered(folder: Path, tier: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_results_of_one_tier_never_stand_for_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

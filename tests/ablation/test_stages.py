@@ -76,6 +76,7 @@ def test_wrong_stages_are_one_line(value: dict[str, int], words: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_training_stops_where_the_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = {"trainer.max_steps": 5, "trainer.val_check_interval": 5, "trainer.limit_val_batches": 1}
     spec = write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}, common=short)

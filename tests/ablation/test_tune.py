@@ -78,6 +78,7 @@ def test_the_envelope_is_the_lowest_trial_of_each_part_of_the_range() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_every_arm_is_tuned_alike_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     tune = {"space": SPACE, "trials": 3, "seeds": [70], "sampler": {"name": "random", "seed": 3}}

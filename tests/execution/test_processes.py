@@ -40,7 +40,7 @@ Ablate = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
-def ablate(capsys: pytest.CaptureFixture[str]) -> Ablate:
+def ablate(capsys: pytest.CaptureFixture[str], undrawn: None) -> Ablate:
     """Runs the command in this process, which starts its workers: what it answered and told."""
 
     def run(spec: Path, out: Path, *more: str) -> SimpleNamespace:

@@ -111,6 +111,7 @@ def kept(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_without_the_curves_of_the_one_before_writes_nothing(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_report_without_the_curves_of_the_one_before_writes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_without_the_records_of_the_one_before_writes_nothing(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     assert main(["report", str(folder)]) == 0
@@ -147,6 +149,7 @@ def test_a_report_without_the_records_of_the_one_before_writes_nothing(experimen
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_of_an_ablation_is_written_and_says_what_it_lacks(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
