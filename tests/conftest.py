@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -45,10 +46,26 @@ def _seeded(_threads: None) -> None:
         torch.cuda.manual_seed_all(0)
 
 
+@pytest.fixture(autouse=True)
+def _same_places() -> Iterator[None]:
+    """Folders of experiments, in which modules are looked for, are of one test alone: each makes every import slower."""
+    before = list(sys.path)
+    yield
+    if sys.path != before:
+        sys.path[:] = before
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are written with empty pictures: drawing them takes longer than all else of a report."""
     monkeypatch.setattr("lm.report.figures.rendered", lambda _: {"png": b"", "svg": b""})
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest) -> None:
+    """Pictures themselves are looked at by slow tests."""
+    if request.node.get_closest_marker("slow") is None:
+        request.getfixturevalue("undrawn")
 
 
 @pytest.hookimpl(tryfirst=True)

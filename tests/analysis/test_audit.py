@@ -94,6 +94,7 @@ def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
         assert audits_row(start, findings).verdict == "falls short"
 
 
+@pytest.mark.slow
 def test_each_promise_is_simulated_once_and_its_share_lies_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of so few experiments that no share says anything."""
     monkeypatch.setattr(module, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2, ladders=1, draws=20))

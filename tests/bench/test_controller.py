@@ -10,6 +10,7 @@ from lm.execution.source import Planned
 from lm.execution.watcher import Running
 
 
+@pytest.mark.slow
 def test_every_cell_ends_once_and_what_is_done_to_files_is_in_proportion(tmp_path: Path) -> None:
     few, ends = simulated(100, 20, tmp_path / "few")
     assert ends == {"ok": 97, "failed": 2, "interrupted": 1}

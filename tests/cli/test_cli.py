@@ -322,12 +322,12 @@ def test_plan_shows_cells_differences_and_time_and_writes_nothing(
 
 
 @pytest.mark.slow
-def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
+def test_report_needs_no_torch_and_gives_the_same_table(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1]}
     (base / "spec.yaml").write_text(yaml.safe_dump(spec))
-    done = lm("ablate", "spec.yaml", "--underpowered", "--out", "out", cwd=base)
-    assert done.returncode == 0, done.stderr
-    assert "2 seeds cannot reach significance" in " ".join(done.stdout.split())
+    assert main(["ablate", "spec.yaml", "--underpowered", "--out", "out"]) == 0
+    said = capsys.readouterr().out
+    assert "2 seeds cannot reach significance" in " ".join(said.split())
     table = (base / "out/spec/table.md").read_text()
     for name in ("table.md", "table.csv", "learning_curve.png", "reliability.svg", "gradient_norm.png"):
         (base / "out/spec" / name).unlink()
@@ -335,7 +335,7 @@ def test_report_needs_no_torch_and_gives_the_same_table(base: Path) -> None:
     (base / "torch/__init__.py").write_text("raise ImportError('no torch here')")
     again = lm("report", "out/spec", cwd=base, env={**os.environ, "PYTHONPATH": str(base)})
     assert again.returncode == 0, again.stderr
-    assert again.stdout == done.stdout
+    assert again.stdout == said
     assert (base / "out/spec/table.md").read_text() == table
     assert (base / "out/spec/learning_curve.png").is_file()
     assert "**" not in table

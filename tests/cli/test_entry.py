@@ -76,6 +76,7 @@ def test_without_a_command_the_help_is_printed(capsys: Said) -> None:
     assert "ablate" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_audit_is_a_table_or_json_and_its_code_says_whether_all_is_kept(
     capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_distribution_adds_to_one_and_log_likelihood_is_its_logarithm(make: Ma
 @every_source
 def test_the_probabilities_of_all_texts_add_to_one(make: Make) -> None:
     source = make()
-    logs = [source.log_likelihood(text).sum() for text in all_texts(source, 6)]
+    logs = [source.log_likelihood(text).sum() for text in all_texts(source, 5)]
     assert logsumexp(logs) == pytest.approx(0, abs=1e-9)
 
 

@@ -161,6 +161,7 @@ class Doubles(torch.nn.Module):
         return 2 * x
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_for_the_same_shape_and_forgotten_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 

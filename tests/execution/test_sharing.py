@@ -59,6 +59,7 @@ def test_a_damaged_measurement_is_a_line(tmp_path: Path, measured: dict[int, flo
         shared_out(cells(), tmp_path)
 
 
+@pytest.mark.slow
 def test_timing_a_step_leaves_the_threads_as_they_were() -> None:
     threads = torch.get_num_threads()
     step_seconds(check(RUN), threads + 1)

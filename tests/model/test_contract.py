@@ -108,6 +108,7 @@ def test_a_context_longer_than_the_training_one_works_where_the_encoding_allows(
         assert model(longer).isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_one_batch_by_heart() -> None:
     model, batch = decoder({"width": 32}), tokens(batch=4, time=9)
     batch[:, 0] = torch.arange(4)  # rows that begin alike could not be told apart

@@ -243,6 +243,7 @@ def test_check_names_the_files_that_differ_and_writes_nothing(
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_without_a_format_the_report_is_what_md_and_html_write(experiment: MakeExperiment, tmp_path: Path) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})

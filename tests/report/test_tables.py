@@ -258,6 +258,7 @@ def test_any_text_is_shown_letter_for_letter(text: str) -> None:
     assert "".join(child.content for child in paragraph.children or []) == text.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_no_title_note_or_error_breaks_the_page(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if record["status"] == "failed":

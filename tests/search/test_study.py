@@ -54,6 +54,7 @@ def test_options_of_choices_are_searched_by_every_sampler(tmp_path: Path, name: 
     assert {trial.params["kind"] for trial in done} == {"a", "b"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_suggests_the_same_and_another_does_not(tmp_path: Path) -> None:
     runs = [
         [t.params for t in carry_out(tmp_path / str(n), World(), spec(trials=14, sampler=Method("tpe", seed=seed)))]
@@ -294,6 +295,7 @@ def test_methods_are_kept_with_the_study(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_study_lies_in_a_database_where_one_is_named(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     carry_out(tmp_path, World(), spec(trials=3, storage=url))

@@ -186,6 +186,7 @@ def test_an_index_that_unfolds_to_more_than_any_is_refused_before_it_is_read(
         read_archive(path)
 
 
+@pytest.mark.slow
 def test_a_pack_that_is_cut_short_or_changed_anywhere_is_told_in_one_line(tmp_path: Path) -> None:
     small = {name: (kind, content[:50]) for name, (kind, content) in FILES.items()}
     path = written(tmp_path, small)

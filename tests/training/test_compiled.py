@@ -27,6 +27,7 @@ def without_compiler(*_: Any, **__: Any) -> Any:
     raise RuntimeError("No working C++ compiler found\nin several lines")
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_cell_is_trained_as_written_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

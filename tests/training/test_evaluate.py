@@ -130,6 +130,7 @@ def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
     return float(sum(gaps))
 
 
+@pytest.mark.slow
 def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = trained.split("test")
     monkeypatch.setattr("lm.training.evaluate.KEPT_BYTES", 0)
@@ -369,6 +370,7 @@ def evaluated(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluated: Callable[..., str]) -> None:
     cell, folder = finished_run(tmp_path)
     shown = evaluated(cell.id[:9], "--out", tmp_path, "--lengths", "4,8", "--tokens", 64)
