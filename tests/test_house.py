@@ -15,6 +15,7 @@ ORDER = (
     "config",
     "stats",
     "store",
+    "elsewhere",
     "analysis",
     "report",
     "data",
