@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from lm.config.tree import InputError
@@ -81,7 +82,7 @@ def _folder(path: Path, called: str | None) -> Table:
 def _database(path: Path) -> Table:
     """The runs in a database of SQLite."""
     try:
-        with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True) as database:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
     except sqlite3.Error as error:
         raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None

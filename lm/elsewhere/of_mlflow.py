@@ -4,6 +4,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def _latest(file: Path) -> str:
 
 def read_database(path: Path) -> Table:
     """The runs in a database of SQLite. Raises InputError where it is damaged."""
-    with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True) as database:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         try:
             told = database.execute(
                 "select run_uuid, runs.name, status, experiments.name, runs.lifecycle_stage from runs "

@@ -152,9 +152,11 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             yield f"{arm} {in_seeds(gone)} {'is' if len(gone) == 1 else 'are'} not there."
     for row in table[table.metric == runs.judged[0]].itertuples():
         if bad := row.diverged + row.failed:
+            total = len(runs.statuses(str(row.arm)))
+            rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
             yield (
-                f"{row.arm}: {bad} of {len(runs.statuses(str(row.arm)))} runs diverged or failed, a rate "
-                f"of {row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}] (Clopper and Pearson's 95 % interval)."
+                f"{row.arm}: {bad} of {total} runs diverged or failed, a rate of {rate} (Clopper and Pearson's 95 % "
+                "interval)."
             )
 
 
