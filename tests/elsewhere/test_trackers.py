@@ -1,10 +1,13 @@
 """What trackers leave is read without them where it can be; files that they have just made are read as well."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import optuna
@@ -114,6 +117,27 @@ def test_a_file_of_wandb_that_was_cut_or_damaged_is_told(tmp_path: Path) -> None
     place.write_bytes(whole[:600] + b"?" + whole[601:])
     with pytest.raises(InputError, match="is damaged, or of a W&B that writes otherwise: the checksum at byte"):
         read(tmp_path)
+
+
+def test_bytes_that_were_overwritten_are_never_more_than_a_line(tmp_path: Path) -> None:
+    whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
+    draw = random.Random(0)
+    for _ in range(60):
+        start = draw.randrange(7, len(whole))
+        chunk = bytearray(whole[:start] + draw.randbytes(draw.choice((0, 1, 4))) + whole[start + draw.choice((0, 4)) :])
+        place.write_bytes(sealed(chunk) if draw.random() < 0.7 else bytes(chunk))
+        with contextlib.suppress(InputError):
+            read(place)
+
+
+def sealed(data: bytearray) -> bytes:
+    """A file of wandb with the checksums that its chunks should have, so that what is in them is looked at."""
+    place = 7
+    while place + 7 <= len(data):
+        size = int.from_bytes(data[place + 4 : place + 6], "little")
+        data[place : place + 4] = zlib.crc32(data[place + 6 : place + 7 + size]).to_bytes(4, "little")
+        place += 7 + size
+    return bytes(data)
 
 
 def test_an_export_of_wandb_is_read(tmp_path: Path) -> None:

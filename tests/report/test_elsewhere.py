@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from lm.analysis.elsewhere import UNCHECKED
+from lm.analysis.elsewhere import UNCHECKED, compare_runs
 from lm.cli import main
+from lm.elsewhere.found import read
+from lm.elsewhere.runs import Asked, gather
+from lm.report.elsewhere_figures import differences, draw_runs, every_run
 
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -69,6 +73,14 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
     assert "sign-flip" not in text
 
 
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws nothing, which takes its time."""
+    of = {"png": b"picture", "svg": b"picture"}
+    monkeypatch.setattr("lm.report.elsewhere.draw_runs", lambda runs, table: {"differences": of, "runs": of})
+
+
+@pytest.mark.usefixtures("_quick")
 def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said) -> None:
     path, out = table(tmp_path, {"plain": BASE, IMAGE: NEW}), tmp_path / "out"
     command = ["compare", str(path), "--baseline", "plain", "--metric", "loss,accuracy", "--out", str(out)]
@@ -84,13 +96,33 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
     assert "accuracy ↑" in html
     assert all(UNCHECKED in one for one in (page, html))
     assert "![differences](differences.png)" in page
-    before = {one.name: one.read_bytes() for one in out.iterdir()}
-    assert main(command) == 0
-    assert before == {one.name: one.read_bytes() for one in out.iterdir()}
     assert main([*command[:-3], "loss", "--out", str(out)]) == 1
     assert "--replace writes the new one" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [0, 3])
+def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path: Path) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}, shift)
+    runs = gather(read(path), Asked("plain", ("loss", "accuracy")))
+    compared = compare_runs(runs)
+    forest, every = differences(runs, compared), every_run(runs)
+    assert forest is not None
+    assert every is not None
+    for axes, quantity in zip(every.axes, ("loss", "accuracy"), strict=True):
+        dots = [value for line in axes.lines if line.get_marker() == "o" for value in np.asarray(line.get_ydata())]
+        found = [runs.value(arm, seed, quantity) for arm in runs.arms for seed in runs.seeds]
+        assert sorted(one for one in dots if np.isfinite(one)) == sorted(one for one in found if np.isfinite(one))
+        assert len([line for line in axes.lines if line.get_marker() == "None"]) == (0 if shift else 6)
+    (marks,) = [
+        [float(np.asarray(line.get_xdata())[0]) for line in axes.lines if line.get_marker() == "D"]
+        for axes in forest.axes[:1]
+    ]
+    assert marks == compared[(compared.metric == "loss") & compared.difference.notna()].difference.tolist()
+    assert draw_runs(runs, compared) == draw_runs(runs, compared)
+
+
+@pytest.mark.usefixtures("_quick")
 def test_the_cells_that_are_written_compare_to_the_same(tmp_path: Path, capsys: Said) -> None:
     path, out = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}), tmp_path / "out"
     asked = ["--baseline", "plain", "--metric", "loss", "--json"]
