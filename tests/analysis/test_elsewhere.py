@@ -21,6 +21,7 @@ from lm.report.tables import as_csv
 from lm.stats.unpaired import permutation_p
 
 MakeExperiment = Callable[..., Path]
+Arms = dict[str, dict[Any, Any]]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.02]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66, 1.71]
 MIXED = [2.1, 2.0, 1.95, 2.0, 2.3, 1.9, 2.0]
@@ -32,7 +33,7 @@ def runs_of(folder: Path, rows: list[tuple[Any, ...]], asked: Asked, columns: st
     return gather(read(path), asked)
 
 
-def rows_of(arms: dict[str, dict[Any, Any]]) -> list[tuple[Any, ...]]:
+def rows_of(arms: Arms) -> list[tuple[Any, ...]]:
     return [(arm, seed, value) for arm, values in arms.items() for seed, value in values.items()]
 
 
@@ -74,7 +75,7 @@ def test_the_cells_of_an_experiment_say_what_its_report_says(
 
 
 def test_seeds_that_match_are_paired_and_runs_that_lack_are_missing(tmp_path: Path) -> None:
-    arms = {"plain": dict(enumerate(BASE)), "new": {**dict(enumerate(BETTER[:6])), 0: "nan", 1: "-inf"}}
+    arms: Arms = {"plain": dict(enumerate(BASE)), "new": {**dict(enumerate(BETTER[:6])), 0: "nan", 1: "-inf"}}
     runs = runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",)))
     found = row(compare_runs(runs), "new")
     assert runs.paired
@@ -129,7 +130,7 @@ def test_pairs_can_be_asked_for_on_the_seeds_that_are_shared(tmp_path: Path) -> 
 
 
 def test_few_runs_that_are_not_paired_show_nothing(tmp_path: Path) -> None:
-    arms = {"plain": {0: 2.0, 1: 2.1, 2: 1.9}, "new": {5: 1.0, 6: 1.1, 7: 0.9}, "gone": {8: "nan"}}
+    arms: Arms = {"plain": {0: 2.0, 1: 2.1, 2: 1.9}, "new": {5: 1.0, 6: 1.1, 7: 0.9}, "gone": {8: "nan"}}
     table = compare_runs(runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",))))
     words = "3 runs against 3 cannot reach significance (4 against 4 could) (unpaired: seeds do not match)"
     assert row(table, "new").verdict == words

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
@@ -215,7 +215,7 @@ def test_what_mlflow_has_just_written_is_read(uri: str, place: str, tmp_path: Pa
 
 def trials(study: optuna.Study) -> None:
     """Adds the runs of `MAKE` to a study, its arm a parameter and its seed an attribute."""
-    kinds = {"arm": CategoricalDistribution(("plain", "new"))}
+    kinds: dict[str, BaseDistribution] = {"arm": CategoricalDistribution(("plain", "new"))}
     for (arm, seed), loss in {**VALUES, ("new", 1): None}.items():
         state = TrialState.COMPLETE if loss is not None else TrialState.FAIL
         study.add_trial(
