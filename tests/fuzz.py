@@ -183,6 +183,14 @@ STUDY: dict[str, Any] = {
 }
 TEXT = "".join(f"line {number} of a short text, twice {number % 7}\n" for number in range(40))
 
+LOGGED: list[dict[str, Any]] = [
+    {"config": {"arm": arm, "seed": seed, "set": "x"}, "summary": {"loss": 2.0 - seed / 8, "f1": 0.5 + seed}}
+    for arm in ("a", "b", "c")
+    for seed in range(4)
+]
+TABLED: list[list[Any]] = [["arm", "seed", "set", "loss", "state"]]
+TABLED += [[arm, seed, "x", 1.5 + seed / 8, "finished"] for arm in ("a", "b") for seed in range(4)]
+
 BENCH: Any = {
     "format": 1,
     "lm": "1",
@@ -230,6 +238,8 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
     "based": (["fit", "based.yaml", "--out", "out"], ["based.yaml", "base.yaml"]),
     "help": (["help", "fit"], []),
+    "compare": (["compare", "runs.csv", "--baseline", "a", "--metric", "loss", "--only", "set=x"], ["runs.csv"]),
+    "exported": (["compare", "runs.json", "--baseline", "a", "--metric", "loss", "--unpaired"], ["runs.json"]),
     "coordinates": (["coordinates", "base.yaml", "--widths", "8,16", "--steps", "1"], ["base.yaml"]),
     "cp": (["cp", "quickstart", "out/copy"], []),
     "init": (["init", "out/project"], []),
@@ -450,6 +460,7 @@ def valid_files() -> dict[str, Any]:
         "sweep": SWEEP,
     }
     trees: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
+    trees |= {"runs.csv": TABLED, "runs.json": LOGGED}
     return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY, "out/bench.json": BENCH}
 
 
@@ -479,6 +490,9 @@ def written(name: str, tree: Any) -> bytes:
     """A tree as the file that holds it."""
     if name.endswith(".json"):
         return json.dumps(tree).encode("utf-8", "surrogatepass")
+    if name.endswith(".csv"):
+        rows = [row if isinstance(row, list) else [row] for row in tree] if isinstance(tree, list) else [[tree]]
+        return "\n".join(",".join(map(str, row)) for row in rows).encode("utf-8", "surrogatepass")
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
 
 

@@ -16,6 +16,7 @@ ORDER = (
     "config",
     "stats",
     "store",
+    "elsewhere",
     "analysis",
     "report",
     "data",
@@ -166,12 +167,16 @@ def loaded(statement: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
+COMPARE = "compare tests/elsewhere/made --baseline plain --metric loss"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
         *(f"import {name}" for name in ("lm.store.store", "lm.analysis.results", "lm.report.write", "lm.api")),
         "import lm; lm.figure(lm.load('results/reference/glu'), 'reliability')",
+        f"from lm.cli import main; assert not main('{COMPARE}'.split())",
     ],
 )
 def test_reading_results_takes_no_torch(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:

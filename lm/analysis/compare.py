@@ -1,7 +1,7 @@
 """Arms compared with the baseline: paired differences, verdicts, and why one is withheld."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -49,13 +49,13 @@ def compare(results: Results) -> pd.DataFrame:
     for quantity in quantities(results):
         for arm in results.arms:
             found = judged.get((arm, quantity)) or _described(results, arm, quantity)
-            row = _row(results, arm, quantity) | _columns(found)
+            row = _row(results, arm, quantity) | columns_of(found)
             reason = withheld(results, arm, quantity)
             if reason:
                 row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
             said = in_words(found.verdict) + (_survivors(results, row) if (arm, quantity) in judged else "")
-            beside = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
-            row["verdict"] = (reason or said) + beside
+            told = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
+            row["verdict"] = (reason or said) + told
             well = not ill[arm] and not ill[results.arms[0]]
             row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
             rows.append(row)
@@ -110,11 +110,11 @@ def _margin(results: Results, quantity: str) -> float:
     return float(results.manifest.get("margin", {}).get(quantity, math.nan))
 
 
-INNER = ("differences", "better", "margin")
+INNER = ("differences", "better", "margin", "mine", "base")
 """What a comparison knows of itself that is no column of its own."""
 
 
-def _columns(found: Comparison) -> dict[str, Any]:
+def columns_of(found: Comparison) -> dict[str, Any]:
     """A comparison as columns of the table."""
     columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in INNER}
     return {"pairs": len(found.differences), "difference": found.mean, **columns}
@@ -123,23 +123,39 @@ def _columns(found: Comparison) -> dict[str, Any]:
 def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
     """What the cells of an arm measured."""
     records = results.of(arm)
-    values = [v for v in (value(record, quantity) for record in records) if math.isfinite(v)]
-    lost = {kind: sum(record["status"] == kind for record in records) for kind in ("diverged", "failed")}
-    low, high = rate_interval(sum(lost.values()), len(records))
+    damaged = ["damaged" for of, _ in results.damaged if of == arm]
+    statuses = [*(str(record["status"]) for record in records), *damaged]
     return {
         "arm": arm,
         "metric": quantity,
         "family": results.family(arm),
-        "n": len(values),
+        **counted([value(record, quantity) for record in records], statuses, len(results.manifest["seeds"])),
+        "margin": _margin(results, quantity),
+    }
+
+
+def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dict[str, Any]:
+    """Runs of an arm as columns: how many ended well, what became of the others, mean and spread.
+
+    Args:
+        values: what they measured; NaN counts for nothing.
+        statuses: what became of each that is there.
+        seeds: that there should be.
+    """
+    found = [v for v in values if math.isfinite(v)]
+    lost = {kind: statuses.count(kind) for kind in LOST}
+    ended = len(statuses) - lost["damaged"]
+    bad = lost["diverged"] + lost["failed"]
+    low, high = rate_interval(bad, ended)
+    return {
+        "n": len(found),
         **lost,
-        "damaged": (damaged := sum(of == arm for of, _ in results.damaged)),
-        "missing": len(results.manifest["seeds"]) - len(records) - damaged,
-        "lost_rate": sum(lost.values()) / len(records) if records else math.nan,
+        "missing": seeds - len(statuses),
+        "lost_rate": bad / ended if ended else math.nan,
         "lost_low": low,
         "lost_high": high,
-        "mean": float(np.mean(values)) if values else math.nan,
-        "sd": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-        "margin": _margin(results, quantity),
+        "mean": float(np.mean(found)) if found else math.nan,
+        "sd": float(np.std(found, ddof=1)) if len(found) > 1 else math.nan,
     }
 
 
@@ -161,11 +177,19 @@ def _survivors(results: Results, row: Mapping[str, Any]) -> str:
     arm, baseline, seeds = row["arm"], results.manifest["baseline"], len(results.manifest["seeds"])
     if arm == baseline or row["pairs"] == seeds:
         return ""
+    statuses = {
+        side: [*(str(r["status"]) for r in results.of(side)), *("damaged" for of, _ in results.damaged if of == side)]
+        for side in (arm, baseline)
+    }
+    on = f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else ""
+    return beside(on, statuses[arm], statuses[baseline])
+
+
+def beside(on: str, mine: Sequence[str], base: Sequence[str]) -> str:
+    """Words to stand beside a verdict: what it rests on, and how many runs of the arm and the baseline were lost."""
     lost = []
-    for side, name in ((arm, ""), (baseline, "baseline: ")):
-        statuses: list[str] = [record["status"] for record in results.of(side)]
-        statuses += ["damaged" for of, _ in results.damaged if of == side]
-        counted = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
-        lost += [name + ", ".join(counted)] if counted else []
-    parts = [f"on {row['pairs']} of {seeds} seeds", *lost] if row["pairs"] else lost
+    for statuses, name in ((mine, ""), (base, "baseline: ")):
+        counts = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
+        lost += [name + ", ".join(counts)] if counts else []
+    parts = [*([on] if on else []), *lost]
     return f" ({'; '.join(parts)})" if parts else ""

@@ -4,7 +4,7 @@ import math
 
 from lm.stats.verdicts import DIRECTIONS, Verdict
 
-PHRASES = {"not judged": "-", "no pair": "no pair to compare"}
+PHRASES = {"not judged": "-", "no pair": "no pair to compare", "no runs": "no runs to compare"}
 
 
 def in_words(found: Verdict) -> str:
@@ -14,6 +14,8 @@ def in_words(found: Verdict) -> str:
     '4 seeds cannot reach significance (6 could)'
     >>> in_words(Verdict("better", pairs=6, needed=8, within=0.02, staged=True))
     'better (found at 6 of at most 8 seeds), but within 0.02'
+    >>> in_words(Verdict("too few", pairs=3, needed=4, against=5))
+    '3 runs against 5 cannot reach significance (4 against 4 could)'
     """
     return f"exploratory: {_explored(found)}" if found.exploratory else _confirmed(found)
 
@@ -25,6 +27,9 @@ def _confirmed(found: Verdict) -> str:
         return f"{found.kind}{when}" + (f", but {inside}" if inside else "")
     if found.kind == "equivalent":
         return f"equivalent {inside}"
+    if found.kind == "too few" and found.against:
+        runs = f"{found.pairs} run{'s' * (found.pairs != 1)} against {found.against}"
+        return f"{runs} cannot reach significance ({found.needed} against {found.needed} could)"
     if found.kind == "too few":
         return f"{of_seeds(found.pairs)} cannot reach significance ({found.needed} could)"
     if found.kind == "too early":

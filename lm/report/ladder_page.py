@@ -30,7 +30,8 @@ from lm.report.less import put, wanting
 from lm.report.page import listed, show
 from lm.report.tables import as_csv, escape, markdown_row
 from lm.report.web.elements import tag
-from lm.report.web.ladder import Shown, ladder_html
+from lm.report.web.ladder import ladder_html
+from lm.report.web.still import Shown
 from lm.report.write import less_than
 
 

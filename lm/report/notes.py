@@ -1,6 +1,6 @@
 """What a reader must know to believe the tables, a line each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,22 +82,32 @@ def _confirmatory(results: Results) -> Iterator[str]:
     if adaptive := results.manifest.get("adaptive"):
         yield _stages(adaptive, comparisons, number)
         return
-    seeds = len(results.manifest["seeds"])
+    some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
+    yield said_of_tests(len(results.manifest["seeds"]), number, some)
+
+
+def said_of_tests(seeds: int, number: int, some: str = "") -> str:
+    """By which tests of so many pairs the verdicts of so many comparisons come, or why none can; `some` is of which."""
+    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
     least = smallest_p(seeds)
     if least > ALPHA / number:
-        yield (
+        return (
             f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
             f"{least:z.3g}, and {comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each. "
             f"{seeds_needed(number)} seeds could."
         )
-        return
-    some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
-    each = f", each at {ALPHA / number:z.3g} (Bonferroni: {comparisons})" if number > 1 else f" at {ALPHA}"
-    together = "; together they hold at 95 %" if number > 1 else ""
-    yield (
+    each, together = shares(number)
+    return (
         f"Verdicts{some} come from exact sign-flip tests of the mean{each}. The joint intervals are what these tests "
         f"do not reject{together}, and one leaves out zero exactly where there is a verdict."
     )
+
+
+def shares(number: int) -> tuple[str, str]:
+    """At what level each of so many comparisons is tested, and what their intervals do together."""
+    if number == 1:
+        return f" at {ALPHA}", ""
+    return f", each at {ALPHA / number:z.3g} (Bonferroni: {number} comparisons)", "; together they hold at 95 %"
 
 
 def _stages(adaptive: Mapping[str, Any], comparisons: str, number: int) -> str:
@@ -125,9 +135,9 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         for flag in dict.fromkeys(map(_plain, record["flags"] if record else [])):
             flagged.setdefault((arm, flag), []).append(seed)
     for arm, seeds in missing.items():
-        yield f"{arm} {_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
+        yield f"{arm} {in_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
     for (arm, flag), seeds in flagged.items():
-        yield f"{arm} {_seeds(seeds)}: {flag}."
+        yield f"{arm} {in_seeds(seeds)}: {flag}."
     total = len(results.manifest["seeds"])
     for row in table[table.metric == results.headline].itertuples():
         if lost := row.diverged + row.failed:
@@ -184,7 +194,8 @@ def _plain(flag: str) -> str:
     return text if step.removeprefix("step ").isdigit() else flag
 
 
-def _seeds(seeds: list[int]) -> str:
+def in_seeds(seeds: Sequence[object]) -> str:
+    """Seeds by their numbers."""
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 

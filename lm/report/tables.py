@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ from lm.analysis.compare import LOST
 from lm.analysis.pace import Pace, mean_share
 from lm.analysis.results import HEADLINE, Results
 from lm.analysis.words import of_seeds
+from lm.stats.verdicts import Better
 from lm.store.quantities import SHOWN, describe
 
 DETAILS = (
@@ -25,6 +26,9 @@ DETAILS = (
     "adjusted p",
     "verdict",
 )
+
+ARROWS: Mapping[Better, str] = {"lower": " ↓", "higher": " ↑", None: ""}
+"""Which way is better, after the name of a quantity."""
 
 
 def number(value: float, digits: int) -> str:
@@ -65,7 +69,7 @@ def difference(row: Any, labelled: bool = True) -> str:
 
 def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:
     """The heading of differences, and whether each has to say what kind of interval it has, as they are of several."""
-    kinds = list(dict.fromkeys(table[table.pairs > 0].interval))
+    kinds = list(dict.fromkeys(table[table.difference.notna()].interval))
     one = f"{kinds[0]} " if len(kinds) == 1 else ""
     return f"difference [{one}95 % interval]", len(kinds) > 1
 
@@ -98,8 +102,7 @@ def cells(row: Any) -> str:
 def heading(quantity: str) -> str:
     """Label and direction of a quantity."""
     meaning = describe(quantity)
-    arrow = {"lower": " ↓", "higher": " ↑", None: ""}[meaning.better]
-    return meaning.label + arrow
+    return meaning.label + ARROWS[meaning.better]
 
 
 def share(one: Pace | None) -> str:
@@ -145,12 +148,12 @@ def _mean(of_arm: Mapping[str, Any], name: str) -> str:
     return text if floor is None or math.isnan(floor.mean) else f"{text} (floor {number(floor.mean, 4)})"
 
 
-def details(table: pd.DataFrame) -> list[list[str]]:
-    """A row for each arm and each quantity that any cell measured."""
+def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> list[list[str]]:
+    """A row for each arm and each quantity that any cell measured, whose `headings` may be others than usual."""
     found = []
     for name in dict.fromkeys(table[table.n > 0].metric):
         unit = describe(name).unit
-        label = heading(name) + (f" ({unit})" if unit else "")
+        label = headings(name) + (f" ({unit})" if unit else "")
         for row in table[table.metric == name].itertuples():
             size = signed(row.effect, row.effect_low, row.effect_high, 2)
             found.append(

@@ -257,11 +257,20 @@ def effect_size(differences: Sequence[float], confidence: float = 0.95) -> Effec
     if spread == 0 or min(differences) == max(differences):
         found = math.copysign(math.inf, mean) if mean else 0.0
         return Effect(found, found, found, found)
-    cohen, freedom = mean / spread, n - 1
-    unbiased = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
-    tail, t = (1 - confidence) / 2, cohen * math.sqrt(n)
-    low, high = (_noncentrality(t, freedom, share) / math.sqrt(n) for share in (1 - tail, tail))
-    return Effect(cohen, unbiased * cohen, low, high)
+    cohen, freedom, root = mean / spread, n - 1, math.sqrt(n)
+    low, high = noncentral_interval(cohen * root, freedom, confidence)
+    return Effect(cohen, unbiased(freedom) * cohen, low / root, high / root)
+
+
+def unbiased(freedom: int) -> float:
+    """By what a standardised mean is multiplied to be without bias (Hedges 1981)."""
+    return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
+
+
+def noncentral_interval(t: float, freedom: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The noncentralities that a t value leaves open."""
+    tail = (1 - confidence) / 2
+    return _noncentrality(t, freedom, 1 - tail), _noncentrality(t, freedom, tail)
 
 
 def _noncentrality(t: float, freedom: int, share: float) -> float:

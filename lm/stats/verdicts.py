@@ -42,6 +42,7 @@ Kind = Literal[
     "not judged",
     "baseline",
     "no pair",
+    "no runs",
     "identical",
     "better",
     "worse",
@@ -64,12 +65,14 @@ class Verdict:
 
     Args:
         kind: what is said.
-        pairs: that it rests on; in stages those at which the difference was found, or the last look.
+        pairs: that it rests on; in stages those at which the difference was found, or the last look. Where runs are
+            not paired, the runs of the arm.
         needed: pairs that could say more; too early: the first look; in stages otherwise the most there may be.
         within: the margin within which the difference lies, besides what `kind` says; NaN where that was not found.
         q: of an exploratory verdict, p adjusted in its family; NaN for others, and where no test was asked.
         staged: whether seeds were added in stages.
         exploratory: whether it claims nothing.
+        against: runs of the baseline where runs are not paired, else zero.
     """
 
     kind: Kind
@@ -79,6 +82,7 @@ class Verdict:
     q: float = math.nan
     staged: bool = False
     exploratory: bool = False
+    against: int = 0
 
 
 @dataclass
@@ -140,9 +144,9 @@ def measure(differences: Sequence[float], better: Better = None, margin: float =
     return found
 
 
-def _tested(family: Sequence[Comparison]) -> int:
-    """How many comparisons have pairs, and share alpha."""
-    return max(1, sum(bool(one.differences) for one in family))
+def tested(p_values: Sequence[float]) -> int:
+    """How many comparisons have a p, and share alpha."""
+    return max(1, sum(not math.isnan(p) for p in p_values))
 
 
 def _could_show(one: Comparison, alpha: float) -> None:
@@ -156,13 +160,14 @@ def _equivalence(family: Sequence[Comparison]) -> list[float]:
 
 def confirm(family: Sequence[Comparison]) -> None:
     """Judges confirmatory comparisons: sign-flip tests with their joint intervals, and tests of equivalence (Holm)."""
-    tested, adjusted = _tested(family), bonferroni([one.p for one in family])
+    p_values = [one.p for one in family]
+    count, adjusted = tested(p_values), bonferroni(p_values)
     for one, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
         one.p_adjusted, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
-        one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / tested)
-        _could_show(one, ALPHA / tested)
+        one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / count)
+        _could_show(one, ALPHA / count)
         margin = None if math.isnan(one.margin) else one.margin
-        one.verdict = verdict(one.mean, p, len(one.differences), tested, one.better, margin, p_equivalent)
+        one.verdict = verdict(one.mean, p, len(one.differences), count, one.better, margin, p_equivalent)
         if one.identical:
             one.verdict = Verdict("identical", len(one.differences))
 
@@ -173,9 +178,13 @@ def _joint(one: Comparison, alpha: float) -> tuple[float, float]:
     Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
     in the interval as the test has it.
     """
+    return agreeing(one, *sign_flip_interval(one.differences, alpha))
+
+
+def agreeing(one: Comparison, low: float, high: float) -> tuple[float, float]:
+    """An interval that leaves out zero exactly where the test found a difference."""
     if one.identical:
         return 0.0, 0.0
-    low, high = sign_flip_interval(one.differences, alpha)
     if one.significant and low <= 0 <= high:
         return (math.nextafter(0.0, 1.0), high) if one.mean > 0 else (low, math.nextafter(0.0, -1.0))
     return (low, high) if one.significant else (min(low, 0.0), max(high, 0.0))
@@ -208,7 +217,7 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
 
 def _kind_in_stages(one: Comparison, look: Look, maximum: int, alpha: float, within: bool) -> Kind:
     if look.rejected_at is not None:
-        return _direction(one.mean, one.better)
+        return direction(one.mean, one.better)
     if within:
         return "equivalent"
     if look.pairs < maximum:
@@ -231,7 +240,7 @@ def _explored(one: Comparison) -> Verdict:
     if one.identical:
         return Verdict("identical", pairs)
     if one.q <= ALPHA:
-        return Verdict(_direction(one.mean, None), pairs, q=one.q)
+        return Verdict(direction(one.mean, None), pairs, q=one.q)
     if one.p_equivalent <= ALPHA:
         return Verdict("equivalent", pairs, within=one.margin, q=one.p_equivalent)
     if smallest_p(pairs) > ALPHA:
@@ -265,7 +274,7 @@ def verdict(
     equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= values_needed()
     within = margin if margin is not None and equivalent else math.nan
     if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
-        return Verdict(_direction(difference, better), pairs, within=within)
+        return Verdict(direction(difference, better), pairs, within=within)
     if equivalent:
         return Verdict("equivalent", pairs, within=within)
     if smallest_p(pairs) > ALPHA / max(1, comparisons):
@@ -278,7 +287,8 @@ def too_few(pairs: int, comparisons: int = 1) -> Verdict:
     return Verdict("too few", pairs, seeds_needed(comparisons))
 
 
-def _direction(difference: float, better: Better) -> Kind:
+def direction(difference: float, better: Better) -> Kind:
+    """What a difference that was found is called."""
     if better is None:
         return "higher" if difference > 0 else "lower"
     return "better" if (difference < 0) == (better == "lower") else "worse"

@@ -1,0 +1,124 @@
+"""Runs that others trained, compared as the cells of an experiment are: the same tests, intervals and words.
+
+Where no seeds pair them, `lm.stats.unpaired` has the test. What a record would say of order, budgets, code and health
+is not there, so that nothing is withheld for it: `UNCHECKED` says so beside every table.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.compare import beside, columns_of, counted
+from lm.analysis.words import in_words
+from lm.elsewhere.runs import Runs
+from lm.stats.unpaired import confirm_apart, measure_apart, plain_apart
+from lm.stats.verdicts import Comparison, Verdict, confirm, measure, plain
+
+UNCHECKED = (
+    "Cannot be checked: the order of the data (whether runs of a seed saw the same batches), budgets (steps, tokens, "
+    "FLOPs, parameters), code, packages and devices, and the health of the runs. Verdicts take the file at its word."
+)
+
+UNLIKE = 2.0
+"""How many times the spread of the larger group the smaller's may be, beyond which the test errs too often."""
+
+
+def compare_runs(runs: Runs) -> pd.DataFrame:
+    """One row for each quantity and arm, with the columns of `lm.analysis.compare.compare`, and `design`.
+
+    All arms but the baseline are confirmatory: their comparisons in the judged quantities are one family.
+    """
+    judged = _judged(runs)
+    rows: list[dict[str, Any]] = []
+    for quantity in runs.measured:
+        for arm in runs.arms:
+            found = judged.get((arm, quantity)) or _described(runs, arm, quantity)
+            row: dict[str, Any] = {
+                "arm": arm,
+                "metric": quantity,
+                "family": "baseline" if arm == runs.arms[0] else "confirmatory",
+                **_counted(runs, arm, quantity),
+                "margin": _margin(runs, quantity),
+                **columns_of(found),
+            }
+            row["verdict"] = in_words(found.verdict)
+            if (arm, quantity) in judged:
+                row["verdict"] += _survivors(runs, row) + _unpaired(runs)
+            rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
+    return pd.DataFrame(rows)
+
+
+def differences(runs: Runs, arm: str, quantity: str) -> list[float]:
+    """Arm minus baseline, one for each seed on which both have a number, in the order of the seeds."""
+    base = runs.arms[0]
+    found = [runs.value(arm, seed, quantity) - runs.value(base, seed, quantity) for seed in runs.seeds]
+    return [one for one in found if math.isfinite(one)]
+
+
+def values(runs: Runs, arm: str, quantity: str) -> list[float]:
+    """What the runs of an arm measured that ended well, in the order of the seeds."""
+    found = [runs.value(arm, seed, quantity) for seed in runs.seeds]
+    return [one for one in found if math.isfinite(one)]
+
+
+def unlike_spreads(runs: Runs, quantity: str) -> list[str]:
+    """The arms of which an unpaired test says too much: of fewer runs and more spread than the baseline, or so."""
+    base, found = values(runs, runs.arms[0], quantity), []
+    for arm in runs.arms[1:]:
+        mine = values(runs, arm, quantity)
+        if min(len(mine), len(base)) < 2 or len(mine) == len(base):
+            continue
+        fewer, more = sorted((mine, base), key=len)
+        if np.std(fewer, ddof=1) > UNLIKE * np.std(more, ddof=1):
+            found.append(arm)
+    return found
+
+
+def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
+    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+    keys = [(arm, quantity) for quantity in runs.judged for arm in runs.arms[1:]]
+    if runs.paired:
+        family = [measure(differences(runs, *key), runs.better[key[1]], _margin(runs, key[1])) for key in keys]
+        confirm(family)
+        return dict(zip(keys, family, strict=True))
+    apart = [
+        measure_apart(values(runs, arm, quantity), values(runs, runs.arms[0], quantity), runs.better[quantity])
+        for arm, quantity in keys
+    ]
+    confirm_apart(apart)
+    return dict(zip(keys, apart, strict=True))
+
+
+def _described(runs: Runs, arm: str, quantity: str) -> Comparison:
+    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    if arm == runs.arms[0]:
+        return Comparison([], verdict=Verdict("baseline"))
+    if runs.paired:
+        return plain(differences(runs, arm, quantity))
+    return plain_apart(values(runs, arm, quantity), values(runs, runs.arms[0], quantity))
+
+
+def _margin(runs: Runs, quantity: str) -> float:
+    return runs.margin if quantity == runs.judged[0] else math.nan
+
+
+def _counted(runs: Runs, arm: str, quantity: str) -> dict[str, Any]:
+    """How the runs of an arm ended; where they are not paired, none but those that say so are missing."""
+    statuses = [str(status) for status in runs.statuses(arm)]
+    there = [status for status in statuses if status != "missing"]
+    return counted(values(runs, arm, quantity), there, len(runs.seeds) if runs.paired else len(statuses))
+
+
+def _survivors(runs: Runs, row: dict[str, Any]) -> str:
+    """What became of runs on which an arm is not compared, to stand beside its verdict."""
+    arm, base = row["arm"], runs.arms[0]
+    if runs.paired and row["pairs"] == len(runs.seeds):
+        return ""
+    on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
+    return beside(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])
+
+
+def _unpaired(runs: Runs) -> str:
+    return "" if runs.paired else f" (unpaired: {runs.why})"

@@ -1,0 +1,1 @@
+"""Runs that others trained and logged: read, checked, and told apart by arm and seed."""

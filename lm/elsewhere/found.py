@@ -1,0 +1,106 @@
+"""What a path holds, known by its content: which tracker wrote it, or which kind of table it is."""
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from lm.config.tree import InputError
+from lm.elsewhere.of_mlflow import META, read_store
+from lm.elsewhere.of_wandb import MAGIC, read_wandb
+from lm.elsewhere.table import Table
+from lm.elsewhere.tabular import read_csv, read_json, read_parquet
+
+PARQUET, SQLITE = b"PAR1", b"SQLite format 3\0"
+EVENTS = ".tfevents."
+
+KNOWN = (
+    "a table (CSV, parquet, JSON), W&B's run-ID.wandb, MLflow's mlruns or mlflow.db, Optuna's journal or database, or "
+    "a folder of TensorBoard's events"
+)
+
+
+def read(path: Path, called: str | None = None) -> Table:
+    """The runs at a path.
+
+    Args:
+        path: of a file or a folder.
+        called: how TensorBoard's runs are called, such as `{arm}/{seed}`.
+
+    Raises:
+        InputError: where there is nothing, nothing that is known, or it is damaged.
+    """
+    if os.path.isdir(path):
+        return _folder(path, called)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if head[:4] == MAGIC:
+        return read_wandb(path, [path])
+    if head[:4] == PARQUET:
+        return read_parquet(path)
+    if head.startswith(SQLITE):
+        return _database(path)
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start == b"{" and _of_optuna(head):
+        from lm.elsewhere.of_optuna import read_journal
+
+        return read_journal(path)
+    if start in (b"[", b"{"):
+        return read_json(path)
+    if EVENTS in path.name:
+        raise InputError(f"{path}: is one run of TensorBoard's; expected the folder that holds those of all arms")
+    return read_csv(path)
+
+
+def _folder(path: Path, called: str | None) -> Table:
+    """The runs in a folder, of whatever tracker wrote them."""
+    wandb, metas, events = list[Path](), list[Path](), list[Path]()
+    for place, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(place, name)))
+        wandb += [Path(place) / name for name in sorted(names) if name.startswith("run-") and name.endswith(".wandb")]
+        metas += [Path(place) / META] if META in names else []
+        events += [Path(place)] if any(EVENTS in name for name in names) else []
+    kinds = {"W&B": wandb, "MLflow": metas, "TensorBoard": events}
+    there = [kind for kind, found in kinds.items() if found]
+    if len(there) > 1:
+        raise InputError(f"{path}: holds runs of {' and '.join(there)}; give the folder of one of them")
+    if wandb:
+        return read_wandb(path, wandb)
+    if metas:
+        return read_store(path, metas)
+    if events:
+        from lm.elsewhere.of_tensorboard import read_events
+
+        return read_events(path, events, called)
+    raise InputError(f"{path}: holds no runs; expected {KNOWN}")
+
+
+def _database(path: Path) -> Table:
+    """The runs in a database of SQLite."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None
+    if "latest_metrics" in tables:
+        from lm.elsewhere.of_mlflow import read_database
+
+        return read_database(path)
+    if {"studies", "trials"} <= tables:
+        from lm.elsewhere import of_optuna
+
+        return of_optuna.read_database(path)
+    raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {KNOWN}")
+
+
+def _of_optuna(head: bytes) -> bool:
+    """Whether a file begins with a line of Optuna's journal."""
+    try:
+        found = json.loads(head.partition(b"\n")[0])
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "op_code" in found

@@ -1,0 +1,105 @@
+"""Runs of MLflow, in its folder of files or in its database of SQLite, read without its package."""
+
+import math
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from lm.config.tree import InputError, load_yaml
+from lm.elsewhere.table import Row, Table, as_text
+from lm.elsewhere.tabular import text
+
+STATUSES = {1: "running", 2: "scheduled", 3: "finished", 4: "failed", 5: "killed"}
+"""What the numbers in a run's `meta.yaml` stand for."""
+
+INFINITE = 1.7976931348623157e308
+"""What the database holds for infinity."""
+
+PREFIXES = ("params.", "metrics.", "tags.")
+META = "meta.yaml"
+
+
+def read_store(path: Path, files: list[Path]) -> Table:
+    """The runs in a folder such as `mlruns`. Raises InputError for files that are damaged.
+
+    Args:
+        path: of the folder.
+        files: every `meta.yaml` in it.
+    """
+    metas = {file.parent: load_yaml(file) for file in files}
+    runs = {place: meta for place, meta in metas.items() if {"run_id", "run_uuid"} & meta.keys()}
+    active = {place: meta for place, meta in runs.items() if meta.get("lifecycle_stage", "active") == "active"}
+    rows = []
+    for place, meta in sorted(active.items()):
+        told = {"experiment": metas.get(place.parent, {}).get("name", meta.get("experiment_id"))}
+        told |= {"run_id": meta.get("run_id", meta.get("run_uuid")), "run_name": meta.get("run_name")}
+        told["status"] = STATUSES.get(meta.get("status", 0), meta.get("status"))
+        row = {name: found for name, value in told.items() if (found := as_text(value)) is not None}
+        row |= {f"params.{name}": text(file).strip() for name, file in _below(place / "params")}
+        row |= {f"tags.{name}": text(file).strip() for name, file in _below(place / "tags")}
+        row |= {f"metrics.{name}": _latest(file) for name, file in _below(place / "metrics")}
+        rows.append(row)
+    return _table(path, rows, len(runs) - len(active))
+
+
+def _below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files in a folder and the folders in it, by their paths from there; a name may hold slashes."""
+    for place, _, names in sorted(os.walk(folder)):
+        for name in sorted(names):
+            file = Path(place) / name
+            yield file.relative_to(folder).as_posix(), file
+
+
+def _latest(file: Path) -> str:
+    """The value of the last step in a file with a line of time, value and step for each."""
+    found: list[tuple[int, int, str]] = []
+    for line in text(file).splitlines():
+        words = line.split()
+        try:
+            found.append((int(words[2]) if len(words) > 2 else 0, int(words[0]), words[1]))
+        except (ValueError, IndexError):
+            raise InputError(f"{file}: expected lines of time, value and step, found {line[:40]!r}") from None
+    return max(found)[2] if found else "nan"
+
+
+def read_database(path: Path) -> Table:
+    """The runs in a database of SQLite. Raises InputError where it is damaged."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        try:
+            told = database.execute(
+                "select run_uuid, runs.name, status, experiments.name, runs.lifecycle_stage from runs "
+                "left join experiments using (experiment_id) order by start_time, run_uuid"
+            ).fetchall()
+            params = database.execute("select run_uuid, key, value from params").fetchall()
+            tags = database.execute("select run_uuid, key, value from tags").fetchall()
+            measured = database.execute("select run_uuid, key, value, is_nan from latest_metrics").fetchall()
+        except sqlite3.Error as error:
+            raise InputError(f"{path}: is no database of MLflow's, or damaged: {error}") from None
+    rows: dict[str, Row] = {}
+    for run, name, status, experiment, stage in told:
+        if stage == "active":
+            parts = {"run_id": run, "run_name": name, "status": status, "experiment": experiment}
+            rows[run] = {key: found for key, value in parts.items() if (found := as_text(value)) is not None}
+    for prefix, entries in (("params.", params), ("tags.", tags)):
+        for run, key, value in entries:
+            if run in rows and (found := as_text(value)) is not None:
+                rows[run][f"{prefix}{key}"] = found
+    for run, key, value, is_nan in measured:
+        if run in rows:
+            rows[run][f"metrics.{key}"] = "nan" if is_nan else repr(_finite(value))
+    return _table(path, list(rows.values()), len(told) - len(rows))
+
+
+def _finite(value: Any) -> float:
+    found = float(value)
+    return math.copysign(math.inf, found) if abs(found) >= INFINITE else found
+
+
+def _table(path: Path, rows: list[Row], deleted: int) -> Table:
+    if not rows:
+        raise InputError(f"{path}: holds no run of MLflow's that was not deleted")
+    gone = (f"{deleted} deleted run{'s are' if deleted > 1 else ' is'} left out",) if deleted else ()
+    return Table(path, "MLflow's runs", rows, PREFIXES, ("metrics.",), last=True, notes=gone)

@@ -1,0 +1,246 @@
+"""Runs told apart by arm and seed, each with what became of it and what it measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lm.config.plain import shown
+from lm.config.tree import InputError, nearest
+from lm.elsewhere.table import Row, Table, number, only
+from lm.stats.verdicts import Better
+from lm.store.quantities import QUANTITIES
+
+Seed = int | str
+Status = Literal["ok", "diverged", "failed", "damaged", "missing"]
+Pairing = Literal["auto", "paired", "unpaired"]
+
+WORDS: dict[Status, tuple[str, ...]] = {
+    "ok": ("ok", "finished", "complete", "completed", "success", "succeeded"),
+    "diverged": ("diverged",),
+    "failed": ("failed", "fail", "crashed", "killed", "pruned", "unfinished", "error"),
+    "damaged": ("damaged",),
+    "missing": ("missing", "running", "scheduled", "waiting", "pending"),
+}
+"""What trackers say of how a run ended, and what that is called here."""
+
+STATUS = {word: status for status, words in WORDS.items() for word in words}
+STATUS_COLUMNS = ("status", "state", "State")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be compared in a table of runs.
+
+    Args:
+        baseline: the arm that the others are compared with.
+        metrics: the quantities that are judged, the first of them the headline.
+        arm, seed: the columns that tell runs apart.
+        higher: quantities in which more is better, whatever else is known of them.
+        otherwise: which way is better in a judged quantity of which nothing is known.
+        only: texts that columns must hold for a row to be taken.
+        pairing: whether runs are paired by seed; `auto` pairs them where seeds match.
+        margin: of the headline, within which arms count as equivalent; NaN for none.
+    """
+
+    baseline: str
+    metrics: tuple[str, ...]
+    arm: str = "arm"
+    seed: str = "seed"
+    higher: tuple[str, ...] = ()
+    otherwise: Better = "lower"
+    only: tuple[tuple[str, str], ...] = ()
+    pairing: Pairing = "auto"
+    margin: float = math.nan
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: what became of it, that in its source's words where it did not go well, and what it measured."""
+
+    status: Status
+    said: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a table.
+
+    Args:
+        source: the table that they come from, without its rows.
+        arms: all, the baseline first.
+        seeds: all of any arm, in order.
+        runs: by arm and seed.
+        judged: the quantities that may have a verdict.
+        measured: all quantities, the judged first.
+        better: which way is better, of each.
+        assumed: the judged of which that is not known but taken to be so.
+        paired: whether runs are paired by seed.
+        why: the reason where they are not.
+        margin: of the headline.
+        notes: what else is to be known of the source.
+    """
+
+    source: Table
+    arms: list[str]
+    seeds: list[Seed]
+    runs: dict[tuple[str, Seed], Run]
+    judged: list[str]
+    measured: list[str]
+    better: dict[str, Better]
+    assumed: list[str]
+    paired: bool
+    why: str
+    margin: float
+    notes: list[str]
+
+    def value(self, arm: str, seed: Seed, quantity: str) -> float:
+        """What a run measured; NaN where there is none or it did not go well."""
+        run = self.runs.get((arm, seed))
+        return run.values.get(quantity, math.nan) if run is not None and run.status == "ok" else math.nan
+
+    def statuses(self, arm: str) -> list[Status]:
+        """What became of the runs of an arm."""
+        return [run.status for (of, _), run in self.runs.items() if of == arm]
+
+
+def gather(table: Table, asked: Asked) -> Runs:
+    """The runs of a table. Raises InputError for a column, an arm or a number that is not there, and for doubles."""
+    table = only(table, asked.only)
+    arm = table.column(asked.arm, "--arm-column")
+    seed = table.find(asked.seed)
+    if seed is None and asked.pairing != "unpaired":
+        seed = table.column(asked.seed, "--seed-column")
+    columns = {name: table.column(name, "--metric") for name in asked.metrics}
+    columns |= {table.short(name): name for name in _others(table, [arm, seed, *columns.values()])}
+    if arm in columns.values() or seed in columns.values():
+        raise InputError(f"{table.path}: --metric: {asked.arm} and {asked.seed} tell runs apart and measure nothing")
+    states, strange = _states(table)
+    runs: dict[tuple[str, Seed], Run] = {}
+    for place, row in enumerate(table.rows):
+        name = row.get(arm)
+        if name is None or (seed is not None and seed not in row):
+            lacks = asked.arm if name is None else asked.seed
+            raise InputError(f"{table.path}: {_place(row, place)} has no {lacks}; --only COLUMN=TEXT takes some rows")
+        key = name, _seed(row[seed]) if seed is not None else place
+        if key in runs:
+            raise InputError(
+                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {_place(row, place)}; "
+                "expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
+            )
+        runs[key] = _run(row, columns, asked.metrics[0], states, f"{table.path}: {_place(row, place)}")
+    arms = list(dict.fromkeys(name for name, _ in runs))
+    if asked.baseline not in arms:
+        raise InputError(
+            f"{table.path}: --baseline {shown(asked.baseline)}: no such arm.{nearest(asked.baseline, arms)} "
+            f"It has {', '.join(arms)}"
+        )
+    if len(arms) == 1:
+        raise InputError(f"{table.path}: has the arm {arms[0]} alone; expected others beside it")
+    arms = [asked.baseline, *(name for name in arms if name != asked.baseline)]
+    seeds = sorted({key for _, key in runs}, key=lambda one: (isinstance(one, str), one))
+    paired, why = _pairing(runs, arms, seeds, asked, seed is None)
+    if not paired and not math.isnan(asked.margin):
+        raise InputError("--margin: equivalence is tested on pairs of runs, and these are unpaired; leave it out")
+    known = {name: _better(table, name, column) for name, column in columns.items()}
+    known |= dict.fromkeys(asked.higher, "higher")
+    assumed = [name for name in asked.metrics if known[name] is None and name not in QUANTITIES]
+    better = known | dict.fromkeys(assumed, asked.otherwise)
+    notes = [*table.notes, *strange]
+    return Runs(
+        table, arms, seeds, runs, list(asked.metrics), list(columns), better, assumed, paired, why, asked.margin, notes
+    )
+
+
+def _place(row: Row, place: int) -> str:
+    """By what a row is known to people: its run's name, or its place, the headings being the first line."""
+    named = next((row[name] for name in ("run", "run_name", "Name", "name", "number") if name in row), None)
+    return f"row {place + 2}" if named is None else f"run {named}"
+
+
+def _seed(text: str) -> Seed:
+    """A seed as a whole number where it is one, `0.0` among them."""
+    found = number(text)
+    return int(found) if found is not None and math.isfinite(found) and found == int(found) else text
+
+
+# what runs measured --------------------------------------------------------------------------------------------------
+
+
+def _others(table: Table, taken: Sequence[str | None]) -> list[str]:
+    """The columns of numbers besides those that were asked for, but for one that is the same in every run."""
+    found = []
+    for name in table.columns:
+        if name in taken or name.startswith("_") or (table.metrics and not name.startswith(table.metrics)):
+            continue
+        texts = [row[name] for row in table.rows if name in row]
+        numbers = all(number(one) is not None for one in texts)
+        if numbers and (len(set(texts)) > 1 or table.metrics):
+            found.append(name)
+    return found
+
+
+def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> Run:
+    """What a row says. Raises InputError for a judged quantity that is no number."""
+    values: dict[str, float] = {}
+    for name, column in columns.items():
+        if column in row:
+            measured = number(row[column])
+            if measured is None:
+                raise InputError(f"{where}: {name}: expected a number, found {shown(row[column])}")
+            values[name] = measured
+    said = row.get(states or "", "")
+    status = STATUS.get(said.lower(), "ok")
+    if status != "ok":
+        return Run(status, said if said.lower() != status else "", values)
+    if headline not in values:
+        there = f"{headline} was not written down"
+        return Run("missing", there, values) if states else Run("diverged", there, values)
+    if not math.isfinite(values[headline]):
+        return Run("diverged", f"{headline} is {values[headline]}", values)
+    return Run("ok", "", values)
+
+
+def _states(table: Table) -> tuple[str | None, list[str]]:
+    """The column that says how runs ended, and a line where one that might do is not understood."""
+    for name in STATUS_COLUMNS:
+        texts = {row[name].lower() for row in table.rows if name in row}
+        if texts and texts <= STATUS.keys():
+            return name, []
+        if texts & STATUS.keys():
+            strange = ", ".join(sorted(texts - STATUS.keys()))
+            return None, [
+                f"the column {name} is not read, for it says {strange}; runs with a number count as ended well"
+            ]
+    return None, []
+
+
+def _better(table: Table, name: str, column: str) -> Better:
+    """Which way is better: as the source says, or of a known quantity, whose name may have more before it."""
+    if column in table.better:
+        return table.better[column]
+    parts = name.replace("/", "_").replace(".", "_").replace("-", "_").split("_")
+    for first in range(len(parts)):
+        known = QUANTITIES.get("_".join(parts[first:]))
+        if known is not None:
+            return known.better
+    return None
+
+
+# pairs ---------------------------------------------------------------------------------------------------------------
+
+
+def _pairing(
+    runs: Mapping[tuple[str, Seed], Run], arms: Sequence[str], seeds: Sequence[Seed], asked: Asked, seedless: bool
+) -> tuple[bool, str]:
+    """Whether runs are paired by seed, and why not: seeds match where some arm has all, so that others lack runs."""
+    if asked.pairing == "unpaired":
+        return False, "there are no seeds" if seedless else "as was asked for"
+    of = {arm: {seed for name, seed in runs if name == arm} for arm in arms}
+    if asked.pairing == "paired":
+        alone = [arm for arm in arms[1:] if not of[arm] & of[arms[0]]]
+        if alone:
+            raise InputError(f"--paired: {alone[0]} shares no seed with {arms[0]}; expected seeds that both have")
+        return True, ""
+    return (True, "") if any(len(found) == len(seeds) for found in of.values()) else (False, "seeds do not match")

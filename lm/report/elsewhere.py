@@ -1,0 +1,261 @@
+"""The report of runs that others trained: tables, notes, figures and pages, in the terminal and as files."""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from lm.analysis.elsewhere import UNCHECKED, compare_runs, unlike_spreads
+from lm.analysis.tidy import CELLS
+from lm.config.tree import InputError
+from lm.elsewhere.runs import Runs
+from lm.report.elsewhere_figures import ALT, draw_runs
+from lm.report.figures import as_files
+from lm.report.less import put
+from lm.report.notes import in_seeds, said_of_tests, shares
+from lm.report.page import listed, show
+from lm.report.tables import (
+    ARROWS,
+    DETAILS,
+    as_csv,
+    cells,
+    details,
+    detectable,
+    difference,
+    escape,
+    interval_heading,
+    markdown_row,
+    markdown_table,
+    mean_and_sd,
+)
+from lm.report.web.elements import tag
+from lm.report.web.still import Picture, Shown, still
+from lm.report.write import less_than
+from lm.stats.tests import ALPHA
+from lm.stats.unpaired import runs_needed, smallest_dealt_p
+from lm.store.quantities import QUANTITIES, describe
+
+MOST_NAMED = 12
+"""Runs that ended badly of which each has a line."""
+
+OTHERS = ("experiment.json", "study.json", "ladder.json")
+"""What a folder holds that has a report of another kind."""
+
+
+def heading(runs: Runs, quantity: str) -> str:
+    """Label and direction of a quantity, the latter also where only these runs say it."""
+    return describe(quantity).label + ARROWS[runs.better.get(quantity)]
+
+
+def title(runs: Runs) -> str:
+    """What stands above the report."""
+    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, made elsewhere"
+
+
+# the tables and what is below them -----------------------------------------------------------------------------------
+
+
+def summary(runs: Runs, table: pd.DataFrame, quantity: str) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Column headings of a judged quantity, a row an arm, and which rows are bold: a test found a difference."""
+    rows = list(table[table.metric == quantity].itertuples())
+    heads, labelled = interval_heading(table[table.metric == quantity])
+    texts = [[str(r.arm), cells(r), mean_and_sd(r), difference(r, labelled), str(r.verdict)] for r in rows]
+    return ["arm", "n", heading(runs, quantity), heads, "verdict"], texts, [bool(row.bold) for row in rows]
+
+
+def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
+    """What a reader must know to believe the tables, a line each; what cannot be checked is the last."""
+    lines = [*_method(runs, table), *_directions(runs), *_ended(runs, table)]
+    return [*lines, *(f"{line[:1].upper()}{line[1:]}." for line in runs.notes), UNCHECKED]
+
+
+def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
+    number, base = len(runs.judged) * (len(runs.arms) - 1), runs.arms[0]
+    yield f"Read from {runs.source.path}: {runs.source.kind}, {len(runs.runs)} runs." + (
+        " Each value is the last that the run logged." if runs.source.last else ""
+    )
+    if runs.paired:
+        yield (
+            f"Mean ± standard deviation over {in_seeds(runs.seeds)}. Differences are to {base}, paired by seed. Where "
+            "runs of one seed share nothing but its number, the test holds as well and finds less."
+        )
+        yield said_of_tests(len(runs.seeds), number)
+    else:
+        yield (
+            f"Mean ± standard deviation over runs. Differences of means are to {base}, unpaired: {runs.why}. "
+            + ("" if runs.why == "as was asked for" else "Runs that share seeds with the baseline's would show more.")
+        ).strip()
+        yield _unpaired(runs, table, number)
+    for quantity in () if runs.paired else runs.judged:
+        for arm in unlike_spreads(runs, quantity):
+            yield (
+                f"Warning: {arm} and {base} have unlike numbers of runs, and the fewer spread over twice as far in "
+                f"{quantity}: there the test calls more than {ALPHA:z.0%} of equal means different."
+            )
+    judged = ", and beside it ".join(", ".join(part) for part in (runs.judged[:1], runs.judged[1:]) if part)
+    plain = "Student's" if runs.paired else "Welch's"
+    yield f"Judged: {judged}. Every other quantity has its plain interval ({plain}, 95 % by itself) and no verdict."
+    if runs.margin == runs.margin:
+        yield (
+            f"Equivalent: the median difference over seeds of {runs.judged[0]} lies within {runs.margin:zg} by two "
+            "one-sided sign tests, Holm-adjusted."
+        )
+    headline = table[(table.metric == runs.judged[0]) & table.detectable.notna()]
+    if found := [f"{row.arm} {detectable(row)}" for row in headline.itertuples()]:
+        yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
+
+
+def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
+    """By which tests the verdicts of runs that are not paired come, or why none can."""
+    sizes = table[table.metric == runs.judged[0]].n.tolist()
+    least = min(smallest_dealt_p(n, sizes[0]) for n in sizes[1:])
+    if least > ALPHA / number:
+        shared = (
+            f"{number} comparisons share {ALPHA}, {ALPHA / number:z.3g} for each" if number > 1 else f"{ALPHA} is asked"
+        )
+        return (
+            f"So few runs cannot reach significance: an exact permutation test gives no p below {least:z.3g}, and "
+            f"{shared}. {runs_needed(number)} runs of each arm could."
+        )
+    each, together = shares(number)
+    return (
+        f"Verdicts come from exact permutation tests of the difference of means{each}. The joint intervals are the "
+        f"shifts that these tests do not reject{together}, and one leaves out zero exactly where there is a verdict."
+    )
+
+
+def _directions(runs: Runs) -> Iterator[str]:
+    """Which way is better in the judged quantities, where their names do not say it."""
+    for name in runs.judged:
+        way = runs.better[name]
+        if name in runs.assumed and way == "lower":
+            yield f"{name}: lower is better (assumed, for nothing is known of it; --higher-is-better says otherwise)."
+        elif way is not None and name not in QUANTITIES:
+            yield f"{name}: {way} is better."
+
+
+def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
+    """What became of runs that did not go well, or are not there."""
+    lost = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
+    for (arm, seed), run in lost[:MOST_NAMED]:
+        why = f" ({run.said})" if run.said else ""
+        yield f"{arm} seed {seed} {run.status}{why}. It enters no mean."
+    if len(lost) > MOST_NAMED:
+        yield f"{len(lost) - MOST_NAMED} more runs ended so; cells.csv has them all."
+    for arm in runs.arms if runs.paired else ():
+        if gone := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
+            yield f"{arm} {in_seeds(gone)} {'is' if len(gone) == 1 else 'are'} not there."
+    for row in table[table.metric == runs.judged[0]].itertuples():
+        if bad := row.diverged + row.failed:
+            total = len(runs.statuses(str(row.arm)))
+            rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
+            yield (
+                f"{row.arm}: {bad} of {total} runs diverged or failed, a rate of {rate} (Clopper and Pearson's 95 % "
+                "interval)."
+            )
+
+
+# where they go -------------------------------------------------------------------------------------------------------
+
+
+def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
+    """Prints a table for each judged quantity, and the notes."""
+    for quantity in runs.judged:
+        columns, rows, bold = summary(runs, table, quantity)
+        show(title(runs) if quantity == runs.judged[0] else quantity, columns, rows, console, bold)
+    for line in notes(runs, table):
+        console.print(line, highlight=False, markup=False)
+
+
+def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
+    """The report as one page of Markdown."""
+    lines = [f"# {escape(title(runs))}", ""]
+    for quantity in runs.judged:
+        columns, rows, bold = summary(runs, table, quantity)
+        if quantity != runs.judged[0]:
+            lines += [f"## {escape(quantity)}", ""]
+        lines += [markdown_row([escape(one) for one in columns]), markdown_row(["---"] * len(columns))]
+        for row, strong in zip(rows, bold, strict=True):
+            texts = [escape(cell) for cell in row]
+            lines.append(markdown_row([*texts[:3], f"**{texts[3]}**" if strong else texts[3], texts[4]]))
+        lines.append("")
+    lines += ["## How it was found", "", *listed(notes(runs, table))]
+    lines += ["## Figures", "", *(f"![{name}]({name}.png)" for name in figures), ""]
+    named = functools.partial(heading, runs)
+    lines += ["## All measurements", "", *markdown_table(DETAILS, details(table, named))]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
+    """The report as one file that needs no network."""
+    parts: list[Shown] = []
+    for quantity in runs.judged:
+        columns, rows, bold = summary(runs, table, quantity)
+        texts = [
+            [tag("strong", cell) if strong and at == 3 else cell for at, cell in enumerate(row)]
+            for row, strong in zip(rows, bold, strict=True)
+        ]
+        parts.append((quantity, columns, texts, notes(runs, table) if quantity == runs.judged[-1] else []))
+    parts.append(("All measurements", DETAILS, details(table, functools.partial(heading, runs)), []))
+    below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
+    return still(title(runs), below, parts, pictures)
+
+
+def tidy(runs: Runs) -> pd.DataFrame:
+    """A row for each arm, seed and quantity, as `lm.analysis.tidy.cells` has them; the id of a cell is empty."""
+    rows = []
+    for (arm, seed), run in runs.runs.items():
+        for name in runs.measured:
+            meaning, way = describe(name), runs.better[name] or ""
+            of_run = (runs.source.path.name, arm, seed, "", run.status, name, meaning.label, meaning.unit, way)
+            rows.append((*of_run, runs.value(arm, seed, name)))
+    return pd.DataFrame(rows, columns=list(CELLS)).astype({"value": "float64"})
+
+
+def files_of(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
+    """The files of the report by their names; the page comes last."""
+    figures = draw_runs(runs, table)
+    pictures = [(ALT[name], files["png"]) for name, files in figures.items()]
+    return {
+        "report.html": html(runs, table, pictures),
+        "cells.csv": as_csv(tidy(runs)),
+        "table.csv": as_csv(table),
+        **as_files(figures),
+        "table.md": markdown(runs, table, list(figures)),
+    }
+
+
+def write_comparison(runs: Runs, console: Console, into: Path | None, replace: bool) -> None:
+    """Prints the tables, and writes the files where there is a folder for them.
+
+    Raises:
+        InputError: where the folder is that of an experiment or a search.
+        LessError: where the report that is there says more and `replace` is not given; nothing is written then.
+    """
+    table = compare_runs(runs)
+    if into is None:
+        terminal(runs, table, console)
+        return
+    if there := [name for name in OTHERS if os.path.lexists(into / name)]:
+        raise InputError(f"--out {into}: holds {there[0]} and its report; expected a folder of this report's own")
+    files = files_of(runs, table)
+    less = less_than(into, files)
+    try:
+        terminal(runs, table, console)
+    finally:  # also where nobody reads the terminal to its end
+        line = put(into, files, less, "other runs, or other metrics", replace)
+    if line:
+        print(f"lm: {line}", file=sys.stderr)
+    print(f"report: {into / 'table.md'}", file=sys.stderr)
+
+
+def as_json(runs: Runs) -> str:
+    """Comparisons and notes for programs; what is no finite number is null."""
+    table = compare_runs(runs)
+    plain = json.loads(table.to_json(orient="records"))
+    return json.dumps({"design": table.design.iloc[0], "comparisons": plain, "notes": notes(runs, table)}, indent=2)

@@ -1,0 +1,53 @@
+"""A page of tables and pictures in one file without a script, whose policy forbids it any network."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.report.web.elements import Html, digest, joined, listed, table, tag
+
+HERE = Path(__file__).parent
+
+Shown = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
+"""A title, column headings, rows whose bold cells are elements, and the notes below them."""
+
+Picture = tuple[str, bytes]
+"""What a picture shows, in words, and the picture as PNG."""
+
+
+def still(
+    title: str, below: str, parts: Sequence[Shown], pictures: Sequence[Picture], first: str = "", last: str = ""
+) -> str:
+    """The page.
+
+    Args:
+        title: of the page.
+        below: a line below it.
+        parts: its tables; the pictures stand after the first.
+        pictures: to be seen.
+        first: what stands before the tables.
+        last: what stands after them.
+    """
+    shown = [_part(*part) for part in parts]
+    seen = [tag("div", _image(*one), class_="scroll") for one in pictures]
+    if seen:
+        shown.insert(1, tag("section", tag("h2", "Figures" if len(seen) > 1 else "Figure"), seen))
+    body = joined(tag("h1", title), tag("p", below, class_="soft"), first, shown, last)
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(style)),
+    ]
+    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', tag('main', body)), lang='en')}\n"
+
+
+def _image(words: str, content: bytes) -> Html:
+    return tag("img", src=f"data:image/png;base64,{base64.b64encode(content).decode()}", alt=words, width=900)
+
+
+def _part(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Html:
+    return tag("section", tag("h2", title), table(columns, rows) if rows else "", listed(notes))

@@ -1,0 +1,317 @@
+"""What trackers leave is read without them where it can be; files that they have just made are read as well."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState, create_trial
+
+from lm.config.tree import InputError
+from lm.elsewhere.found import read
+from lm.elsewhere.of_tensorboard import USUAL
+from lm.elsewhere.runs import Asked, Runs, gather
+
+MADE = Path(__file__).parent / "made"
+ASKED = Asked("plain", ("loss",))
+
+VALUES = {("plain", 0): 1.5, ("plain", 1): 1.75, ("new", 0): 1.25}
+"""The last loss of each run that ended well, of those that `MAKE` makes; `new` with seed 1 diverged."""
+
+MAKE = {
+    "wandb": """
+        for arm, seed, losses in RUNS:
+            settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", silent=True)
+            config = {"arm": arm, "seed": seed}
+            run = wandb.init(project="p", dir="out", config=config, settings=settings, mode="offline")
+            for loss in losses:
+                run.log({"loss": loss, "val/accuracy": 0.5})
+            run.finish()
+    """,
+    "mlflow": """
+        mlflow.set_tracking_uri(URI)
+        mlflow.set_experiment("demo")
+        for arm, seed, losses in RUNS:
+            with mlflow.start_run():
+                mlflow.log_params({"arm": arm, "seed": seed})
+                mlflow.log_metric("val/accuracy", 0.5)
+                for step, loss in enumerate(losses):
+                    mlflow.log_metric("loss", loss, step=step)
+        mlflow.search_runs(output_format="list")
+    """,
+    "tensorboard.summary": """
+        for arm, seed, losses in RUNS:
+            writer = tensorboard.summary.Writer(f"out/{arm}/seed_{seed}")
+            for step, loss in enumerate(losses):
+                writer.add_scalar("loss", loss, step)
+            writer.add_scalar("val/accuracy", 0.5, 0)
+            writer.close()
+    """,
+    "torch.utils.tensorboard": """
+        for arm, seed, losses in RUNS:
+            with torch.utils.tensorboard.SummaryWriter(f"out/{arm}_{seed}") as writer:
+                for step, loss in enumerate(losses):
+                    writer.add_scalar("loss", loss, step)
+                writer.add_scalar("val/accuracy", 0.5, 0)
+    """,
+}
+"""What a person's script does with each library, in the folder `out`."""
+
+RUNS = (
+    "RUNS = [('plain', 0, [2.5, 1.5]), ('plain', 1, [2.5, 1.75]), ('new', 0, [2.5, 1.25]), "
+    "('new', 1, [2.5, float('nan')])]"
+)
+
+
+def made(library: str, folder: Path, uri: str = "") -> None:
+    """Lets a library write its files, in a process of its own."""
+    body = "\n".join(line.removeprefix("        ") for line in MAKE[library].splitlines())
+    script = f"import {library}\n{RUNS}\nURI = {uri!r}\n{body}"
+    quiet = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_SILENT": "true"}
+    (folder / "out").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, env={**os.environ, **quiet}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check(runs: Runs, seeds: int = 2) -> None:
+    """That runs are those of `MAKE`."""
+    found = {key: run.values["loss"] for key, run in runs.runs.items() if run.status == "ok"}
+    assert found == VALUES
+    assert runs.runs["new", 1].status == "diverged"
+    assert len(runs.seeds) == seeds
+    assert runs.source.last
+    assert runs.better["val/accuracy"] == "higher"
+    assert runs.runs["plain", 0].values["val/accuracy"] == 0.5
+
+
+# Weights & Biases ----------------------------------------------------------------------------------------------------
+
+
+def test_files_of_wandb_are_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    runs = gather(read(MADE), ASKED)
+    assert runs.measured == ["loss", "val/accuracy"]
+    assert dict(runs.runs["plain", 0].values) == {"loss": 1.5, "val/accuracy": 0.5}
+    assert {key: run.status for key, run in runs.runs.items()} == {("plain", 0): "ok", ("new", 0): "failed"}
+    assert read(MADE / "run-new0.wandb").rows[0]["config.optim.lr"] == "0.001"
+
+
+def test_a_file_of_wandb_that_was_cut_or_damaged_is_told(tmp_path: Path) -> None:
+    whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
+    place.write_bytes(whole[:1300])
+    table = read(place)
+    assert table.rows[0]["state"] == "unfinished"
+    assert table.notes == ("run-plain0.wandb ends in the middle of an entry, as that of a run that was killed does",)
+    place.write_bytes(whole[:600] + b"?" + whole[601:])
+    with pytest.raises(InputError, match="is damaged, or of a W&B that writes otherwise: the checksum at byte"):
+        read(tmp_path)
+
+
+def test_bytes_that_were_overwritten_are_never_more_than_a_line(tmp_path: Path) -> None:
+    whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
+    draw = random.Random(0)
+    for _ in range(60):
+        start = draw.randrange(7, len(whole))
+        chunk = bytearray(whole[:start] + draw.randbytes(draw.choice((0, 1, 4))) + whole[start + draw.choice((0, 4)) :])
+        place.write_bytes(sealed(chunk) if draw.random() < 0.7 else bytes(chunk))
+        with contextlib.suppress(InputError):
+            read(place)
+
+
+def sealed(data: bytearray) -> bytes:
+    """A file of wandb with the checksums that its chunks should have, so that what is in them is looked at."""
+    place = 7
+    while place + 7 <= len(data):
+        size = int.from_bytes(data[place + 4 : place + 6], "little")
+        data[place : place + 4] = zlib.crc32(data[place + 6 : place + 7 + size]).to_bytes(4, "little")
+        place += 7 + size
+    return bytes(data)
+
+
+def test_an_export_of_wandb_is_read(tmp_path: Path) -> None:
+    text = '"Name","State","arm","seed","loss"\n"a","finished","plain","0","1.5"\n"b","crashed","new","0","1.2"\n'
+    (tmp_path / "export.csv").write_text(text)
+    runs = gather(read(tmp_path / "export.csv"), ASKED)
+    assert runs.source.kind == "an export of W&B's runs"
+    assert [run.status for run in runs.runs.values()] == ["ok", "failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_a_folder_that_wandb_has_just_written_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    made("wandb", tmp_path)
+    check(gather(read(tmp_path / "out"), ASKED))
+
+
+# MLflow --------------------------------------------------------------------------------------------------------------
+
+META = "run_id: '{id}'\nrun_name: {id}\nexperiment_id: '1'\nstatus: {status}\nlifecycle_stage: {stage}\n"
+
+
+def store_of_mlflow(folder: Path) -> None:
+    """As MLflow 3 lays it out."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "meta.yaml").write_text("experiment_id: '1'\nname: demo\nlifecycle_stage: active\n")
+    for place, (arm, seed, status, stage) in enumerate(
+        [("plain", 0, 3, "active"), ("new", 0, 4, "active"), ("new", 0, 3, "deleted")]
+    ):
+        run = folder / "1" / f"r{place}"
+        for name in ("params", "metrics/val", "tags"):
+            (run / name).mkdir(parents=True)
+        (run / "meta.yaml").write_text(META.format(id=f"r{place}", status=status, stage=stage))
+        (run / "params" / "arm").write_text(arm)
+        (run / "params" / "seed").write_text(str(seed))
+        (run / "metrics" / "loss").write_text("1795 2.5 0\n1797 1.5 2\n1796 2.0 1\n")
+        (run / "metrics" / "val" / "accuracy").write_text("1795 0.5 0\n")
+
+
+def test_a_store_of_mlflow_is_read_without_it(tmp_path: Path) -> None:
+    store_of_mlflow(tmp_path / "mlruns")
+    runs = gather(read(tmp_path / "mlruns"), ASKED)
+    assert {key: run.status for key, run in runs.runs.items()} == {("plain", 0): "ok", ("new", 0): "failed"}
+    assert dict(runs.runs["plain", 0].values) == {"loss": 1.5, "val/accuracy": 0.5}
+    assert runs.notes == ["1 deleted run is left out"]
+    (tmp_path / "mlruns" / "1" / "r0" / "metrics" / "loss").write_text("what\n")
+    with pytest.raises(InputError, match="expected lines of time, value and step, found 'what'"):
+        read(tmp_path / "mlruns")
+
+
+def test_an_export_of_mlflow_is_read(tmp_path: Path) -> None:
+    text = (
+        ",run_id,experiment_id,status,metrics.loss,metrics.val/accuracy,params.arm,params.seed\n"
+        "0,a,1,FINISHED,1.5,0.5,plain,0\n1,b,1,FAILED,1.2,,new,0\n"
+    )
+    (tmp_path / "runs.csv").write_text(text)
+    runs = gather(read(tmp_path / "runs.csv"), ASKED)
+    assert runs.source.kind == "an export of MLflow's runs"
+    assert runs.measured == ["loss", "val/accuracy"]
+    assert [run.status for run in runs.runs.values()] == ["ok", "failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.parametrize(("uri", "place"), [("sqlite:///mlflow.db", "mlflow.db"), ("out/mlruns", "out/mlruns")])
+def test_what_mlflow_has_just_written_is_read(uri: str, place: str, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    made("mlflow", tmp_path, uri)
+    check(gather(read(tmp_path / place), ASKED))
+
+
+# Optuna --------------------------------------------------------------------------------------------------------------
+
+
+def trials(study: optuna.Study) -> None:
+    """Adds the runs of `MAKE` to a study, its arm a parameter and its seed an attribute."""
+    kinds: dict[str, BaseDistribution] = {"arm": CategoricalDistribution(("plain", "new"))}
+    for (arm, seed), loss in {**VALUES, ("new", 1): None}.items():
+        state = TrialState.COMPLETE if loss is not None else TrialState.FAIL
+        study.add_trial(
+            create_trial(
+                state=state, value=loss, params={"arm": arm}, distributions=kinds, user_attrs={"seed": seed, "f": 0.5}
+            )
+        )
+
+
+def check_trials(runs: Runs) -> None:
+    assert {key: run.values["value"] for key, run in runs.runs.items() if run.status == "ok"} == VALUES
+    assert runs.runs["new", 1].status == "failed"
+    assert runs.measured == ["value", "f"]
+
+
+def test_trials_of_optuna_are_read_from_its_journal_and_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(path))), study_name="demo", direction="maximize"
+    )
+    trials(study)
+    before = path.read_bytes()
+    found = gather(read(path), Asked("plain", ("value",)))
+    check_trials(found)
+    assert found.better["value"] == "higher"
+    assert path.read_bytes() == before
+    study.trials_dataframe().to_csv(tmp_path / "trials.csv")
+    check_trials(gather(read(tmp_path / "trials.csv"), Asked("plain", ("value",))))
+    path.write_bytes(before.replace(b'"op_code":4', b'"op_code":77'))
+    with pytest.raises(InputError, match=r"study\.log: (Optuna cannot read it|holds no trial)"):
+        read(path)
+
+
+@pytest.mark.slow
+def test_trials_of_optuna_are_read_from_its_database(tmp_path: Path) -> None:
+    path = tmp_path / "a study.db"
+    trials(optuna.create_study(storage=f"sqlite:///{path}", study_name="demo"))
+    before = path.read_bytes()
+    check_trials(gather(read(path), Asked("plain", ("value",))))
+    assert path.read_bytes() == before
+
+
+# TensorBoard ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "seed"),
+    [
+        ("base/0", "base", "0"),
+        ("base/version_3", "base", "3"),
+        ("lr_1e-3_seed12", "lr_1e-3", "12"),
+        ("a/b-s7", "a/b", "7"),
+        ("base.seed=1", "base", "1"),
+    ],
+)
+def test_the_name_of_a_run_says_its_arm_and_seed(name: str, arm: str, seed: str) -> None:
+    found = USUAL.fullmatch(name)
+    assert found is not None
+    assert (found["arm"], found["seed"]) == (arm, seed)
+
+
+def test_without_tensorboard_a_line_says_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "base" / "0").mkdir(parents=True)
+    (tmp_path / "base" / "0" / "events.out.tfevents.1.here").write_bytes(b"")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"is not installed; pip install 'lm-ablations\[track\]'"):
+        read(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.parametrize("library", ["tensorboard.summary", "torch.utils.tensorboard"])
+def test_events_that_tensorboard_has_just_written_are_read(library: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    made(library, tmp_path)
+    check(gather(read(tmp_path / "out"), ASKED))
+    called = "{arm}/seed_{seed}" if library == "tensorboard.summary" else "{arm}_{seed}"
+    check(gather(read(tmp_path / "out", called), ASKED))
+    with pytest.raises(InputError, match=re.escape("does not say its arm and its seed; expected x{arm}{seed}")):
+        read(tmp_path / "out", "x{arm}{seed}")
+    with pytest.raises(InputError, match=re.escape("--runs-called {arm}: expected {arm} and {seed}")):
+        read(tmp_path / "out", "{arm}")
+
+
+def test_a_folder_of_two_trackers_is_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "run-plain0.wandb").write_bytes((MADE / "run-plain0.wandb").read_bytes())
+    store_of_mlflow(tmp_path / "mlruns")
+    with pytest.raises(InputError, match="holds runs of W&B and MLflow; give the folder of one of them"):
+        read(tmp_path)
+
+
+def test_a_list_of_runs_from_a_server_is_read(tmp_path: Path) -> None:
+    runs = [
+        {"state": "finished", "config": {"arm": arm, "seed": seed}, "summary": {"loss": loss}}
+        for (arm, seed), loss in VALUES.items()
+    ]
+    (tmp_path / "runs.json").write_text(json.dumps(runs))
+    found = gather(read(tmp_path / "runs.json"), ASKED)
+    assert {key: run.values["loss"] for key, run in found.runs.items()} == VALUES

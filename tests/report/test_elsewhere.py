@@ -1,0 +1,169 @@
+"""`lm compare`: what it prints and writes of runs made elsewhere."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm.analysis.elsewhere import UNCHECKED, compare_runs
+from lm.cli import main
+from lm.elsewhere.found import read
+from lm.elsewhere.runs import Asked, gather
+from lm.report.elsewhere_figures import differences, draw_runs, every_run
+
+Said = pytest.CaptureFixture[str]
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
+NEW = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+ODD = ["2.3", "nan", "2.2", "inf", "2.2"]
+IMAGE = "<img src=x onerror=alert(1)>"
+
+
+def table(folder: Path, arms: dict[str, list[float] | list[str]], shift: int = 0) -> Path:
+    """A CSV file of these losses, with an accuracy; seeds of each arm begin `shift` after the one before."""
+    lines = ["arm,seed,loss,accuracy"]
+    for place, (arm, losses) in enumerate(arms.items()):
+        lines += [f"{arm},{seed + shift * place},{loss},{seed / 8 + place / 4}" for seed, loss in enumerate(losses)]
+    path = folder / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def said(capsys: Said) -> str:
+    """What was printed, on one line."""
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_the_terminal_says_what_was_found_and_what_cannot_be_checked(tmp_path: Path, capsys: Said) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD})
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", "--only", "arm=new"]) == 2
+    assert "--baseline 'plain': no such arm" in capsys.readouterr().err
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
+    text = said(capsys)
+    assert "new │ 6 │ 1.7683 ± 0.1048 │ -0.2650 [-∞, +∞] │ 6 seeds cannot reach significance (7 could)" in text
+    assert "odd │ 3, 2 diverged, 1 missing" in text
+    assert "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 2 diverged)" in text
+    assert "odd seed 1 diverged (loss is nan). It enters no mean. odd seed 3 diverged (loss is inf)." in text
+    assert "odd seed 5 is not there." in text
+    assert "loss: lower is better (assumed" in text
+    assert text.endswith(UNCHECKED)
+
+
+def test_one_arm_of_six_seeds_has_a_verdict(tmp_path: Path, capsys: Said) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW})
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
+    text = said(capsys)
+    assert "│ better │" in text
+    assert "Verdicts come from exact sign-flip tests of the mean at 0.05." in text
+    assert "unpaired" not in text
+
+
+def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys: Said) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
+    text = said(capsys)
+    assert "better (unpaired: seeds do not match)" in text
+    assert "exact permutation tests of the difference of means at 0.05" in text
+    assert "sign-flip" not in text
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws nothing, which takes its time."""
+    of = {"png": b"picture", "svg": b"picture"}
+    monkeypatch.setattr("lm.report.elsewhere.draw_runs", lambda runs, table: {"differences": of, "runs": of})
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said) -> None:
+    path, out = table(tmp_path, {"plain": BASE, IMAGE: NEW}), tmp_path / "out"
+    command = ["compare", str(path), "--baseline", "plain", "--metric", "loss,accuracy", "--out", str(out)]
+    assert main(command) == 0
+    figures = [f"{name}.{kind}" for name in ("differences", "runs") for kind in ("png", "svg")]
+    assert sorted(one.name for one in out.iterdir()) == sorted(
+        ["cells.csv", *figures, "report.html", "table.csv", "table.md"]
+    )
+    page, html = (out / "table.md").read_text(), (out / "report.html").read_text()
+    assert IMAGE not in page
+    assert IMAGE not in html
+    assert html.count("<img ") == 2
+    assert "accuracy ↑" in html
+    assert all(UNCHECKED in one for one in (page, html))
+    assert "![differences](differences.png)" in page
+    assert main([*command[:-3], "loss", "--out", str(out)]) == 1
+    assert "--replace writes the new one" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [0, 3])
+def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path: Path) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}, shift)
+    runs = gather(read(path), Asked("plain", ("loss", "accuracy")))
+    compared = compare_runs(runs)
+    forest, every = differences(runs, compared), every_run(runs)
+    assert forest is not None
+    assert every is not None
+    for axes, quantity in zip(every.axes, ("loss", "accuracy"), strict=True):
+        dots = [value for line in axes.lines if line.get_marker() == "o" for value in np.asarray(line.get_ydata())]
+        found = [runs.value(arm, seed, quantity) for arm in runs.arms for seed in runs.seeds]
+        assert sorted(one for one in dots if np.isfinite(one)) == sorted(one for one in found if np.isfinite(one))
+        assert len([line for line in axes.lines if line.get_marker() == "None"]) == (0 if shift else 6)
+    (marks,) = [
+        [float(np.asarray(line.get_xdata())[0]) for line in axes.lines if line.get_marker() == "D"]
+        for axes in forest.axes[:1]
+    ]
+    assert marks == compared[(compared.metric == "loss") & compared.difference.notna()].difference.tolist()
+    assert draw_runs(runs, compared) == draw_runs(runs, compared)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_cells_that_are_written_compare_to_the_same(tmp_path: Path, capsys: Said) -> None:
+    path, out = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}), tmp_path / "out"
+    asked = ["--baseline", "plain", "--metric", "loss", "--json"]
+    assert main(["compare", str(path), *asked[:-1], "--out", str(out)]) == 0
+    capsys.readouterr()
+    found = []
+    for one in (path, out / "cells.csv"):
+        assert main(["compare", str(one), *asked]) == 0
+        found.append(json.loads(capsys.readouterr().out)["comparisons"])
+    pd.testing.assert_frame_equal(*(pd.DataFrame(one).query("metric == 'loss'") for one in found))
+
+
+def test_the_folder_of_an_experiment_is_not_written_to(tmp_path: Path, capsys: Said) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW})
+    (tmp_path / "experiment.json").write_text("{}")
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", "--out", str(tmp_path)]) == 2
+    assert "holds experiment.json and its report" in capsys.readouterr().err
+    assert not (tmp_path / "table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--higher-is-better", "los"], "--higher-is-better los: is not judged. Did you mean loss? Judged: loss"),
+        (["--margin", "-1"], "--margin: expected a number above 0, found -1.0"),
+        (["--margin", "nan"], "--margin: expected a number above 0, found nan"),
+        (["--only", "arm"], "--only arm: expected COLUMN=TEXT"),
+        (["--json", "--out", "out"], "--json: is printed in the place of a report"),
+        (["--paired", "--unpaired"], "not allowed with argument --paired"),
+        (["--unpaired", "--margin", "1"], "--margin: equivalence is tested on pairs of runs, and these are unpaired"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_asked_for_is_one_line(more: list[str], words: str, tmp_path: Path, capsys: Said) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW})
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_margin_makes_arms_equivalent(tmp_path: Path, capsys: Said) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": [one + (-1) ** place / 1000 for place, one in enumerate(BASE)]})
+    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", "--margin", "0.01"]) == 0
+    assert "equivalent within 0.01" in said(capsys)
