@@ -48,7 +48,7 @@ def _seeded(_threads: None) -> None:
 
 @pytest.fixture(autouse=True)
 def _same_places() -> Iterator[None]:
-    """Folders of experiments, in which modules are looked for, are of one test alone: each makes every import slower."""
+    """Folders in which modules are looked for are of one test alone: each of them makes every import slower."""
     before = list(sys.path)
     yield
     if sys.path != before:

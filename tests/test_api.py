@@ -67,6 +67,7 @@ def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
     assert not place.exists()
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeExperiment) -> None:
     results = lm.load(experiment({"base": BASE, "arm": BETTER}))
     for name in ("learning_curve", "gradient_norm", "reliability"):

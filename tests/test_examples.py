@@ -15,6 +15,7 @@ MODULES = (
     "lm.report.web.elements",
     "lm.stats.scaling",
     "lm.stats.tests",
+    "lm.stats.unpaired",
     "lm.stats.verdicts",
     "lm.training.schedule",
     "lm.metrics.calibration",

@@ -62,7 +62,7 @@ def assert_same(left: Iterable[Hypothesis], right: Iterable[Hypothesis]) -> None
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_beam_that_holds_everything_finds_the_likeliest_target_of_all(seed: int, alpha: float) -> None:
     model, (source_bs, hidden_bs), longest = model_of(seed), sources(), 3
     found = beam_search(model, source_bs, hidden_bs, Ends(BEGIN, END, longest), VOCABULARY**longest, alpha)
@@ -83,7 +83,7 @@ def test_the_length_penalty_is_that_of_the_paper() -> None:
     assert length_penalty(100, 0.0) == 1.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
     model, source, ends = model_of(seed), sources(), Ends(BEGIN, END, 8)
     assert_same([found[0] for found in beam_search(model, *source, ends, 1, 0.6)], greedy(model, *source, ends, 0.6))

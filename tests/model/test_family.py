@@ -71,7 +71,7 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
     return torch.stack([weights[:, h] @ v[:, h // attention.groups] for h in range(q.shape[1])], dim=1), weights
 
 
-@pytest.mark.parametrize("make", [MultiHead, GroupedQuery])  # MultiQuery is the latter at its end
+@pytest.mark.parametrize("make", [MultiHead, pytest.param(GroupedQuery, marks=pytest.mark.slow)])  # and MultiQuery
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])

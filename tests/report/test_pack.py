@@ -124,6 +124,7 @@ def test_a_folder_that_holds_a_report_alone_stands_for_the_pack_beside_it(folder
         assert (place.folder, place.report, place.pack) == (folder, folder, None)
 
 
+@pytest.mark.slow
 def test_damage_goes_along_and_is_named_by_its_place_in_the_pack(folder: Path, tmp_path: Path) -> None:
     store = Store(folder.parent)
     (store.directory("arm-1") / "record.json").write_text("{")

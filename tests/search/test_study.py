@@ -31,7 +31,13 @@ def _cells_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 # searching -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "random", "qmc", "nsga2"])
+SAMPLERS = [
+    *("tpe", "random"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gp", "cmaes", "qmc", "nsga2")),
+]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_a_trial_is_worth_what_its_cell_measured_whatever_the_sampler(tmp_path: Path, name: str) -> None:
     world = World(workers=2)
     done = carry_out(tmp_path, world, spec(trials=12, sampler=Method(name)))
@@ -47,7 +53,7 @@ def test_a_sampler_that_learns_gets_near_the_best(tmp_path: Path, name: str) -> 
     assert min(trial.value for trial in done) < 0.3  # at random 2 % of the square lie as near
 
 
-@pytest.mark.parametrize("name", ["tpe", "random", "qmc", "nsga2", "cmaes", "gp"])
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_options_of_choices_are_searched_by_every_sampler(tmp_path: Path, name: str) -> None:
     done = carry_out(tmp_path, World(), spec(MIXED, trials=12, sampler=Method(name)))
     assert all(("kind.b.n" in trial.params) == (trial.params["kind"] == "b") for trial in done)

@@ -96,7 +96,14 @@ def crossing(magnitudes: list[float], planned: tuple[int, ...], maximum: int, al
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize(("planned", "alpha"), [((5, 7), 0.2), ((4, 6, 8), 0.3), ((6, 8), 0.05), ((3, 4, 5), 0.5)])
+@pytest.mark.parametrize(
+    ("planned", "alpha"),
+    [
+        ((5, 7), 0.2),
+        ((3, 4, 5), 0.5),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (((4, 6, 8), 0.3), ((6, 8), 0.05))),
+    ],
+)
 def test_over_all_sequences_of_signs_no_more_is_found_than_may_be(planned: tuple[int, ...], alpha: float) -> None:
     maximum = planned[-1]
     for magnitudes in (draw(maximum), [1.0] * maximum, [1.0, 2.0] * (maximum // 2) + [3.0] * (maximum % 2)):

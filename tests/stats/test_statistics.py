@@ -176,6 +176,7 @@ def test_forty_pairs_of_one_size_follow_the_binomial() -> None:
     assert sign_flip_p(sample) == pytest.approx(stats.binomtest(27, EXACT_PAIRS).pvalue, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_beyond_enumeration_the_p_is_close_to_exact_and_never_zero() -> None:
     sample = [1.0] * 33 + [-1.0] * 19
     exact = stats.binomtest(33, 52).pvalue
@@ -191,7 +192,7 @@ def test_the_attainable_level_by_hand(n: int, alpha: float, level: float) -> Non
     assert attainable(n, alpha) == level
 
 
-@pytest.mark.parametrize("n", [3, 6, 9])
+@pytest.mark.parametrize("n", [3, 6, pytest.param(9, marks=pytest.mark.slow)])
 def test_the_attainable_level_is_a_p_that_occurs_and_the_next_is_too_large(n: int) -> None:
     magnitudes = [2.0**i for i in range(n)]
     found = {enumerated_p([s * x for s, x in zip(signs, magnitudes, strict=True)]) for signs in flips(n)}

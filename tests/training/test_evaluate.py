@@ -398,7 +398,10 @@ def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluat
     }
 
 
-@pytest.mark.parametrize("tokenizer", ["Characters", "Bytes", "BPE", "Unigram", "WordPiece"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    ["Bytes", "BPE", *(pytest.param(name, marks=pytest.mark.slow) for name in ("Characters", "Unigram", "WordPiece"))],
+)
 def test_another_text_is_cut_by_the_runs_own_tokenizer(tmp_path: Path, tokenizer: str) -> None:
     sized = {} if tokenizer in ("Characters", "Bytes") else {"data.tokenizer.init_args.size": 300}
     cell, folder = finished_run(tmp_path, {"data.tokenizer": tokenizer, **sized})
