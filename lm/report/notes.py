@@ -1,5 +1,6 @@
 """What a reader must know to believe the tables, a line each."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from lm.report.ways import described
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.quantities import describe
 from lm.store.record import evaluated_tokens
+
+MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
+"""A measurement in a flag, as opposed to a number of something."""
 
 CELLS = Path("cells")
 """How the folder of the cells is called on a page, which may be read on another machine or come from a pack."""
@@ -123,7 +127,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
     """What became of cells that did not go well, and what they flagged."""
     yield from _damaged(results)
     missing: dict[str, list[int]] = {}
-    flagged: dict[tuple[str, str], list[int]] = {}
+    flagged: dict[tuple[str, str], dict[int, list[str]]] = {}
     for (arm, seed), record in sorted(results.records.items()):
         if (arm, seed) in results.damaged:
             continue
@@ -132,12 +136,12 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         elif record["status"] != "ok":
             why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
             yield f"{arm} seed {seed} {record['status']}: {why}. It enters no mean."
-        for flag in dict.fromkeys(map(_plain, record["flags"] if record else [])):
-            flagged.setdefault((arm, flag), []).append(seed)
+        for flag in map(_plain, record["flags"] if record else []):
+            flagged.setdefault((arm, MEASURED.sub("#", flag)), {}).setdefault(seed, []).append(flag)
     for arm, seeds in missing.items():
         yield f"{arm} {in_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
-    for (arm, flag), seeds in flagged.items():
-        yield f"{arm} {in_seeds(seeds)}: {flag}."
+    for (arm, _), alike in flagged.items():
+        yield f"{arm} {in_seeds(list(alike))}: {_in_one([flag for flags in alike.values() for flag in flags])}."
     total = len(results.manifest["seeds"])
     for row in table[table.metric == results.headline].itertuples():
         if lost := row.diverged + row.failed:
@@ -192,6 +196,14 @@ def _plain(flag: str) -> str:
     """A flag without the step at which it was raised, so that it is told once."""
     step, _, text = flag.partition(": ")
     return text if step.removeprefix("step ").isdigit() else flag
+
+
+def _in_one(flags: Sequence[str]) -> str:
+    """Flags that differ in what was measured alone, as one that tells from where to where that lay."""
+    places = list(zip(*map(MEASURED.findall, flags), strict=True))
+    ends = [(min(found, key=float), max(found, key=float)) for found in places]
+    texts = iter(low if low == high else f"{low} to {high}" for low, high in ends)
+    return MEASURED.sub(lambda _: next(texts), flags[0])
 
 
 def in_seeds(seeds: Sequence[object]) -> str:

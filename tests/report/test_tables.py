@@ -407,6 +407,19 @@ def test_what_runs_flagged_is_told_once(experiment: MakeExperiment) -> None:
     assert told == ["arm seeds 1, 4: attention is all on one token."]
 
 
+def test_what_runs_flagged_again_and_again_is_told_with_its_range(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if arm == "arm" and seed in (1, 4):
+            found = [(layer, step) for layer in (2, 3) for step in (10, 20)]
+            record["flags"] = [
+                f"step {step}: layer {layer} of 4: at most 0.0{step + seed}, under 0.05" for layer, step in found
+            ]
+
+    results = load(experiment({"base": BASE, "arm": MIXED}, change))
+    told = [line for line in notes(results, compare(results)) if "layer" in line]
+    assert told == [f"arm seeds 1, 4: layer {layer} of 4: at most 0.011 to 0.024, under 0.05." for layer in (2, 3)]
+
+
 def test_cells_still_to_come_are_told_of_in_a_line_an_arm(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}))
     assert "arm seeds 1, 3, 4 are not trained yet." in notes(results, compare(results))
