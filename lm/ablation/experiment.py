@@ -74,6 +74,7 @@ class Experiment:
         tuning: the search that each arm's nuisance parameters get, if any.
         grid: the learning rates that each arm is trained over, if any.
         ladder: its sizes, where it has several.
+        data_seeds: orders of the data that the baseline is trained in with every seed, if any.
         ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
     """
 
@@ -89,6 +90,7 @@ class Experiment:
     tuning: Tuning | None = None
     grid: Grid | None = None
     ladder: LadderSpec | None = None
+    data_seeds: tuple[int, ...] = ()
     ways: dict[str, Any] | None = None
 
     @property
@@ -150,7 +152,19 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
         ladder=ladder,
+        data_seeds=_data_seeds(tree, chosen, inference, path) if "data_seeds" in tree else (),
     )
+
+
+def _data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Path) -> tuple[int, ...]:
+    """The orders that are crossed with the seeds."""
+    found = read_seeds(tree["data_seeds"], f"{path}: data_seeds")
+    if len(found) < 2 or len(seeds) < 2 or inference.looks:
+        raise InputError(
+            f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
+            f"{len(found)} and {'stages' if inference.looks else len(seeds)}; with fewer no variance can be shared out"
+        )
+    return tuple(found)
 
 
 def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
@@ -192,10 +206,11 @@ def _design(tree: Tree, path: Path) -> Design:
     design = replace(design, baseline=str(tree.get("baseline", design.baseline)))
     for name, changes in design.arms.items():
         path_name(name, f"{path}: arms")
-        if "seed" in changes:
-            raise InputError(
-                f"{path}: arms.{name}.seed: seeds belong to the experiment, so that arms are paired; use seeds"
-            )
+        for key in ("seed", "data_seed"):
+            if key in changes:
+                raise InputError(
+                    f"{path}: arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
+                )
     _one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
     return design
 

@@ -52,6 +52,11 @@ class ExperimentFile(TypedDict, total=False):
     seeds: Required[
         Annotated[Seeds | Stages, "Every arm is trained with each: a list, how many, or stages that add seeds."]
     ]
+    data_seeds: Annotated[
+        Seeds,
+        "Orders of the data in which the baseline is trained with every seed, so that the report can say what share of "
+        "the variance is the order's and what the initial values'.",
+    ]
     common: Annotated[Changes, "Changes to the base, for every arm."]
     metric: Annotated[Quantity, "The headline: what arms are judged by.", Also(default=HEADLINE)]
     secondary: Annotated[

@@ -20,8 +20,9 @@ EXPERIMENT, STUDY = "experiment.json", "study.json"
 BESIDE = ("seconds.json", "study.journal", "tune/tuned.json", "lr_curve.json")
 """What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
 
-TWINS = (".tuned", ".lr_curve")
-"""Ends of the names of the experiments that were made of another: each arm at its best, and over learning rates."""
+TWINS = (".tuned", ".lr_curve", ".orders")
+"""Ends of the names of the experiments that were made of another: each arm at its best, over learning rates, and the
+baseline in several orders of the data."""
 
 OF_A_CELL = {
     "record.json": "records",
@@ -45,7 +46,7 @@ def describes(folder: Path) -> bool:
 def require_own_files(folder: Path) -> None:
     """Raises InputError where what belongs to an experiment, or to its cells, leads out of its results folder."""
     whole = folder.resolve()
-    require_own(whole.parent, [whole.name, f"{whole.name}.tuned", CELLS])
+    require_own(whole.parent, [whole.name, *(whole.name + twin for twin in TWINS), CELLS])
 
 
 def cells_of(folder: Path) -> list[str]:
@@ -235,7 +236,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
     archive, store = read_archive(path), Store(out)
     found = Unpacked(out / archive.name)
     manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
-    require_own(out, [archive.name, f"{archive.name}.tuned", CELLS])
+    require_own(out, [archive.name, *(archive.name + twin for twin in TWINS), CELLS])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
         archive.extract(Path(root))
