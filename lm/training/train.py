@@ -277,7 +277,9 @@ def fit(
     code = canonical(seedless(cell.config)) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
     halved = earlier(work)["halved"]
-    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved)
+    module = LanguageModel(
+        model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, data.clusters("validation")
+    )
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     convert(trainer, module)
     checkpoint = for_strategy(trainer, work / "last.ckpt")
