@@ -19,6 +19,9 @@ COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 
 AXES = ("scientific", "nuisance", "fixed")
 
+GENERALISE = ("text", "seeds")
+"""What the headline's interval may cover: other text and other seeds, or other seeds alone."""
+
 DIGITS = 9
 """Of a length in tokens."""
 
@@ -70,6 +73,11 @@ class ExperimentFile(TypedDict, total=False):
         bool | list[Name],
         "The arms whose comparisons share the 5 %; the others are explored. false makes all of it exploratory.",
         Also(default=True),
+    ]
+    generalise: Annotated[
+        str,
+        "What the headline's interval covers: other text as well as other seeds, or other seeds alone.",
+        Also(enum=list(GENERALISE), default="text"),
     ]
     declared: Annotated[
         dict[str, list[Annotated[str, Also(enum=list(COSTS))]]] | None,

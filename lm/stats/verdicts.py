@@ -35,8 +35,9 @@ from lm.stats.tests import (
 )
 
 Better = Literal["lower", "higher"] | None
-Interval = Literal["plain", "joint", "repeated"]
-"""Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm."""
+Interval = Literal["plain", "joint", "repeated", "seeds-and-text"]
+"""Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm;
+one that holds on other text too."""
 
 Kind = Literal[
     "not judged",
@@ -49,11 +50,13 @@ Kind = Literal[
     "lower",
     "equivalent",
     "inconclusive",
+    "one text",
     "too few",
     "too early",
     "undecided",
 ]
-"""What is said. In stages it is too early before the first look, and undecided between two."""
+"""What is said; `one text`: found over seeds, not over texts. In stages it is too early before the first look, and
+undecided between two."""
 
 DIRECTIONS = ("better", "worse", "higher", "lower")
 
@@ -140,7 +143,7 @@ def measure(differences: Sequence[float], better: Better = None, margin: float =
     return found
 
 
-def _tested(family: Sequence[Comparison]) -> int:
+def tested(family: Sequence[Comparison]) -> int:
     """How many comparisons have pairs, and share alpha."""
     return max(1, sum(bool(one.differences) for one in family))
 
@@ -156,13 +159,13 @@ def _equivalence(family: Sequence[Comparison]) -> list[float]:
 
 def confirm(family: Sequence[Comparison]) -> None:
     """Judges confirmatory comparisons: sign-flip tests with their joint intervals, and tests of equivalence (Holm)."""
-    tested, adjusted = _tested(family), bonferroni([one.p for one in family])
+    count, adjusted = tested(family), bonferroni([one.p for one in family])
     for one, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
         one.p_adjusted, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
-        one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / tested)
-        _could_show(one, ALPHA / tested)
+        one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / count)
+        _could_show(one, ALPHA / count)
         margin = None if math.isnan(one.margin) else one.margin
-        one.verdict = verdict(one.mean, p, len(one.differences), tested, one.better, margin, p_equivalent)
+        one.verdict = verdict(one.mean, p, len(one.differences), count, one.better, margin, p_equivalent)
         if one.identical:
             one.verdict = Verdict("identical", len(one.differences))
 

@@ -205,6 +205,7 @@ class Manifest(TypedDict):
     command: list[str] | None
     claims: list[ClaimOf]
     seeds: list[int]
+    generalise: NotRequired[str]
     ways: NotRequired[dict[str, Any] | None]
     arms: dict[str, Arm]
 
