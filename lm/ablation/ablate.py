@@ -10,6 +10,7 @@ from rich.console import Console
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, check_power
 from lm.ablation.lr_curve import gridded, write_rates
+from lm.ablation.orders import ordered
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.ablation.show import show_plan
 from lm.ablation.stages import settled
@@ -69,8 +70,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     experiment = with_ways(experiment, manner.out, manner.workers)
     plan = _plan(experiment, store)
     before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
+    crossed = [_plan(ordered(experiment), store)] if experiment.data_seeds else []
     if plan_only:
-        for one in (*before, plan):
+        for one in (*before, plan, *crossed):
             statuses = statuses_of(one, store)
             missing = to_train(one, statuses, manner.retry_failed)
             show_plan(one, store, statuses, missing, _workers(missing, manner), manner.executor)
@@ -93,6 +95,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         if carry_out(grid, store, manner)[1]:
             return 1
     folder, interrupted = carry_out(plan, store, manner)
+    for grid in () if interrupted else crossed:
+        print(f"the baseline in {len(grid.by_arm)} orders, {len(grid.experiment.seeds)} seeds each", file=sys.stderr)
+        interrupted = carry_out(grid, store, manner)[1]
     if chosen and not interrupted:
         twin = tuned(experiment, write_rates(plan, store) if before else _winners(folder / FOLDER / "tuned.json"))
         print("the experiment over again, each arm with its winner", file=sys.stderr)

@@ -1,60 +1,26 @@
 """An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lm.ablation.design import MOST_ARMS, Design, read_design
-from lm.ablation.equal import KINDS
-from lm.ablation.files import AXES, COSTS, DIGITS, ExperimentFile, Tier
+from lm.ablation.files import ExperimentFile, Tier
+from lm.ablation.inference import Inference, one_of, read_inference
 from lm.ablation.rates import Grid, read_grid
 from lm.ablation.rungs import LadderSpec, read_ladder
 from lm.ablation.stages import read_stages
 from lm.ablation.tuning import Tuning, read_tuning
 from lm.analysis.claims import Claim, read_claims
-from lm.analysis.results import HEADLINE
 from lm.config.imported import look_in
 from lm.config.keys import keys, required
-from lm.config.plain import shown
 from lm.config.reading import read_base, read_mapping, read_seeds, read_text, report_name
 from lm.config.shipped import file_named
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
-from lm.store.quantities import AT_LENGTH, QUANTITIES
 
 KEYS, TIER_KEYS = keys(ExperimentFile), keys(Tier)
-
-
-@dataclass(frozen=True)
-class Inference:
-    """How an experiment's differences are judged.
-
-    Args:
-        metric: the quantity that the table leads with and that arms are judged by.
-        secondary: other quantities that they are judged by; alpha is shared with these.
-        margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
-        confirmatory: the arms whose comparisons are tested together; the others are explored.
-        declared: for some arms, the costs in which they are meant to differ from the baseline.
-        axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
-        looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
-        equal: what arms have the same of: steps, tokens, flops or seconds.
-    """
-
-    metric: str = HEADLINE
-    secondary: list[str] = field(default_factory=list)
-    margin: dict[str, float] = field(default_factory=dict)
-    confirmatory: list[str] = field(default_factory=list)
-    declared: dict[str, list[str]] = field(default_factory=dict)
-    axes: dict[str, str] = field(default_factory=dict)
-    looks: tuple[int, ...] = ()
-    equal: str = "steps"
-
-    @property
-    def comparisons(self) -> int:
-        """How many tests share alpha: of every confirmatory arm in every judged quantity."""
-        return len(self.confirmatory) * (1 + len(self.secondary))
 
 
 @dataclass(frozen=True)
@@ -74,6 +40,7 @@ class Experiment:
         tuning: the search that each arm's nuisance parameters get, if any.
         grid: the learning rates that each arm is trained over, if any.
         ladder: its sizes, where it has several.
+        data_seeds: orders of the data that the baseline is trained in with every seed, if any.
         ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
     """
 
@@ -82,13 +49,14 @@ class Experiment:
     tree: Tree
     design: Design
     seeds: list[int]
-    inference: Inference = Inference()
+    inference: Inference = field(default_factory=Inference)
     claims: tuple[Claim, ...] = ()
     notes: str = ""
     tier: str = ""
     tuning: Tuning | None = None
     grid: Grid | None = None
     ladder: LadderSpec | None = None
+    data_seeds: tuple[int, ...] = ()
     ways: dict[str, Any] | None = None
 
     @property
@@ -123,7 +91,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
     name = report_name(path, tier)
     design = _design(tree, path)
     base = read_base(tree, path)
-    inference = _inference(tree, design, path)
+    inference = read_inference(tree, design, path)
     given, where = (tree["seeds"], f"{path}: seeds") if seeds is None else (seeds, "--seeds")
     if isinstance(given, Mapping):
         if tree.get("claims"):
@@ -150,7 +118,19 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
         ladder=ladder,
+        data_seeds=_data_seeds(tree, chosen, inference, path) if "data_seeds" in tree else (),
     )
+
+
+def _data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Path) -> tuple[int, ...]:
+    """The orders that are crossed with the seeds."""
+    found = read_seeds(tree["data_seeds"], f"{path}: data_seeds")
+    if len(found) < 2 or len(seeds) < 2 or inference.looks:
+        raise InputError(
+            f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
+            f"{len(found)} and {'stages' if inference.looks else len(seeds)}; with fewer no variance can be shared out"
+        )
+    return tuple(found)
 
 
 def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
@@ -192,85 +172,13 @@ def _design(tree: Tree, path: Path) -> Design:
     design = replace(design, baseline=str(tree.get("baseline", design.baseline)))
     for name, changes in design.arms.items():
         path_name(name, f"{path}: arms")
-        if "seed" in changes:
-            raise InputError(
-                f"{path}: arms.{name}.seed: seeds belong to the experiment, so that arms are paired; use seeds"
-            )
-    _one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
+        for key in ("seed", "data_seed"):
+            if key in changes:
+                raise InputError(
+                    f"{path}: arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
+                )
+    one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
     return design
-
-
-def _one_of(name: Any, known: Iterable[str], path: str, kind: str) -> str:
-    names = list(known)
-    if str(name) not in names:
-        raise InputError(f"{path}: no {kind} {str(name)!r}.{nearest(str(name), names)} Choose from {', '.join(names)}")
-    return str(name)
-
-
-def _quantity(name: str, path: str) -> None:
-    """Refuses what no table holds. Raises InputError."""
-    base, at, length = name.partition("@")
-    if not at:
-        _one_of(name, QUANTITIES, path, "quantity")
-    elif base not in AT_LENGTH or not length.isdecimal() or len(length) > DIGITS:
-        raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
-
-
-def _list(value: Any, path: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InputError(f"{path}: expected a list, found {shown(value)}")
-    return value
-
-
-def _inference(tree: Tree, design: Design, path: Path) -> Inference:
-    metric = str(tree.get("metric", HEADLINE))
-    _quantity(metric, f"{path}: metric")
-    secondary = _secondary(tree.get("secondary") or [], metric, f"{path}: secondary")
-    others = [arm for arm in design.arms if arm != design.baseline]
-    chosen = tree.get("confirmatory", True)
-    if not isinstance(chosen, (bool, list)):
-        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(chosen)}")
-    listed = chosen if isinstance(chosen, list) else others if chosen else []
-    declared = {
-        _one_of(arm, others, f"{path}: declared", "arm"): [
-            _one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in _list(costs, f"{path}: declared.{arm}")
-        ]
-        for arm, costs in read_mapping(tree.get("declared") or {}, f"{path}: declared").items()
-    }
-    axes = {
-        dotted: _one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
-        for dotted, kind in read_mapping(tree.get("axes") or {}, f"{path}: axes").items()
-    }
-    confirmatory = [_one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
-    if len(set(confirmatory)) < len(confirmatory):
-        raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
-    margin = _margins(tree.get("margin") or {}, [metric, *secondary], f"{path}: margin")
-    equal = _one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
-    return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal)
-
-
-def _secondary(given: Any, metric: str, path: str) -> list[str]:
-    """The quantities that are judged beside the headline."""
-    names = [str(name) for name in _list(given, path)]
-    for name in names:
-        _quantity(name, path)
-    if len({metric, *names}) <= len(names):
-        raise InputError(f"{path}: a quantity is given twice in {', '.join([metric, *names])}")
-    return names
-
-
-def _margins(given: Any, judged: Sequence[str], path: str) -> dict[str, float]:
-    """The margin of each judged quantity that has one; a number alone is the headline's."""
-    margins = given if isinstance(given, Mapping) else {judged[0]: given}
-    for quantity, margin in margins.items():
-        _quantity(str(quantity), path)
-        if quantity not in judged:
-            raise InputError(
-                f"{path}.{quantity}: is not judged, {', '.join(judged)} is; name it in metric or secondary"
-            )
-        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 < margin < math.inf:
-            raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
-    return {str(quantity): float(margin) for quantity, margin in margins.items()}
 
 
 def check_power(experiment: Experiment) -> None:

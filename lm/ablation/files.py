@@ -19,6 +19,9 @@ COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 
 AXES = ("scientific", "nuisance", "fixed")
 
+GENERALISE = ("text", "seeds")
+"""What the headline's interval may cover: other text and other seeds, or other seeds alone."""
+
 DIGITS = 9
 """Of a length in tokens."""
 
@@ -52,6 +55,11 @@ class ExperimentFile(TypedDict, total=False):
     seeds: Required[
         Annotated[Seeds | Stages, "Every arm is trained with each: a list, how many, or stages that add seeds."]
     ]
+    data_seeds: Annotated[
+        Seeds,
+        "Orders of the data in which the baseline is trained with every seed, so that the report can say what share of "
+        "the variance is the order's and what the initial values'.",
+    ]
     common: Annotated[Changes, "Changes to the base, for every arm."]
     metric: Annotated[Quantity, "The headline: what arms are judged by.", Also(default=HEADLINE)]
     secondary: Annotated[
@@ -65,6 +73,11 @@ class ExperimentFile(TypedDict, total=False):
         bool | list[Name],
         "The arms whose comparisons share the 5 %; the others are explored. false makes all of it exploratory.",
         Also(default=True),
+    ]
+    generalise: Annotated[
+        str,
+        "What the headline's interval covers: other text as well as other seeds, or other seeds alone.",
+        Also(enum=list(GENERALISE), default="text"),
     ]
     declared: Annotated[
         dict[str, list[Annotated[str, Also(enum=list(COSTS))]]] | None,

@@ -43,6 +43,7 @@ def gridded(experiment: Experiment) -> Experiment:
         ),
         claims=(),
         grid=None,
+        data_seeds=(),
     )
 
 

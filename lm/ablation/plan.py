@@ -161,6 +161,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
         "claims": [finite_claim(claim) for claim in experiment.claims],
         "seeds": experiment.seeds,
+        "generalise": experiment.inference.generalise,
         **({} if experiment.ways is None else {"ways": experiment.ways}),
         "arms": {
             arm: {

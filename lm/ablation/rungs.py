@@ -90,6 +90,7 @@ REFUSED = {
     "tiers": "the rungs of a ladder are its sizes; give another size a file of its own",
     "tune": "every rung would have rates of its own; tune the smallest rung in an experiment, and carry them up",
     "lr_curve": "every rung would have rates of its own; find the best at the smallest rung, and carry it up",
+    "data_seeds": "the variance of a run is that of one size; vary seed and order apart in an experiment of one rung",
     "claims": "a claim is answered by one experiment's results, and a ladder has those of several",
 }
 """What an experiment with a ladder cannot have beside it, and why."""

@@ -106,4 +106,5 @@ def tuned(experiment: Experiment, winners: dict[str, Any]) -> Experiment:
         claims=(),
         tuning=None,
         grid=None,
+        data_seeds=(),
     )

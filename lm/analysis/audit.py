@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.analysis.audit_ladder import audit_ladders
+from lm.analysis.audit_text import audit_texts
 from lm.analysis.results import Results, value
 from lm.stats.power import detectable, power
 from lm.stats.sequential import looks, repeated_interval, sequential
@@ -109,6 +110,10 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_joint(random, size.intervals),
         *audit_coverage(random, size.intervals, size.bootstraps),
         *audit_power(random, size.tests),
+        *(
+            _finding(one.name, one.events, one.trials, one.at_least, one.at_most, one.binding)
+            for one in audit_texts(np.random.default_rng(0), size.intervals)
+        ),
         *(
             _finding(one.name, one.events, one.trials, one.at_least, one.at_most)
             for one in audit_ladders(np.random.default_rng(0), size.ladders, size.draws)

@@ -10,9 +10,11 @@ import pandas as pd
 
 from lm.analysis.comparability import confounded, mixed
 from lm.analysis.results import Results, paired, quantities, value
+from lm.analysis.texts import Texts, generalises, of_quantity, texts
 from lm.analysis.words import in_words
-from lm.stats.tests import rate_interval
-from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain
+from lm.stats.tests import ALPHA, rate_interval
+from lm.stats.two_way import cover_texts
+from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain, tested
 from lm.store.quantities import describe
 
 LOST = ("diverged", "failed", "damaged")
@@ -45,7 +47,8 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    judged, ill = _judged(results), results.health
+    known = texts(results)
+    judged, ill = _judged(results, known), results.health
     for quantity in quantities(results):
         for arm in results.arms:
             found = judged.get((arm, quantity)) or _described(results, arm, quantity)
@@ -58,6 +61,8 @@ def compare(results: Results) -> pd.DataFrame:
             row["verdict"] = (reason or said) + told
             well = not ill[arm] and not ill[results.arms[0]]
             row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
+            if (noise := of_quantity(known, arm, quantity)) is not None:
+                row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -78,7 +83,7 @@ def _mixture(results: Results, arm: str) -> str:
     return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
-def _judged(results: Results) -> dict[tuple[str, str], Comparison]:
+def _judged(results: Results, known: Texts) -> dict[tuple[str, str], Comparison]:
     """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
     adaptive = results.manifest.get("adaptive")
     confirmatory, exploratory = (
@@ -90,6 +95,11 @@ def _judged(results: Results) -> dict[tuple[str, str], Comparison]:
     else:
         confirm(list(confirmatory.values()))
     explore(list(exploratory.values()))
+    if generalises(results):
+        for family, share in ((confirmatory, tested([one.p for one in confirmatory.values()])), (exploratory, 1)):
+            for (arm, quantity), one in family.items():
+                if (noise := of_quantity(known, arm, quantity)) is not None:
+                    cover_texts(one, noise, ALPHA / share)
     return confirmatory | exploratory
 
 

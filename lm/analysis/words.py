@@ -4,7 +4,12 @@ import math
 
 from lm.stats.verdicts import DIRECTIONS, Verdict
 
-PHRASES = {"not judged": "-", "no pair": "no pair to compare", "no runs": "no runs to compare"}
+PHRASES = {
+    "not judged": "-",
+    "no pair": "no pair to compare",
+    "no runs": "no runs to compare",
+    "one text": "inconclusive: found over seeds, not over texts",
+}
 
 
 def in_words(found: Verdict) -> str:

@@ -87,7 +87,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
     while queue:
         argument = queue.pop(0)
         key, equals, text = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not ("." in key or key == "seed"):
+        if not argument.startswith("--") or not ("." in key or key in ("seed", "data_seed")):
             kept.append(argument)
             continue
         if not equals:

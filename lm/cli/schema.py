@@ -191,7 +191,7 @@ def _changes() -> dict[str, Schema]:
         "description": "Dotted paths of a configuration, and from what their values are drawn.",
         "type": "object",
         "minProperties": 1,
-        "propertyNames": {"anyOf": [{"enum": sorted(known.keys() - {"seed"})}, {"pattern": inside}]},
+        "propertyNames": {"anyOf": [{"enum": sorted(known.keys() - {"seed", "data_seed"})}, {"pattern": inside}]},
         "additionalProperties": of_hint(Distribution | Choices, nodes),
     }
     nodes["Sampler"] = {"default": "tpe", **_method(SAMPLERS)}

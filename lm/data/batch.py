@@ -15,6 +15,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from lm.data import IGNORED
+from lm.data.clusters import Clusters
 from lm.data.tokens import Facts
 
 MOST_TOKENS = 2**24
@@ -95,6 +96,10 @@ class Data(LightningDataModule, ABC):
     @abstractmethod
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
         """The whole split in order, this process's rows of each batch."""
+
+    def clusters(self, split: str) -> Clusters | None:
+        """Which targets of a split belong together; None where no one knows."""
+        return None
 
     def frequent(self, split: str, count: int) -> Tensor:
         """The ids of the `count` most frequent targets of a split, (count,) or as many as there are."""

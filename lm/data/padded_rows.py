@@ -10,6 +10,7 @@ from torch import Tensor
 from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Batches, Data, require_batch, require_split, tensor
+from lm.data.clusters import Clusters, of_rows
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.tokenizer import END_OF_TEXT, Tokenizer
@@ -104,6 +105,9 @@ class PaddedRows(Data):
         batches = list(evaluation_rows(len(self.table[source]), self.batch_size))
         rows = lambda step: batches[step][share(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(source, rows_b), 0, len(batches))
+
+    def clusters(self, split: str) -> Clusters:
+        return of_rows(len(self.table[self.evaluate_on if split == "validation" else split]))
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """The rows with these numbers."""

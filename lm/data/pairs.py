@@ -30,6 +30,7 @@ from lm.data.cache import (
     unreadable,
     write_array,
 )
+from lm.data.clusters import Clusters, of_rows
 from lm.data.corpus import SPLITS, fingerprint
 from lm.data.order import permutation, share
 from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
@@ -278,6 +279,9 @@ class PairData(Data):
         batches = self.batches[split]
         rows = lambda step: batches[step][share(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
+
+    def clusters(self, split: str) -> Clusters:
+        return of_rows(len(self.tokens.lengths(split, SIDES[-1])))
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """The pairs with these numbers."""

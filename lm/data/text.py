@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lm.config.tree import InputError
 from lm.data.batch import MOST_PASSES, Batch, Batches, Data, require_batch, require_split, tensor
+from lm.data.clusters import Clusters, of_text
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.synthetic import Source
@@ -114,6 +115,10 @@ class TextData(Data):
         batches = list(evaluation_rows(self.blocks(split), self.evaluation_batch_size))
         rows = lambda step: batches[step][share(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
+
+    def clusters(self, split: str) -> Clusters:
+        assert self.tokens is not None
+        return of_text(self.tokens.split[split], self.tokens.facts.end_of_text, self.context)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """The blocks with these numbers."""

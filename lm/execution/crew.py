@@ -12,7 +12,7 @@ from lm.execution.staying import Body, serve
 from lm.execution.vigil import Late
 from lm.store.locks import Say
 from lm.store.store import Store
-from lm.training.cell import Cell
+from lm.training.cell import Cell, seedless
 
 SERVERS = 5
 """Fork servers that may end under a cell's process, or before one starts, until it is left for another time."""
@@ -119,8 +119,8 @@ class Crew:
 
 
 def shape_of(cell: Cell) -> Any:
-    """What cells have in common that differ in the seed alone."""
-    return {**cell.config, "seed": None}, cell.facts
+    """What cells have in common that differ in their seeds alone."""
+    return seedless(cell.config), cell.facts
 
 
 def code_of(cell: Cell) -> Versions:

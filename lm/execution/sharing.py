@@ -17,7 +17,7 @@ from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.source import Planned
 from lm.store.ways import FILE, keep, kept
-from lm.training.cell import Cell
+from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name
 
 WORTH_SECONDS = 600.0
@@ -41,7 +41,7 @@ def shared_out(missing: Sequence[Planned], out: Path) -> int:
         return usual
     cell = missing[0].cell
     machine = [device_name(), cores()]
-    question = run_id([{**cell.config, "seed": None}, cell.facts.identity(), machine])
+    question = run_id([seedless(cell.config), cell.facts.identity(), machine])
     path = out / FILE
     known = kept(path, "workers")
     if question not in known:

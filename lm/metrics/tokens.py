@@ -83,6 +83,7 @@ class TokenStatistics(Metric):
         bytes_per_token: UTF-8 bytes behind each token, int64 of shape (v,).
         bins: bins of the top probability.
         classes: token ids, (k,), usually the most frequent, over which the class-wise calibration error is averaged.
+        clusters: into which tokens may be told apart, documents for one; their sums are kept too.
     """
 
     full_state_update = False
@@ -100,20 +101,25 @@ class TokenStatistics(Metric):
     confidence_f: Tensor
     correct_f: Tensor
     excess_km: Tensor
+    nll_d: Tensor
+    tokens_d: Tensor
 
-    def __init__(self, bytes_per_token: Tensor, bins: int = 15, classes: Tensor | None = None) -> None:
+    def __init__(
+        self, bytes_per_token: Tensor, bins: int = 15, classes: Tensor | None = None, clusters: int = 0
+    ) -> None:
         super().__init__()
         self.bins = bins
         self.register_buffer("bytes_table", bytes_per_token, persistent=False)
         classes_k = torch.zeros(0, dtype=torch.int64) if classes is None else classes
         self.register_buffer("classes_k", classes_k, persistent=False)
         sizes: dict[str, tuple[int, ...]] = {"nll": (), "brier": (), "excess_km": (len(classes_k), bins)}
+        sizes["nll_d"] = (clusters,)
         sizes |= {f"{name}_m": (bins,) for name in ("count", "confidence", "correct", "variance")}
         sizes |= {f"{name}_f": (FINE_BINS,) for name in ("count", "confidence", "correct")}
         for name, size in sizes.items():
             self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
-        for name in ("tokens", "bytes"):
-            self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        for name, size in (("tokens", ()), ("bytes", ()), ("tokens_d", (clusters,))):
+            self.add_state(name, torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
 
     def _apply(self, fn: Any, exclude_state: Any = "") -> "TokenStatistics":
         """Moves between devices only: sums stay float64 whatever the model's precision."""
@@ -125,19 +131,25 @@ class TokenStatistics(Metric):
         super()._apply(placed, exclude_state)
         return self
 
-    def update(self, logits_nv: Tensor, targets_n: Tensor) -> None:
-        """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing.
+    def update(self, logits_nv: Tensor, targets_n: Tensor, cluster_n: Tensor | None = None) -> None:
+        """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing; and the
+        cluster of each (n,), where they are to be told apart.
 
         To measure at a temperature, pass what `lm.metrics.temperature.scaled` makes of the logits.
         """
         kept_n = targets_n != IGNORED
         if not kept_n.all():
             logits_nv, targets_n = logits_nv[kept_n], targets_n[kept_n]
+            cluster_n = None if cluster_n is None else cluster_n[kept_n]
         top_n, gap_n, rest_n, squares_n = self._softmax_sums(logits_nv, targets_n)
         total_n = 1 + rest_n
         confidence_n = 1 / total_n
         correct_n = (top_n == targets_n).double()
-        self.nll += (rest_n.log1p() + gap_n).sum()
+        nll_n = rest_n.log1p() + gap_n
+        self.nll += nll_n.sum()
+        if cluster_n is not None:
+            self.nll_d.index_add_(0, cluster_n, nll_n)
+            self.tokens_d.index_add_(0, cluster_n, torch.ones_like(cluster_n))
         self.brier += (1 - 2 * (-gap_n).exp() / total_n + (1 + squares_n) / total_n**2).sum()
         self.tokens += targets_n.numel()
         self.bytes += self.bytes_table[targets_n].sum()
@@ -206,6 +218,8 @@ class TokenStatistics(Metric):
                 "accuracy": (correct_m / filled_m).tolist(),
             },
         }
+        if self.nll_d.numel() and int(self.tokens_d.sum()) == tokens:  # all tokens were told apart
+            measured["clusters"] = (self.nll_d.cpu().numpy(), self.tokens_d.cpu().numpy())
         if self.classes_k.numel():
             measured["ece_classwise"] = classwise_calibration_error(self.excess_km, tokens)
         return measured

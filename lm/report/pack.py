@@ -12,6 +12,7 @@ from lm.analysis.results import read_manifest
 from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
 from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
+from lm.store.documents import FILE
 from lm.store.files import read_json
 from lm.store.links import require_own
 from lm.store.store import LOG, Store
@@ -20,13 +21,15 @@ EXPERIMENT, STUDY = "experiment.json", "study.json"
 BESIDE = ("seconds.json", "study.journal", "tune/tuned.json", "lr_curve.json")
 """What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
 
-TWINS = (".tuned", ".lr_curve")
-"""Ends of the names of the experiments that were made of another: each arm at its best, and over learning rates."""
+TWINS = (".tuned", ".lr_curve", ".orders")
+"""Ends of the names of the experiments that were made of another: each arm at its best, over learning rates, and the
+baseline in several orders of the data."""
 
 OF_A_CELL = {
     "record.json": "records",
     "config.yaml": "configurations",
     "history.csv": "curves",
+    FILE: "others",
     "code/*": "others",
     "bleu_*.json": "others",
     "translation_*.txt": "others",
@@ -45,7 +48,7 @@ def describes(folder: Path) -> bool:
 def require_own_files(folder: Path) -> None:
     """Raises InputError where what belongs to an experiment, or to its cells, leads out of its results folder."""
     whole = folder.resolve()
-    require_own(whole.parent, [whole.name, f"{whole.name}.tuned", CELLS])
+    require_own(whole.parent, [whole.name, *(whole.name + twin for twin in TWINS), CELLS])
 
 
 def cells_of(folder: Path) -> list[str]:
@@ -235,7 +238,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
     archive, store = read_archive(path), Store(out)
     found = Unpacked(out / archive.name)
     manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
-    require_own(out, [archive.name, f"{archive.name}.tuned", CELLS])
+    require_own(out, [archive.name, *(archive.name + twin for twin in TWINS), CELLS])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
         archive.extract(Path(root))

@@ -8,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.analysis.effects import effects
+from lm.analysis.orders import orders
 from lm.analysis.pace import Pace, pace
 from lm.analysis.results import Results
 from lm.report.costs import cost_notes, costs, made_under
 from lm.report.notes import axes, changes, notes
+from lm.report.orders import ORDERS, order_columns, order_notes, order_rows
 from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pace_columns, pace_notes, pace_rows
 from lm.report.tables import DETAILS, details, escape, markdown_row, markdown_table, summary
 
@@ -24,6 +26,8 @@ def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:
     found: list[Section] = []
     if (of_factors := effects(results)) is not None:
         found.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
+    if (of_orders := orders(results)) is not None:
+        found.append((ORDERS, order_columns(), order_rows(results, of_orders), order_notes(results, of_orders)))
     if paces:
         found.append((TRAINING, pace_columns(paces), pace_rows(paces), pace_notes(paces)))
     columns, rows = costs(results)

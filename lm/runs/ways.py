@@ -24,7 +24,7 @@ from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.ways import FILE, keep, kept
 from lm.training.adapter import convert, device_of, placed, quiet, stepping
-from lm.training.cell import Cell, check
+from lm.training.cell import Cell, check, seedless
 from lm.training.compiled import compile_blocks
 from lm.training.optim import tables
 from lm.training.provenance import device_name
@@ -86,7 +86,7 @@ def decided(
     plain = override(tree, {f"trainer.{name}": AUTO[name][0] for name in names})
     cell = check(plain)
     trainer = {**cell.config["trainer"], **dict.fromkeys(names, "auto")}
-    question = run_id({**cell.config, "seed": None, "trainer": trainer, "text": cell.facts.identity()})
+    question = run_id({**seedless(cell.config), "trainer": trainer, "text": cell.facts.identity()})
     path = out / FILE
     known = kept(path, "decisions")
     if question not in known:

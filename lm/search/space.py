@@ -205,7 +205,7 @@ def _space(node: Any, where: str, path: str, prefix: str) -> Space:
 
 def _dimension(key: str, node: Any, where: str, path: str, prefix: str) -> Dimension:
     place, full = f"{where}.{key}", join(path, key)
-    if full == "seed":
+    if full in ("seed", "data_seed"):
         raise InputError(f"{place}: a seed is not searched for; give the seeds of every trial with seeds")
     if not isinstance(node, Mapping):
         raise InputError(f"{place}: expected {{low, high}} or {{choices: [...]}}, found {shown(node)}")

@@ -35,8 +35,9 @@ from lm.stats.tests import (
 )
 
 Better = Literal["lower", "higher"] | None
-Interval = Literal["plain", "joint", "repeated"]
-"""Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm."""
+Interval = Literal["plain", "joint", "repeated", "seeds-and-text"]
+"""Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm;
+one that holds on other text too."""
 
 Kind = Literal[
     "not judged",
@@ -50,11 +51,13 @@ Kind = Literal[
     "lower",
     "equivalent",
     "inconclusive",
+    "one text",
     "too few",
     "too early",
     "undecided",
 ]
-"""What is said. In stages it is too early before the first look, and undecided between two."""
+"""What is said; `one text`: found over seeds, not over texts. In stages it is too early before the first look, and
+undecided between two."""
 
 DIRECTIONS = ("better", "worse", "higher", "lower")
 

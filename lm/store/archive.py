@@ -257,6 +257,7 @@ def read_archive(path: Path) -> Archive:
 def _check(index: PackManifest, path: Path) -> None:
     """Refuses an index by which something could be written that no pack holds. Raises InputError."""
     name, total = path_name(index["name"], f"{path}: name"), 0
+    twins = [f"{name}.tuned", f"{name}.lr_curve", f"{name}.orders"]
     seen: set[str] = set()
     folders: set[str] = set()
     for kind, files in index["members"].items():
@@ -264,9 +265,9 @@ def _check(index: PackManifest, path: Path) -> None:
             raise InputError(f"{path}: holds {kind!r}, expected {', '.join(KINDS)}")
         for file, size in files:
             parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
-            if not 2 <= len(parts) <= DEEPEST or parts[0] not in (CELLS, name, f"{name}.tuned", f"{name}.lr_curve"):
+            if not 2 <= len(parts) <= DEEPEST or parts[0] not in (CELLS, name, *twins):
                 raise InputError(
-                    f"{path}: {file}: expected a path below {CELLS}, {name}, {name}.tuned or {name}.lr_curve"
+                    f"{path}: {file}: expected a path below {CELLS}, {', '.join([name, *twins[:-1]])} or {twins[-1]}"
                 )
             if parts[0] == CELLS and len(parts) < 3:
                 raise InputError(f"{path}: {file}: expected a path below the folder of a cell")

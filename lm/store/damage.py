@@ -56,6 +56,15 @@ def _is_code(found: Any) -> bool:
     )
 
 
+def _is_documents(found: Any) -> bool:
+    return (
+        isinstance(found, Mapping)
+        and all(isinstance(found.get(name), str) for name in ("kind", "sha256"))
+        and all(WHOLE.fits(found.get(name)) for name in ("rows", "each"))
+    )
+
+
+DOCUMENTS = Part(_is_documents, "a mapping with kind, rows, each and sha256")
 COMMIT = Part(_is_commit, "a mapping with commit and dirty")
 CODE = Part(_is_code, "a mapping with what each class is known by, and its commit")
 
@@ -69,6 +78,7 @@ PARTS: dict[str, Part] = {
     "provenance/code": CODE,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),
+    "documents": DOCUMENTS,
     **dict.fromkeys(("evaluations", "evaluations/lengths"), MAPPING),
     "evaluated/tokens": WHOLE,
     "flags": TEXTS,

@@ -97,7 +97,7 @@ AT_LENGTH = {
 }
 
 
-APART = ("evaluated_tokens", "reliability")
+APART = ("evaluated_tokens", "reliability", "clusters")
 """What an evaluation leaves besides metrics, for other parts of the record."""
 
 

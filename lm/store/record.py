@@ -95,9 +95,15 @@ class Seal(TypedDict):
     sha256: str
 
 
+class DocumentsOf(Seal):
+    """The same of the losses by document: a row is a `document`, `each` of them at most, or a `stretch` of text."""
+
+    kind: str
+    each: int
+
+
 Outcome = dict[str, Any]
 """The parts of a record that training and evaluation fill in, while they do."""
-
 
 Ending = Mapping[str, Any]
 """What became of a cell: its record, or of a pruned one, which leaves none, a status and an error alone."""
@@ -123,6 +129,7 @@ class Record(TypedDict):
     cost: dict[str, float | None]
     pairing: Pairing | None
     curve: Seal | None
+    documents: NotRequired[DocumentsOf | None]
     data: Text
     provenance: Provenance
 
@@ -198,6 +205,7 @@ class Manifest(TypedDict):
     command: list[str] | None
     claims: list[ClaimOf]
     seeds: list[int]
+    generalise: NotRequired[str]
     ways: NotRequired[dict[str, Any] | None]
     arms: dict[str, Arm]
 

@@ -1,6 +1,7 @@
 """The run record and the store on disk. Imports no torch, so that reports are quick and run anywhere.
 
-    OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, last.ckpt, log.txt
+    OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, documents.npz,
+                             last.ckpt, log.txt
     OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
     OUT/cells/.leases/<id>/  held by the process that trains the cell, which alone writes into the work folder
     OUT/<experiment>/        experiment.json, table.md, table.csv, report.html, figures
@@ -19,6 +20,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.store.damage import of_record
 from lm.store.disk import BEFORE, SAVING, discard
+from lm.store.documents import FILE
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import Holder, Watch, held, holder_of
@@ -94,6 +96,10 @@ class Store:
     def history(self, cell: str) -> Path:
         """Where the learning curve of a finished cell lies."""
         return self.directory(cell) / "history.csv"
+
+    def documents(self, cell: str) -> Path:
+        """Where the losses by document of a finished cell lie."""
+        return self.directory(cell) / FILE
 
     def pending(self, cell: str, again: bool = False) -> bool:
         """Whether the cell is to be trained: it has no record, or with `again` one of a failure."""

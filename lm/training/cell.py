@@ -67,7 +67,7 @@ class Cell:
 def opened(run: Run, facts: Facts) -> Opened:
     """A run with its data, whose text is prepared already."""
     with blame("data"):
-        data = run.data(run.seed)
+        data = run.data(run.order_seed)
     data.facts = facts
     data.setup("fit")
     return Opened(run, data, facts)
@@ -99,10 +99,17 @@ def _identified(config: Tree, facts: Facts) -> Tree:
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     what = {**config, "trainer": trainer, "data": data}
     what.pop("evaluate", None)
+    if what.get("data_seed") == what["seed"]:  # the same order as where nothing is said of it
+        del what["data_seed"]
     what["model"] = without_standard(config["model"])
     raised = {"code": code_of(what), "behaviour": behaviour_of(what)}
     added = {name: found for name, found in raised.items() if found}
     return {"format": IDENTITY, "config": what, "text": facts.identity(), **added}
+
+
+def seedless(config: Tree) -> Tree:
+    """What configurations have in common that differ in their seeds alone."""
+    return {key: None if key == "seed" else value for key, value in config.items() if key != "data_seed"}
 
 
 SEED = "\0seed\0"
@@ -115,6 +122,8 @@ def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
     What is hashed differs in the seed alone, so that it is written out once.
     """
     configs = [{**cell.config, "seed": seed} for seed in seeds]
+    if cell.config.get("data_seed") is not None:  # which of the seeds may be
+        return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
     parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
     if len(parts) != 2:  # a configuration that holds that very text
         return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
@@ -136,10 +145,12 @@ def check(tree: Tree) -> Cell:
     """
     _refuse_auto(tree)
     config = resolve(tree, Run)
+    if config["data_seed"] is None:
+        del config["data_seed"]
     config["trainer"]["callbacks"] = callbacks.resolved(tree["trainer"].get("callbacks"))
     callbacks.built(config["trainer"]["callbacks"])
     run: Run = build(config, Run)
-    facts = _facts(canonical(config["data"]), config["seed"], run)
+    facts = _facts(canonical(config["data"]), run)
     data = opened(run, facts).data
     world = _check_execution(run, data, config["trainer"])
     sharded = config["trainer"]["strategy"] == FSDP2.strategy_name
@@ -232,11 +243,11 @@ _worlds: dict[str, int] = {}
 _prepared: dict[str, Facts] = {}
 
 
-def _facts(key: str, seed: int, run: Run) -> Facts:
+def _facts(key: str, run: Run) -> Facts:
     """The prepared text; corpora are read once per process, not once per cell."""
     if key not in _prepared:
         with blame("data"):
-            data = run.data(seed)
+            data = run.data(run.order_seed)
         data.prepare_data()
         assert data.facts is not None
         _prepared[key] = data.facts

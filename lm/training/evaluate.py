@@ -59,7 +59,7 @@ class Trained:
         self.known = [] if known is None else known
         alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **alone}}, Run)
-        own = run.data(run.seed)
+        own = run.data(run.order_seed)
         own.facts = cell.facts
         self.data = own if data is None else data
         self.data.setup("fit")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lm.data import IGNORED
 from lm.data.batch import Batch
+from lm.data.clusters import Clusters
 from lm.data.order import seed_of
 from lm.metrics.gradients import Groups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
@@ -45,6 +46,7 @@ class LanguageModel(LightningModule):
         classes: the tokens whose class-wise calibration is measured.
         compiled: what cells that share compiled code have in common; None where nothing is compiled.
         halved: whether each batch is taken in two halves, one after the other, in one process.
+        clusters: of the validation split, whose losses are told apart at the end of training; None for none.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class LanguageModel(LightningModule):
         classes: Tensor | None = None,
         compiled: str | None = None,
         halved: bool = False,
+        clusters: Clusters | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -67,7 +70,9 @@ class LanguageModel(LightningModule):
         self.compile_seconds = 0.0
         self.notes: list[str] = []
         """What did not go as asked for, for the record."""
-        self.validation = TokenStatistics(bytes_per_token, classes=classes)
+        self.clusters = clusters
+        count = 0 if clusters is None else clusters.count
+        self.validation = TokenStatistics(bytes_per_token, classes=classes, clusters=count)
         self.validated = 0
         """Batches that `validation` holds."""
         self.logits: list[tuple[Tensor, Tensor]] = []
@@ -166,7 +171,7 @@ class LanguageModel(LightningModule):
         for part in halves(batch) if self.halved else (batch,):
             with as_written(self.model):
                 found = self.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten()
-            self.validation.update(*found)
+            self.validation.update(*found, self._cluster_n(part))
         if self.halved:
             return
         trainer = self.trainer
@@ -176,6 +181,12 @@ class LanguageModel(LightningModule):
                 self.logits = []
             else:
                 self.logits.append(found)
+
+    def _cluster_n(self, batch: Batch) -> Tensor | None:
+        """The cluster of each target (n,), at the end of training."""
+        if self.clusters is None or self.trainer.global_step != self.trainer.max_steps:
+            return None
+        return self.clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten()
 
     def configure_optimizers(self) -> Any:
         model = self.model

@@ -20,6 +20,7 @@ from lm.store.files import curve, finite, to_json, write_atomic
 from lm.store.formats import OUTCOME
 from lm.store.quantities import WATCHED, metrics_of
 from lm.training.adapter import as_the_first_says, evaluating, over_processes, placed
+from lm.training.by_document import by_document
 from lm.training.life import alive
 from lm.training.module import LanguageModel, gathered, numbers
 from lm.training.observer import Meter, Observer
@@ -115,12 +116,8 @@ class Recorder(Callback):
             self.checkpoint_due = as_the_first_says(trainer, overdue)
         # Not where validation follows: Lightning would not run it again after a resume.
         validates = trainer.val_check_batch and done % trainer.val_check_batch == 0
-        if (
-            self.checkpoint_due
-            and not validates
-            and not trainer.should_stop
-            and trainer.global_step < trainer.max_steps
-        ):
+        ends = trainer.should_stop or trainer.global_step >= trainer.max_steps
+        if self.checkpoint_due and not validates and not ends:
             self.drain(trainer, pl_module)
             self._tick("train")
             self.meter.take(trainer)
@@ -297,4 +294,5 @@ class Recorder(Callback):
             },
             "pairing": {"order": self.order, "batches": self.batches},
             "curve": sealed(curve(self.rows)),
+            **by_document(self.work, module, measured),
         }

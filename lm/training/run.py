@@ -146,7 +146,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """The root of a configuration."""
+    """The root of a configuration.
+
+    Args:
+        seed: of initial values and dropout, and of the order of batches where `data_seed` does not say otherwise.
+        data_seed: of the order of batches.
+    """
 
     data: Callable[[int], Data]
     model: Callable[[int, int], Model]
@@ -154,13 +159,20 @@ class Run:
     trainer: Callable[[Recorder], Trainer]
     seed: int
     evaluate: Evaluation | None = None
+    data_seed: int | None = None
     REASONS: ClassVar = REASONS | {"callbacks": "callbacks belong to the trainer: trainer.callbacks"}
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must be 0 or more")
-        if self.seed >= 2**64:
-            raise ValueError(f"seed={self.seed} must be below 2**64")
+        for name, seed in (("seed", self.seed), ("data_seed", self.order_seed)):
+            if seed < 0:
+                raise ValueError(f"{name}={seed} must be 0 or more")
+            if seed >= 2**64:
+                raise ValueError(f"{name}={seed} must be below 2**64")
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of batches."""
+        return self.seed if self.data_seed is None else self.data_seed
 
 
 ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}

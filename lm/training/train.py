@@ -25,7 +25,7 @@ from lm.store.record import Outcome, Record
 from lm.store.store import LOG, Store
 from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
-from lm.training.cell import Cell, identity
+from lm.training.cell import Cell, identity, seedless
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.halves import out_of_memory
 from lm.training.life import HANG_SECONDS
@@ -274,10 +274,12 @@ def fit(
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
     trainer.begin_with(callbacks.built(cell.config["trainer"].get("callbacks")))
     follow(trainer)
-    code = canonical({**cell.config, "seed": None}) if trainer.compile else None
+    code = canonical(seedless(cell.config)) if trainer.compile else None
     model = attending(built.model(), trainer.attention)
     halved = earlier(work)["halved"]
-    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved)
+    module = LanguageModel(
+        model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, data.clusters("validation")
+    )
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     convert(trainer, module)
     checkpoint = for_strategy(trainer, work / "last.ckpt")

@@ -26,6 +26,7 @@ from lm.analysis.audit import (
     differences,
     sign_flip_ps,
 )
+from lm.analysis.audit_text import audit_texts
 from lm.analysis.results import load
 from lm.report.audit import all_right, expected, show_audit, to_json
 from lm.stats.sequential import sequential
@@ -244,3 +245,9 @@ def test_a_test_that_claims_too_much_would_be_caught(experiment: Any, monkeypatc
     monkeypatch.setattr(module, "sign_flip_ps", lambda samples: right(samples) / 3)
     (found,) = audit_cells(load(folder))
     assert found.verdict == "NOT OK"
+
+
+def test_an_interval_over_seeds_alone_claims_too_much_of_other_text_and_one_over_both_does_not() -> None:
+    alone, both = (one.events / one.trials for one in list(audit_texts(np.random.default_rng(0), 60))[-2:])
+    assert alone > 0.15
+    assert both < 0.12

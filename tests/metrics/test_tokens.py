@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 from torchmetrics.classification import MulticlassCalibrationError
 
+from lm.data import IGNORED
 from lm.metrics.calibration import calibration_floor, corrected_calibration_error
 from lm.metrics.tokens import TokenStatistics, bits_per_byte, largest_logits, perplexity, row_slices
 
@@ -287,3 +288,24 @@ def test_sums_stay_exact_when_the_model_is_cast(cast: Any) -> None:
         found, expected = metric.compute(), measured(*(data(400, seed=seed) for seed in range(3)))
         assert found == expected
         metric.reset()
+
+
+# clusters ------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_over_clusters_add_up_to_those_over_all_tokens_and_ignored_ones_count_for_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(60, V, generator=generator), torch.randint(V, (60,), generator=generator)
+    cluster = torch.arange(60) // 25
+    targets[::7] = IGNORED
+    metric = TokenStatistics(torch.arange(V), clusters=3)
+    for some in (slice(0, 30), slice(30, 60)):
+        metric.update(logits[some], targets[some], cluster[some])
+    found = metric.compute()
+    nll, tokens = found["clusters"]
+    losses = cross_entropy(logits.double(), targets, reduction="none", ignore_index=IGNORED)
+    assert nll == pytest.approx(torch.stack([losses[cluster == d].sum() for d in range(3)]).numpy(), rel=1e-6)
+    assert tokens.tolist() == [int((targets[cluster == d] != IGNORED).sum()) for d in range(3)]
+    assert nll.sum() / tokens.sum() == pytest.approx(found["nll"], rel=1e-12)
+    metric.update(logits, targets)
+    assert "clusters" not in metric.compute(), "not all tokens were told apart"

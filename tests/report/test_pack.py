@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
+import numpy as np
 import pytest
 import references
 from conftest import ROOT
@@ -18,6 +19,7 @@ from lm.config.tree import InputError, LessError
 from lm.report.pack import cells_of, describes, opened, pack, unpack
 from lm.store.archive import ENDING, read_archive
 from lm.store.damage import sealed
+from lm.store.documents import packed
 from lm.store.store import Store
 
 MakeExperiment = Callable[..., Path]
@@ -42,6 +44,7 @@ def folder(experiment: MakeExperiment) -> Path:
         (place / "code" / "module.own.parts.py").write_text("SCALE = 1.0\n")
         (place / "code" / "changes.diff").write_text("")
         (place / "bleu_test.json").write_text("{}")
+        (place / "documents.npz").write_bytes(packed(np.ones(3), np.ones(3)))
     return folder
 
 

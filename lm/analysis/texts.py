@@ -1,0 +1,69 @@
+"""The noise of the evaluation's text in each difference, where cells kept their losses by document."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm.analysis.results import HEADLINE, Results
+from lm.config.tree import InputError
+from lm.stats.two_way import TwoWay, two_way
+from lm.store.documents import Documents, read_documents
+from lm.store.record import Record
+
+FEWEST = 20
+"""Documents, or stretches, from which on their noise can be told."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The noise of each arm's difference in NLL, what stands for documents, and why there is none of the other arms."""
+
+    noise: dict[str, TwoWay]
+    kind: str
+    lacking: dict[str, str]
+
+
+def generalises(results: Results) -> bool:
+    """Whether the headline's interval is to cover other text too, as far as the experiment says."""
+    return results.manifest.get("generalise") != "seeds" and not results.manifest.get("adaptive")
+
+
+def texts(results: Results) -> Texts:
+    """What is known of the noise of the text, of each arm but the baseline."""
+    found = Texts({}, "document", {})
+    kinds, read = set[str](), dict[str, Documents]()
+    for arm in results.arms[1:]:
+        pairs = list(results.pairs(arm).values())
+        if len(pairs) < 2:
+            found.lacking[arm] = "it takes two seeds that ended well"
+            continue
+        try:
+            sides = [tuple(_documents(results, record, read) for record in pair) for pair in pairs]
+        except InputError as error:
+            found.lacking[arm] = str(error)
+            continue
+        first = sides[0][0]
+        if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for s in sides for one in s):
+            found.lacking[arm] = "cells were not evaluated on the same documents"
+        elif (held := int((first.tokens_d > 0).sum())) < FEWEST:
+            found.lacking[arm] = f"{held} {first.kind}s are too few to tell, it takes {FEWEST}"
+        else:
+            difference_sd = np.array([mine.nll_d - base.nll_d for mine, base in sides])
+            found.noise[arm] = two_way(difference_sd, first.tokens_d.astype(np.float64))
+            kinds.add(first.kind)
+    return Texts(found.noise, next(iter(kinds)) if len(kinds) == 1 else "document", found.lacking)
+
+
+def _documents(results: Results, record: Record, read: dict[str, Documents]) -> Documents:
+    """The losses by document of a cell, each read once. Raises InputError where there are none."""
+    cell = record["id"]
+    if not record.get("documents"):
+        raise InputError("cells have no losses by document")
+    if cell not in read:
+        read[cell] = read_documents(results.store.documents(cell), record)
+    return read[cell]
+
+
+def of_quantity(found: Texts, arm: str, quantity: str) -> TwoWay | None:
+    """The noise of an arm's difference in a quantity; None where it is not known."""
+    return found.noise.get(arm) if quantity == HEADLINE else None

@@ -1,0 +1,89 @@
+"""Where variance comes from: two crossed causes, one value for each pair of their levels.
+
+Legend: i first cause (rows), j second cause (columns), s draws.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 4_000
+"""Of the unknown variances, for an interval."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Components:
+    """Variances of y_ij = mean + a_i + b_j + e_ij, each of the three with its share of their sum.
+
+    What is left over, e, holds what the two causes do only together, which one value a pair cannot tell from noise.
+    `shares` are (share, low, high) of a, b and e; NaN where the values do not vary.
+    """
+
+    first: float
+    second: float
+    rest: float
+    shares: tuple[tuple[float, float, float], ...]
+
+
+def components(values_ij: Array) -> Components:
+    """Variance components by the method of moments, a negative one counted as zero.
+
+    Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
+    to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
+    chi-squared distribution stands for the variance it is of. They ask for normal effects, and are wide for few levels.
+
+    Args:
+        values_ij: finite, 2 x 2 or larger.
+
+    Raises:
+        ValueError: for a smaller table.
+    """
+    rows, columns = values_ij.shape
+    if rows < 2 or columns < 2:
+        raise ValueError(f"values_ij={rows} x {columns} must be at least 2 x 2")
+    freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
+    squares = mean_squares(values_ij)
+    found = _solved(squares, values_ij.shape)
+    random = np.random.default_rng(0)
+    drawn = [
+        square * degrees / random.chisquare(degrees, DRAWS) for square, degrees in zip(squares, freedom, strict=True)
+    ]
+    shares = _shares(found)
+    low, high = (
+        np.nanquantile(_shares(_solved(drawn, values_ij.shape)), (0.025, 0.975), axis=1)
+        if sum(found)
+        else (np.full((2, 3), np.nan))
+    )
+    triples = tuple((float(share), float(a), float(b)) for share, a, b in zip(shares, low, high, strict=True))
+    first, second, rest = (float(one) for one in found)
+    return Components(first, second, rest, triples)
+
+
+def mean_squares(values_ij: Array) -> tuple[float, float, float]:
+    """The mean squares of rows, of columns and of what neither explains."""
+    rows, columns = values_ij.shape
+    row_i = values_ij.mean(axis=1) - values_ij.mean()
+    column_j = values_ij.mean(axis=0) - values_ij.mean()
+    left_ij = values_ij - values_ij.mean() - row_i[:, None] - column_j
+    return (
+        float(columns * (row_i**2).sum() / (rows - 1)),
+        float(rows * (column_j**2).sum() / (columns - 1)),
+        float((left_ij**2).sum() / ((rows - 1) * (columns - 1))),
+    )
+
+
+def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> Array:
+    """The variances that would make such mean squares expected, none below zero: (3,) or (3, s)."""
+    (first, second, rest), (rows, columns) = squares, shape
+    parts = np.maximum(0.0, (first - rest) / columns), np.maximum(0.0, (second - rest) / rows), np.asarray(rest)
+    return np.stack(parts)
+
+
+def _shares(found: Array) -> Array:
+    """Each of its sum; NaN where that is zero."""
+    total = found.sum(axis=0)
+    return np.asarray(np.divide(found, total, out=np.full_like(found, np.nan), where=total > 0))

@@ -1,0 +1,92 @@
+"""Two kinds of noise in a difference: of the seeds that were trained, and of the text that they were evaluated on.
+
+Seeds and documents are crossed random effects: every seed is evaluated on every document. Legend: s seeds, d documents.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from lm.stats.verdicts import DIRECTIONS, Comparison
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TwoWay:
+    """Standard errors of a mean difference per token.
+
+    Args:
+        seeds: over seeds, the text as it is.
+        text: over documents, the seeds as they are.
+        both: over both.
+        freedom: degrees of freedom of `both`, by Satterthwaite.
+        documents: with tokens, or what else stands for them.
+    """
+
+    seeds: float
+    text: float
+    both: float
+    freedom: float
+    documents: int
+
+    def interval(self, mean: float, alpha: float) -> tuple[float, float]:
+        """Student's interval for the difference on other seeds and other text."""
+        reach = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.both if self.both else 0.0
+        return mean - reach, mean + reach
+
+
+def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
+    """The two kinds of noise of the difference, sums over documents divided by tokens.
+
+    Documents differ in length, so that the difference is a ratio, whose error is that of the residuals about it
+    (Cochran 1977, chapter 6), clustered by document (Miller 2024, https://arxiv.org/abs/2411.00640). What belongs to a
+    seed on a document is in both, and taken off once (Cameron, Gelbach, Miller 2011), never to less than the larger.
+
+    Args:
+        difference_sd: arm minus baseline of each seed on each document, in nats.
+        tokens_d: of each document; those without count for nothing.
+
+    Raises:
+        ValueError: for fewer than two seeds, or two documents with tokens.
+    """
+    held = tokens_d > 0
+    difference_sd, tokens_d = difference_sd[:, held], tokens_d[held]
+    n, m = difference_sd.shape
+    if n < 2 or m < 2:
+        raise ValueError(f"difference_sd={n} x {m} must be at least 2 x 2")
+    total, correction = float(tokens_d.sum()), m / (m - 1)
+    mean_s, sum_d = difference_sd.sum(axis=1) / total, difference_sd.mean(axis=0)
+    mean = float(mean_s.mean())
+    seeds = float(mean_s.var(ddof=1)) / n
+    text = correction * float(((sum_d - mean * tokens_d) ** 2).sum()) / total**2
+    left_sd = difference_sd - sum_d - (mean_s - mean)[:, None] * tokens_d
+    twice = correction * float((left_sd**2).sum()) / (n * (n - 1)) / total**2
+    both = max(seeds, text, seeds + text - twice)
+    weights = seeds**2 / (n - 1) + text**2 / (m - 1)
+    freedom = max(both**2 / weights, min(n, m) - 1) if weights else math.inf
+    return TwoWay(math.sqrt(seeds), math.sqrt(text), math.sqrt(both), freedom, m)
+
+
+def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:
+    """Widens a judged comparison's interval to hold over other text too, and takes back what then is not found.
+
+    The interval becomes the smallest that holds both the seeds' own and that over both kinds of noise: it leaves out
+    zero where both do, and only there a difference is claimed. Equivalence is claimed where the interval over both lies
+    within the margin too.
+    """
+    if one.identical or not one.differences:
+        return
+    low, high = noise.interval(one.mean, alpha)
+    one.interval = "seeds-and-text"
+    one.low, one.high = min(one.low, low), max(one.high, high)
+    said = one.verdict
+    if not -one.margin < low <= high < one.margin:
+        said = replace(said, within=math.nan, kind="inconclusive" if said.kind == "equivalent" else said.kind)
+    if said.kind in DIRECTIONS and one.low <= 0 <= one.high:
+        one.significant = False
+        said = replace(said, kind="one text")
+    one.verdict = said

@@ -1,0 +1,118 @@
+"""The noise of the text in an experiment's differences: read from cells, used in verdicts, told in notes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.analysis.texts import texts
+from lm.report.notes import notes
+from lm.report.texts import text_notes
+from lm.store.documents import described, packed
+from lm.store.files import write_atomic
+from lm.store.store import Store
+
+BASE = [2.0, 2.1, 1.9, 2.05, 2.02, 1.97]
+ARM = [nll - gain for nll, gain in zip(BASE, [0.02, 0.05, 0.01, 0.03, 0.04, 0.02], strict=True)]
+CELLS: dict[str, list[Any]] = {"base": BASE, "arm": ARM}
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def by_document(experiment: Make, tmp_path: Path) -> Make:
+    """Makes an experiment whose cells keep `count` documents, on which the arm's gain varies by `spread`."""
+
+    def make(spread: float, count: int = 40, without: tuple[str, ...] = (), **manifest: Any) -> Path:
+        store, tokens = Store(tmp_path / "out"), np.full(count, 30)
+        of_document = spread * np.random.default_rng(0).normal(size=count)
+        of_document -= of_document.mean()
+
+        def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+            if record["id"] in without or record["status"] != "ok":
+                return
+            nll = record["metrics"]["nll"] + (of_document if arm == "arm" else 0 * of_document)
+            content = packed(nll * tokens, tokens)
+            write_atomic(store.work(record["id"]) / "documents.npz", content)
+            record["documents"] = described(content, "document", 1, count)
+
+        return experiment(CELLS, change, **manifest)
+
+    return make
+
+
+def row(folder: Path) -> Any:
+    (found,) = [one for one in compare(load(folder)).itertuples() if (one.arm, one.metric) == ("arm", "nll")]
+    return found
+
+
+def test_little_noise_of_the_text_leaves_the_verdict_and_much_takes_it_back(
+    by_document: Make, experiment: Make
+) -> None:
+    alone = row(experiment(CELLS))
+    little, much = row(by_document(0.001)), row(by_document(0.5))
+    assert (alone.verdict, little.verdict) == ("better", "better")
+    assert (alone.interval, little.interval, much.interval) == ("joint", "seeds-and-text", "seeds-and-text")
+    assert little.low <= alone.low < alone.high <= little.high < 0
+    assert much.verdict == "inconclusive: found over seeds, not over texts"
+    assert much.low < 0 < much.high
+    assert not much.significant
+    assert not much.bold
+    assert much.se_text > much.se_seeds == pytest.approx(little.se_seeds)
+
+
+def test_the_notes_say_which_noise_dominates_and_what_the_interval_covers(by_document: Make) -> None:
+    said = " ".join(text_notes(load(by_document(0.001))))
+    assert "covers other seeds and other text" in said
+    assert "over 40 documents" in said
+    assert "(seeds dominate)" in said
+    assert "(text dominates)" in " ".join(text_notes(load(by_document(0.5))))
+
+
+def test_an_experiment_that_asks_for_seeds_alone_is_judged_by_them_and_still_told_of_the_text(
+    by_document: Make,
+) -> None:
+    folder = by_document(0.5, generalise="seeds")
+    found, said = row(folder), " ".join(text_notes(load(folder)))
+    assert (found.interval, found.verdict) == ("joint", "better")
+    assert "generalise: seeds" in said
+    assert "(text dominates)" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"without": ("arm-3",)}, "cells have no losses by document"),
+        ({"count": 19}, "19 documents are too few"),
+        ({"adaptive": {"looks": [6], "maximum": 6}}, "stages are tested over seeds alone"),
+    ],
+)
+def test_where_the_text_cannot_be_told_seeds_alone_decide_and_a_note_says_so(
+    by_document: Make, options: Any, reason: str
+) -> None:
+    folder = by_document(0.5, **options)
+    assert row(folder).interval in ("joint", "repeated")
+    assert row(folder).significant
+    assert any("not other text" in line and reason in line for line in notes(load(folder), compare(load(folder))))
+
+
+def test_a_damaged_file_and_other_documents_are_named(by_document: Make) -> None:
+    folder = by_document(0.1)
+    path = load(folder).store.documents("arm-2")
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    assert "its hash differs" in texts(load(folder)).lacking["arm"]
+
+
+def test_cells_that_were_evaluated_on_other_documents_are_not_compared_by_document(experiment: Make) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        tokens = np.full(40, 30) + (arm == "arm")
+        content = packed(tokens * 1.0, tokens)
+        write_atomic(Store(store).work(record["id"]) / "documents.npz", content)
+        record["documents"] = described(content, "document", 1, 40)
+
+    store = experiment({"base": [2.0]}).parent
+    results = load(experiment(CELLS, change))
+    assert texts(results).lacking == {"arm": "cells were not evaluated on the same documents"}

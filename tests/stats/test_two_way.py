@@ -1,0 +1,95 @@
+"""Two kinds of noise: against estimators written out by hand and by others, limits, and what a wider interval does."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+
+from lm.analysis.audit_text import drawn
+from lm.stats.tests import ALPHA, sign_flip_p
+from lm.stats.two_way import TwoWay, cover_texts, two_way
+from lm.stats.verdicts import Comparison, Verdict, confirm
+
+Array = np.ndarray
+
+
+def judged(sample: list[float], margin: float = math.nan) -> Comparison:
+    one = Comparison(sample, "lower", margin, p=sign_flip_p(sample))
+    confirm([one])
+    return one
+
+
+def wide(error: float) -> TwoWay:
+    return TwoWay(error, error, error, 10.0, 100)
+
+
+def test_each_error_is_that_of_its_own_kind_of_noise() -> None:
+    sums, tokens = drawn(np.random.default_rng(0), 0.75)
+    found = two_way(sums, tokens)
+    assert found.seeds == pytest.approx(stats.sem(sums.sum(axis=1) / tokens.sum()))
+    # A ratio is a weighted mean over documents; statsmodels clusters its error by document.
+    per_document, count = sums.mean(axis=0) / tokens, len(tokens)
+    weighted = OLS(per_document * np.sqrt(tokens), np.sqrt(tokens)[:, None]).fit(
+        cov_type="cluster", cov_kwds={"groups": np.arange(count)}
+    )
+    assert found.text == pytest.approx(float(weighted.bse[0]), rel=1e-6)
+    assert found.documents == count
+
+
+def test_errors_are_right_on_the_average_and_what_is_in_both_is_counted_once() -> None:
+    random = np.random.default_rng(1)
+    tokens, n, m = np.ones(40), 6, 40
+    means, errors = [], []
+    for _ in range(400):
+        sums = random.normal(size=(n, 1)) + random.normal(size=m) + 4 * random.normal(size=(n, m))
+        means.append(sums.mean())
+        errors.append(two_way(sums, tokens).both ** 2)
+    truth = 1 / n + 1 / m + 16 / (n * m)
+    assert np.var(means) == pytest.approx(truth, rel=0.3)
+    assert np.mean(errors) == pytest.approx(truth, rel=0.1)
+
+
+def test_documents_without_tokens_count_for_nothing_and_one_kind_of_noise_may_be_absent() -> None:
+    sums, tokens = drawn(np.random.default_rng(2), 0.75)
+    padded = two_way(np.hstack([sums, np.zeros((len(sums), 3))]), np.append(tokens, [0, 0, 0]))
+    assert padded == two_way(sums, tokens)
+    same = two_way(np.tile(sums[0], (5, 1)), tokens)
+    assert same.seeds == pytest.approx(0, abs=1e-15)
+    assert same.both == pytest.approx(same.text)
+    even = two_way(np.arange(5.0)[:, None] * tokens, tokens)
+    assert even.both == pytest.approx(even.seeds)
+    assert even.freedom == pytest.approx(4)
+    with pytest.raises(ValueError, match="at least 2 x 2"):
+        two_way(sums[:1], tokens)
+
+
+def test_an_interval_over_both_is_the_hull_and_a_difference_it_does_not_bear_out_is_taken_back() -> None:
+    sample = [-0.02, -0.05, -0.01, -0.03, -0.04, -0.02]
+    one = judged(sample)
+    narrow = (one.low, one.high)
+    cover_texts(one, wide(1e-9), ALPHA)
+    assert (one.low, one.high) == narrow
+    assert (one.interval, one.verdict.kind, one.significant) == ("seeds-and-text", "better", True)
+    cover_texts(one, wide(0.05), ALPHA)
+    assert one.low < 0 < one.high
+    assert (one.verdict.kind, one.significant) == ("one text", False)
+
+
+def test_equivalence_is_claimed_only_where_the_interval_over_both_lies_within_the_margin() -> None:
+    sample = [0.001, -0.002, 0.0, 0.003, -0.001, 0.002]
+    kept, taken = judged(sample, 0.01), judged(sample, 0.01)
+    cover_texts(kept, wide(0.001), ALPHA)
+    cover_texts(taken, wide(0.01), ALPHA)
+    assert (kept.verdict.kind, taken.verdict.kind) == ("equivalent", "inconclusive")
+    assert math.isnan(taken.verdict.within)
+
+
+def test_identical_arms_and_arms_without_pairs_stay_what_they_are() -> None:
+    same = judged([0.0] * 6)
+    cover_texts(same, wide(0.1), ALPHA)
+    assert (same.low, same.high, same.verdict.kind) == (0.0, 0.0, "identical")
+    none = Comparison([], verdict=Verdict("no pair"))
+    cover_texts(none, wide(0.1), ALPHA)
+    assert math.isnan(none.low)

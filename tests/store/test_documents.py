@@ -1,0 +1,71 @@
+"""Losses by document on disk: what is written is read, and what is not what training wrote is refused in one line."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lm.config.tree import InputError
+from lm.store.documents import described, packed, read_documents
+
+NLL, TOKENS = np.array([1.5, 0.0, 1e5 / 3]), np.array([3, 0, 70_000])
+
+
+def kept(folder: Path, content: bytes, **changes: Any) -> tuple[Path, dict[str, Any]]:
+    path = folder / "documents.npz"
+    path.write_bytes(content)
+    return path, {"documents": {**described(content, "document", 1, 3), **changes}}
+
+
+def test_what_is_written_is_read_and_takes_eight_bytes_a_document(tmp_path: Path) -> None:
+    found = read_documents(*kept(tmp_path, packed(NLL, TOKENS)))
+    assert found.nll_d == pytest.approx(NLL, rel=1e-7)
+    assert found.tokens_d.tolist() == TOKENS.tolist()
+    many = np.zeros(10_000)
+    assert len(packed(many, many)) < 80_000 + 1_000
+    assert packed(NLL, TOKENS) == packed(NLL.copy(), TOKENS.copy())
+
+
+def test_a_damaged_a_missing_and_a_newer_file_are_refused(tmp_path: Path) -> None:
+    good = packed(NLL, TOKENS)
+    path, record = kept(tmp_path, good)
+    path.write_bytes(good[:-1] + b"\1")
+    with pytest.raises(InputError, match="its hash differs"):
+        read_documents(path, record)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_documents(tmp_path / "none.npz", record)
+    stream = io.BytesIO()
+    np.savez(stream, format=99, nll=NLL, tokens=TOKENS)
+    with pytest.raises(InputError, match="newer version"):
+        read_documents(*kept(tmp_path, stream.getvalue()))
+
+
+class Harmful:
+    def __reduce__(self) -> Any:
+        return print, ("run",)
+
+
+def test_nothing_is_unpickled_and_nothing_larger_than_a_file_may_be_is_unpacked(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    np.savez(stream, format=1, nll=np.array([Harmful()], dtype=object), tokens=TOKENS)
+    with pytest.raises(InputError, match="damaged"):
+        read_documents(*kept(tmp_path, stream.getvalue()))
+    with pytest.raises(InputError, match="damaged"):
+        read_documents(*kept(tmp_path, pickle.dumps({})))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as parts:
+        parts.writestr("nll.npy", bytes(2**21))
+    with pytest.raises(InputError, match="holds more than"):
+        read_documents(*kept(tmp_path, stream.getvalue()))
+    with pytest.raises(InputError, match="is larger than"):
+        read_documents(*kept(tmp_path, bytes(2**21)))
+
+
+@pytest.mark.parametrize(("nll", "tokens"), [(NLL[:2], TOKENS), (NLL, -TOKENS), (np.array([1.0, np.nan, 1.0]), TOKENS)])
+def test_numbers_that_are_no_losses_are_refused(tmp_path: Path, nll: Any, tokens: Any) -> None:
+    with pytest.raises(InputError, match="is damaged"):
+        read_documents(*kept(tmp_path, packed(nll, tokens)))

@@ -1,0 +1,40 @@
+"""What a finished cell keeps of each document adds up to what it was judged by, however it was evaluated."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import RUN
+
+from lm.config.tree import override
+from lm.store.documents import read_documents
+from lm.store.store import Store
+from lm.training.cell import check
+from lm.training.train import Execution, train
+
+pytestmark = pytest.mark.slow
+LINES = {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 200}}
+MARKED = {"data.corpus": LINES, "data.tokenizer": {"class_path": "BPE", "init_args": {"size": 300}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({**MARKED, "trainer.limit_val_batches": 1.0}, "document"),
+        ({**MARKED, "trainer.val_check_interval": 5}, "document"),
+        ({"trainer.precision": "32-true"}, "stretch"),
+    ],
+)
+def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
+    cell, store = check(override(RUN, changes)), Store(tmp_path)
+    train(cell, store, lambda *_: None, Execution(threads=1))
+    record = store.record(cell.id, needed=True)
+    found = read_documents(store.documents(cell.id), record)
+    evaluated, nll = record["evaluated"], record["metrics"]["nll"]
+    assert evaluated is not None
+    assert nll is not None
+    assert found.kind == kind
+    assert found.tokens_d.sum() == evaluated["tokens"]
+    assert found.nll_d.sum() / found.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
+    if kind == "document":
+        assert abs(len(found.tokens_d) - cell.facts.documents["validation"]) <= 1
