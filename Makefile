@@ -56,9 +56,12 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 	for manifest in */experiment.json */study.json; do \
 		if [ -f "$$manifest" ]; then "$$lm" pack "$$(dirname "$$manifest")"; fi; \
 	done; \
-	for pack in *.lmpack; do "$$lm" unpack "$$pack" --out "$$there" 2> "$$there/said" || { cat "$$there/said"; exit 1; }; done; \
-	(cd "$$there" && find . -type f ! -path './cells/.locks/*') | while read -r file; do \
-		if cmp -s "$$file" "$$there/$$file"; then rm "$$file"; fi; \
+	for pack in *.lmpack; do \
+		own="$$there/$${pack%.lmpack}"; \
+		"$$lm" unpack "$$pack" --out "$$own" 2> "$$there/said" || { cat "$$there/said"; exit 1; }; \
+		(cd "$$own" && find . -type f ! -path './cells/.locks/*') | while read -r file; do \
+			if cmp -s "$$file" "$$own/$$file"; then rm "$$file"; fi; \
+		done; \
 	done; \
 	rm -f */report.html; \
 	if [ -d cells ]; then rm -rf cells/.locks; find cells -type d -empty -delete; fi; \

@@ -46,12 +46,17 @@ def texts(results: Results) -> Texts:
         if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for s in sides for one in s):
             found.lacking[arm] = "cells were not evaluated on the same documents"
         elif (held := int((first.tokens_d > 0).sum())) < FEWEST:
-            found.lacking[arm] = f"{held} {first.kind}s are too few to tell, it takes {FEWEST}"
+            found.lacking[arm] = f"{held} {plural(first.kind)} are too few to tell, it takes {FEWEST}"
         else:
             difference_sd = np.array([mine.nll_d - base.nll_d for mine, base in sides])
             found.noise[arm] = two_way(difference_sd, first.tokens_d.astype(np.float64))
             kinds.add(first.kind)
     return Texts(found.noise, next(iter(kinds)) if len(kinds) == 1 else "document", found.lacking)
+
+
+def plural(kind: str) -> str:
+    """More than one of what stands for documents."""
+    return f"{kind}es" if kind == "stretch" else f"{kind}s"
 
 
 def _documents(results: Results, record: Record, read: dict[str, Documents]) -> Documents:

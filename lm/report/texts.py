@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.texts import Texts, generalises, texts
+from lm.analysis.texts import Texts, generalises, plural, texts
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
 from lm.store.quantities import describe
@@ -36,13 +36,13 @@ def _covers(results: Results, found: Texts) -> str:
     beside = f" Those of {', '.join(others)} cover other seeds alone." if others else ""
     return (
         f"The seeds-and-text interval of {describe(HEADLINE).label} covers other seeds and other text of this kind. It "
-        f"holds the interval of the test over seeds, and Student's over seeds and {found.kind}s as crossed random "
-        f"effects: a difference is claimed where both leave out zero.{only}{beside}"
+        f"holds the interval of the test over seeds, and Student's over seeds and {plural(found.kind)} as crossed "
+        f"random effects: a difference is claimed where both leave out zero.{only}{beside}"
     )
 
 
 def _errors(noise: TwoWay, kind: str) -> str:
     digits = describe(HEADLINE).digits + 1
     larger = "seeds dominate" if noise.seeds >= noise.text else "text dominates"
-    over = f"{number(noise.seeds, digits)} over seeds, {number(noise.text, digits)} over {noise.documents:,} {kind}s"
-    return f"{over}, {number(noise.both, digits)} over both ({larger})"
+    seeds, text, both = (number(one, digits) for one in (noise.seeds, noise.text, noise.both))
+    return f"{seeds} over seeds, {text} over {noise.documents:,} {plural(kind)}, {both} over both ({larger})"

@@ -59,7 +59,22 @@ def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert (peak_memory() or 0.0) > 10, "of this process, which has not used it"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_name() == (platform.processor() or platform.machine())
+    assert device_name().startswith(platform.processor() or platform.machine())
+
+
+def test_processors_that_round_otherwise_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = platform.processor() or platform.machine()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    text = "processor\t: 0\nvendor_id\t: Maker\nvendor_id\t: Maker\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    assert device_name() == f"{machine}, Maker, AVX2"
+
+    def missing(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert device_name() == f"{machine}, AVX2"
 
 
 def test_what_a_record_says_of_its_making_names_no_seconds_yet() -> None:
