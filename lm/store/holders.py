@@ -51,6 +51,19 @@ def start_of(pid: int) -> int | None:
         return None
 
 
+def has_ended(pid: int, start: int | None) -> bool:
+    """Whether a process of this machine that began then is known to have ended."""
+    if PROC.exists():
+        return state(pid) is None or state(pid) in ENDED or start_of(pid) != start
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @dataclass(frozen=True)
 class Holder:
     """What a lease says.
@@ -91,17 +104,7 @@ class Holder:
 
     def dead(self) -> bool:
         """Whether the process is known to have ended."""
-        if not self.here():
-            return False
-        if PROC.exists():
-            return state(self.pid) is None or state(self.pid) in ENDED or start_of(self.pid) != self.start
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
+        return self.here() and has_ended(self.pid, self.start)
 
     def at_work(self) -> bool:
         """Whether the process is known to live, and not to be stopped: however silent it is."""

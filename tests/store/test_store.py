@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
 from lm.store.files import curve, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
+from lm.store.holders import PROC
 from lm.store.quantities import QUANTITIES, describe, metrics_of
 from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store
@@ -116,6 +118,34 @@ def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     store.finish(CELL, blank(CELL))
     assert store.record(CELL)["status"] == "ok"
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
+
+
+@pytest.mark.skipif(not PROC.exists(), reason="nobody says when a process began")
+def test_what_a_killed_process_left_of_a_file_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ended = tmp_path / "table.md", subprocess.Popen(["true"])
+    ended.wait()
+
+    def half(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def left(pid: int, of: str = "table.md") -> Path:
+        """What stays where a process is killed before it puts the file in its place."""
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: pid)
+            patch.setattr(os, "unlink", lambda _: None)
+            patch.setattr(os, "replace", half)
+            with pytest.raises(OSError, match="No space"):
+                write_atomic(tmp_path / of, "half")
+        return max(tmp_path.iterdir(), key=lambda one: one.stat().st_mtime_ns)
+
+    at_work, other = left(os.getpid()), left(ended.pid, "table.csv")
+    left(ended.pid)
+    elsewhere = tmp_path / f".table.md.{ended.pid}-1-00000000.abc"
+    elsewhere.touch()
+    write_atomic(path, "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, at_work, other, elsewhere])
 
 
 def test_recovering_does_nothing_to_work_without_a_record(store: Store) -> None:
