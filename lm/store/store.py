@@ -37,6 +37,9 @@ WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, BEFORE, EARLIER, ST
 """What a work folder holds that a finished cell does not."""
 
 
+GONE = "gone"
+"""In the room of who drops a cell, what is about to be removed."""
+
 LOG = "log.txt"
 """What the process that trained a cell printed, and its traceback if it failed."""
 
@@ -182,7 +185,27 @@ class Store:
             shutil.rmtree(before)
 
     def drop(self, cell: str) -> None:
-        """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another."""
-        if (lease := guarding(self.work(cell))) is not None:
+        """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another.
+
+        Every file is moved into this process's own room first, which its successor takes away: a process that was
+        stopped in the middle and lost the cell finds nowhere to move the next one to, and leaves it to its successor.
+        """
+        work = self.work(cell)
+        if (lease := guarding(work)) is None:
+            shutil.rmtree(work, ignore_errors=True)
+            return
+        if not work.is_dir():
             lease.check()
-        shutil.rmtree(self.work(cell), ignore_errors=True)
+            return
+        room = lease.room(work)
+        try:
+            (room / GONE).mkdir(exist_ok=True)
+            for path in work.iterdir():
+                if not path.name.startswith(ROOM):
+                    os.replace(path, room / GONE / path.name)
+        except FileNotFoundError:
+            lease.check()
+            raise
+        shutil.rmtree(room, ignore_errors=True)
+        with contextlib.suppress(OSError):  # its successor has begun to write there
+            work.rmdir()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -18,6 +19,7 @@ from lm.metrics.tokens import TokenStatistics
 from lm.store.files import curve, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import PROC
+from lm.store.leases import LostError, taken
 from lm.store.quantities import QUANTITIES, describe, metrics_of
 from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store
@@ -118,6 +120,48 @@ def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     store.finish(CELL, blank(CELL))
     assert store.record(CELL)["status"] == "ok"
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
+
+
+def test_dropping_leaves_nothing(store: Store) -> None:
+    with store.lock(CELL):
+        store.drop(CELL)
+        (begun(store) / "folder").mkdir()
+        store.drop(CELL)
+        assert os.listdir(store.cells) == [".leases"]
+
+
+def test_who_lost_a_cell_while_it_dropped_it_takes_nothing_of_its_successor(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped after it has looked, and its successor begins meanwhile."""
+    lease = taken(store.cells / "lease", (store.work(CELL),))
+    assert lease is not None
+    begun(store)
+    look = lease.check
+
+    def look_and_sleep() -> None:
+        look()
+        monkeypatch.setattr(lease, "check", look)
+        lease.path.unlink()  # as a successor does, and takes the rooms away
+        store.work(CELL).mkdir(exist_ok=True)
+        real = os.replace
+
+        def late(found: Path, path: Path) -> None:
+            for room in store.work(CELL).glob(".writing-*"):
+                shutil.rmtree(room)
+            (store.work(CELL) / "last.ckpt").write_text("of the successor")
+            real(found, path)
+
+        monkeypatch.setattr("lm.store.store.os.replace", late)
+
+    monkeypatch.setattr(lease, "check", look_and_sleep)
+    try:
+        with pytest.raises(LostError):
+            store.drop(CELL)
+        assert (store.work(CELL) / "last.ckpt").read_text() == "of the successor"
+    finally:
+        monkeypatch.undo()
+        lease.release()
 
 
 @pytest.mark.skipif(not PROC.exists(), reason="nobody says when a process began")
