@@ -150,15 +150,19 @@ class Store:
 
         A cell that another process holds is left to it: it completes what it has begun.
         """
-        if (self.work(cell) / "record.json").is_file():
+        if (self.work(cell) / "record.json").is_file() or self._before(cell).exists():
             with self.claim(cell) as ours:
                 if ours:
                     self.complete(cell)
 
     def complete(self, cell: str) -> None:
         """The second half of `finish`, for who holds the lock. Raises LostError where that is another by now."""
-        work, directory = self.work(cell), self.directory(cell)
+        work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
         if not (work / "record.json").is_file():
+            if before.is_dir() and directory.exists():  # of one that was killed between the two
+                shutil.rmtree(before)
+            elif before.is_dir():
+                os.replace(before, directory)
             return
         if (lease := guarding(work)) is not None:
             lease.check()
@@ -170,7 +174,6 @@ class Store:
             discard(work / name)
         for room in work.glob(f"{ROOM}*"):
             shutil.rmtree(room, ignore_errors=True)
-        before = work.with_suffix(".before")
         if directory.exists():  # a failed cell that was tried again
             os.replace(directory, before)
         try:
@@ -183,6 +186,10 @@ class Store:
             raise
         if before.is_dir():
             shutil.rmtree(before)
+
+    def _before(self, cell: str) -> Path:
+        """Where the cell lies that a second try at it is about to replace."""
+        return self.work(cell).with_suffix(".before")
 
     def drop(self, cell: str) -> None:
         """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another.

@@ -122,6 +122,33 @@ def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
 
 
+def test_what_a_kill_leaves_of_a_cell_that_was_tried_again_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    begun(store)
+    store.finish(CELL, blank(CELL, "failed"))
+    begun(store)
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.store.store.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.finish(CELL, blank(CELL))
+    store.recover(CELL)
+    assert store.record(CELL)["status"] == "ok"
+    assert sorted(os.listdir(store.cells)) == [".leases", CELL]
+
+
+def test_a_cell_that_was_moved_aside_and_never_replaced_is_put_back(store: Store) -> None:
+    begun(store)
+    store.finish(CELL, blank(CELL))
+    os.replace(store.directory(CELL), store.cells / f".{CELL}.before")
+    store.recover(CELL)
+    assert store.record(CELL) == blank(CELL)
+    assert sorted(os.listdir(store.cells)) == [".leases", CELL]
+
+
 def test_dropping_leaves_nothing(store: Store) -> None:
     with store.lock(CELL):
         store.drop(CELL)
