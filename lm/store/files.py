@@ -106,3 +106,11 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
+
+
+def sound(path: Path) -> bool:
+    """Whether a file holds a mapping of JSON, as one that was torn does not."""
+    try:
+        return isinstance(read_json(path), dict)
+    except InputError:
+        return False

@@ -19,7 +19,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.store.damage import of_record
 from lm.store.disk import BEFORE, SAVING, discard
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.files import read_json, sound, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import Holder, Watch, held, holder_of
 from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
@@ -158,7 +158,8 @@ class Store:
     def complete(self, cell: str) -> None:
         """The second half of `finish`, for who holds the lock. Raises LostError where that is another by now."""
         work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
-        if not (work / "record.json").is_file():
+        if not sound(work / "record.json"):
+            discard(work / "record.json")  # that the disk did not keep
             if before.is_dir() and directory.exists():  # of one that was killed between the two
                 shutil.rmtree(before)
             elif before.is_dir():

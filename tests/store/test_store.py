@@ -149,6 +149,15 @@ def test_a_cell_that_was_moved_aside_and_never_replaced_is_put_back(store: Store
     assert sorted(os.listdir(store.cells)) == [".leases", CELL]
 
 
+@pytest.mark.parametrize("content", ["", '{"format": 2, "id'])
+def test_a_record_that_the_disk_did_not_keep_makes_no_cell(store: Store, content: str) -> None:
+    work = begun(store)
+    write_atomic(work / "record.json", content)
+    store.recover(CELL)
+    assert not store.finished(CELL)
+    assert not (work / "record.json").exists()
+
+
 def test_dropping_leaves_nothing(store: Store) -> None:
     with store.lock(CELL):
         store.drop(CELL)
