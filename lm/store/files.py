@@ -2,13 +2,10 @@
 
 import contextlib
 import csv
-import functools
-import hashlib
 import io
 import json
 import math
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 
 from lm.config.tree import InputError, require_regular
 from lm.store.disk import named
-from lm.store.holders import has_ended, machine, start_of
+from lm.store.holders import is_of_the_dead, signature
 from lm.store.leases import guarding
 
 
@@ -32,7 +29,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     if lease is None:  # a room is taken away whole
         _sweep(path)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.{_signature()}.")
+    descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.{signature()}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -50,24 +47,12 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         raise
 
 
-def _signature() -> str:
-    """By which this process is known in the name of a temporary file: its number, when it began, and its machine."""
-    return f"{os.getpid()}-{start_of(os.getpid())}-{_machine()}"
-
-
-@functools.cache
-def _machine() -> str:
-    return hashlib.sha256(machine().encode()).hexdigest()[:8]
-
-
 def _sweep(path: Path) -> None:
     """Removes what processes of this machine that were killed left of earlier tries at writing a file."""
-    form = re.compile(rf"\.{re.escape(path.name)}\.(\d+)-(\d+|None)-{_machine()}\.\w+")
+    prefix = f".{path.name}."
     for name in os.listdir(path.parent):
-        if (found := form.fullmatch(name)) is not None:
-            pid, start = int(found[1]), None if found[2] == "None" else int(found[2])
-            if has_ended(pid, start):
-                (path.parent / name).unlink(missing_ok=True)
+        if name.startswith(prefix) and is_of_the_dead(name.removeprefix(prefix).partition(".")[0]):
+            (path.parent / name).unlink(missing_ok=True)
 
 
 def to_json(value: Any) -> str:

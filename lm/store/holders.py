@@ -1,8 +1,10 @@
 """Who holds a lease: a process, known to those on its machine and on others by what it writes there, and its life."""
 
 import functools
+import hashlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -62,6 +64,22 @@ def has_ended(pid: int, start: int | None) -> bool:
     except OSError:
         return False
     return False
+
+
+def signature() -> str:
+    """By which this process is known in the name of a file: its number, when it began, and its machine."""
+    return f"{os.getpid()}-{start_of(os.getpid())}-{_machine()}"
+
+
+def is_of_the_dead(text: str) -> bool:
+    """Whether this is the signature of a process of this machine that is known to have ended."""
+    found = re.fullmatch(rf"(\d+)-(\d+|None)-{_machine()}", text)
+    return found is not None and has_ended(int(found[1]), None if found[2] == "None" else int(found[2]))
+
+
+@functools.cache
+def _machine() -> str:
+    return hashlib.sha256(machine().encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
