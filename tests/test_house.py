@@ -27,6 +27,7 @@ ORDER = (
     "ablation",
     "verify",
     "bench",
+    "chaos",
     "api",
     "cli",
     "__main__",

@@ -23,7 +23,7 @@ BAD_INPUT = 2
 UNDONE = 1
 DEBUG, TRUSTED = "--debug", "--trusted-only"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
-SEEDED = (("generate", "seed"), ("ls", "seed"))
+SEEDED = (("generate", "seed"), ("ls", "seed"), ("chaos", "seed"))
 """Commands whose `--seed` is no setting of a configuration."""
 
 
