@@ -14,6 +14,7 @@ from lm.chaos.outcome import Finished, Outcome, differences, outcome
 from lm.chaos.place import Place, StuckError
 from lm.chaos.rows import Row
 from lm.chaos.trial import REPORTING, STARTING, Trial, phase
+from lm.config.tree import InputError
 from lm.report.status import duration
 
 SAME, DIFFERS, LEFT_OUT = "same table", "differs", "left out"
@@ -36,20 +37,15 @@ class Chaos:
         self.runs = 0
 
     def undisturbed(self, fault: Fault) -> tuple[Outcome, dict[str, float]]:
-        """What a run comes to that nothing disturbs, and how long parts of it took."""
+        """What an undisturbed run comes to, and how long parts of it took. Raises InputError where it goes wrong."""
         if fault.sweep not in self.whole:
             place = self._place(fault)
-            begun, seen = time.monotonic(), dict[str, float]()
-            process = place.start()
-            place.until(lambda: seen.setdefault(phase(place), time.monotonic()) and False, process)
-            place.ended(process)
-            trains = min((at for name, at in seen.items() if name != STARTING), default=begun)
-            seconds = {"start": trains - begun, "report": time.monotonic() - seen.get(REPORTING, time.monotonic())}
-            found = outcome(place)
-            wrong = place.left_alive() + [cell for cell, (record, _) in found.cells.items() if record["status"] != "ok"]
-            if wrong:
-                raise StuckError(f"an undisturbed run leaves {', '.join(wrong)}; see {place.folder}")
-            self.whole[fault.sweep] = found, seconds
+            try:
+                self.whole[fault.sweep] = _undisturbed(place)
+            except StuckError as error:
+                raise InputError(f"a run that nothing disturbed went wrong: {error}") from None
+            finally:
+                place.close()
             shutil.rmtree(place.folder)
         return self.whole[fault.sweep]
 
@@ -83,6 +79,20 @@ class Chaos:
     def _place(self, fault: Fault) -> Place:
         self.runs += 1
         return Place(self.folder / str(self.runs), fault.sweep, fault.more)
+
+
+def _undisturbed(place: Place) -> tuple[Outcome, dict[str, float]]:
+    begun, seen = time.monotonic(), dict[str, float]()
+    process = place.start()
+    place.until(lambda: seen.setdefault(phase(place), time.monotonic()) and False, process)
+    place.ended(process)
+    over = time.monotonic()
+    trains = min((at for name, at in seen.items() if name != STARTING), default=begun)
+    found = outcome(place)
+    wrong = place.left_alive() + [cell for cell, (record, _) in found.cells.items() if record["status"] != "ok"]
+    if wrong:
+        raise StuckError(f"it leaves {', '.join(wrong)}")
+    return found, {"start": trains - begun, "report": over - seen.get(REPORTING, over)}
 
 
 def disturbed(fault: Fault, trial: Trial, whole: Outcome) -> list[str]:

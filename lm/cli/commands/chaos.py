@@ -1,6 +1,7 @@
 """`lm chaos`: faults injected into small runs, and what comes of them."""
 
 import argparse
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         if out is not None:
             write(rows, asked, out)
 
-    rows = chaos(faults, options.kills, seed, keep)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is to be ended
+    try:
+        rows = chaos(faults, options.kills, seed, keep)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     show(rows, console())
     return 1 if any(row.came_to == DIFFERS for row in rows) else 0
