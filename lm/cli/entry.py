@@ -165,10 +165,11 @@ def _run(arguments: list[str], debug: bool) -> int:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
-        from lm.execution.leftovers import clear
+        from lm.execution.leftovers import cleared
 
-        clear()
         keep_compiled_code()  # before torch is imported, which would say where itself
+        with cleared():
+            return commands()[options.command].run(options, dict(rest))
     return commands()[options.command].run(options, dict(rest))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from lm.store.holders import is_of_the_dead, signature
@@ -21,3 +22,13 @@ def clear() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"pymp-*/{MARK}*"):
         if is_of_the_dead(path.name.removeprefix(MARK)):
             shutil.rmtree(path.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def cleared() -> Iterator[None]:
+    """Removes them before and after: another command may be killed in between, and nobody give it again."""
+    clear()
+    try:
+        yield
+    finally:
+        clear()

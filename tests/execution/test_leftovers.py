@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.execution.leftovers import clear, mark
+from lm.execution.leftovers import MARK, clear, cleared, mark
 from lm.store import holders
 
 pytestmark = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
@@ -30,4 +30,9 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
         mark(elsewhere)
     mark(tmp_path / "no such folder")
     clear()
-    assert sorted(tmp_path.iterdir()) == sorted(folder for folder in folders if folder != killed)
+    kept = sorted(folder for folder in folders if folder != killed)
+    assert sorted(tmp_path.iterdir()) == kept
+    with cleared():  # of a command that is killed while this one is at work
+        killed.mkdir()
+        (killed / f"{MARK}{ended.pid}-1-{holders._machine()}").touch()
+    assert sorted(tmp_path.iterdir()) == kept
