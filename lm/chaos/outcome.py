@@ -18,6 +18,9 @@ COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
 OF_TIME = re.compile("second|time|memory|mfu|wait")
 """In the names of quantities that differ from run to run."""
 
+OF_STUDY = re.compile(rf"out/{SWEEP}/(study\.journal$|\.study\.journal\.leases(/|$))")
+"""Where a search lies in its folder."""
+
 MOST_NAMED = 3
 
 
@@ -68,12 +71,12 @@ def trials(place: Place) -> list[Any]:
 def names(place: Place) -> frozenset[str]:
     """What lies in the folders of a run; leases, of which one file stays whatever its number, by their cells alone.
 
-    Where a study itself lies is left out: it may be a database.
+    A study's journal and leases are left out: they may lie in a database.
     """
     roots = place.out, place.cache, place.temporary
     found = (path.relative_to(place.folder).as_posix() for root in roots for path in root.rglob("*"))
-    said = frozenset(re.sub(r"(/\.leases/[0-9a-f]+)/\d+$", r"\1/lease", name) for name in found)
-    return said - {f"out/{SWEEP}/study.journal"}
+    kept = (name for name in found if not OF_STUDY.match(name))
+    return frozenset(re.sub(r"(/\.leases/[0-9a-f]+)/\d+$", r"\1/lease", name) for name in kept)
 
 
 def differences(found: Outcome, whole: Outcome, elsewhere: bool = False) -> list[str]:

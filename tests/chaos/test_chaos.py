@@ -99,6 +99,7 @@ def test_times_hosts_and_numbers_of_leases_are_no_difference(tmp_path: Path) -> 
 def test_a_journal_may_be_a_database_and_its_lock_may_not_stay(tmp_path: Path) -> None:
     place = Place(tmp_path / "run", sweep=True)
     leave(place, f"{SWEEP}/study.journal")
+    leave(place, f"{SWEEP}/.study.journal.leases/search/turn/7")
     assert names(place) == {f"out/{SWEEP}"}
     os.symlink("nowhere", place.report / "study.journal.lock")
     assert f"out/{SWEEP}/study.journal.lock" in names(place)
