@@ -53,8 +53,8 @@ def stopped(trial: Trial) -> None:
     trial.hit("a command and all of its processes")
     second = trial.place.start()
     said = trial.place.ended(second)
-    if "taken over" not in said:
-        raise StuckError("nobody said that cells of a stopped process were taken over")
+    if "being trained by" not in said:
+        raise StuckError("the second command found no cell with the stopped one")
     os.killpg(first.pid, signal.SIGCONT)
     time.sleep(1.0)
     trial.place.ended(first)
