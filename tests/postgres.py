@@ -1,86 +1,20 @@
 """A PostgreSQL server of a test's own, on a port of this machine, gone when the test is over."""
 
 import contextlib
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-PASSWORD = "not-to-be-shown"
+from lm.chaos import database
+from lm.chaos.database import PASSWORD, Postgres
 
-
-class Postgres:
-    """A server that runs in a folder, as another user where this one is root, which PostgreSQL refuses."""
-
-    def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
-        self.programs, self.folder, self.user = programs, folder, user
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        secret = folder / "password"
-        secret.write_text(PASSWORD)
-        if user is not None:
-            owner = pwd.getpwnam(user)
-            for path in (folder, secret):
-                os.chown(path, owner.pw_uid, owner.pw_gid)
-        self.call("initdb", "-U", "tester", "--auth=scram-sha-256", f"--pwfile={secret}", "-N", "-D", self.data)
-        self.control("start")
-
-    @property
-    def data(self) -> str:
-        return str(self.folder / "data")
-
-    def call(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [str(self.programs / program), *arguments],
-            check=True,
-            user=self.user,
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-        )
-
-    def control(self, what: str) -> None:
-        """Starts, stops or restarts it; at once, as if the machine had lost its power."""
-        options = f"-p {self.port} -h 127.0.0.1 -k {self.folder} -c fsync=off"
-        how = ["-m", "immediate"] if what != "start" else []
-        begin = ["-o", options] if what != "stop" else []
-        self.call("pg_ctl", what, "-w", "-D", self.data, "-l", str(self.folder / "log"), *how, *begin)
-
-    @property
-    def url(self) -> str:
-        """Its database, for a sweep's `storage`."""
-        return f"postgresql://tester:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+__all__ = ["PASSWORD", "Postgres", "serving"]
 
 
 @contextlib.contextmanager
 def serving() -> Iterator[Postgres]:
     """A running server; skips the test where there is none to be had."""
-    pytest.importorskip("psycopg", reason="needs the extra postgres")
-    found = [Path(path).resolve() for path in (shutil.which("initdb"),) if path]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("needs PostgreSQL: apt-get install postgresql")
-    user = None
-    if os.geteuid() == 0:
-        names = {entry.pw_name for entry in pwd.getpwall()}
-        if not names & {"postgres", "nobody"}:
-            pytest.skip("needs a user beside root, as whom PostgreSQL runs")
-        user = "postgres" if "postgres" in names else "nobody"
-    folder = Path(tempfile.mkdtemp(prefix="lm-postgres-"))
-    try:
-        server = Postgres(found[-1].parent, folder, user)
-        try:
-            yield server
-        finally:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                server.control("stop")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    if reason := database.no_server():
+        pytest.skip(reason)
+    with database.serving() as server:
+        yield server

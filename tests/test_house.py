@@ -29,6 +29,7 @@ ORDER = (
     "ablation",
     "verify",
     "bench",
+    "chaos",
     "api",
     "cli",
     "__main__",

@@ -23,7 +23,7 @@ BAD_INPUT = 2
 UNDONE = 1
 DEBUG, TRUSTED = "--debug", "--trusted-only"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
-SEEDED = (("generate", "seed"), ("ls", "seed"))
+SEEDED = (("generate", "seed"), ("ls", "seed"), ("chaos", "seed"))
 """Commands whose `--seed` is no setting of a configuration."""
 
 
@@ -165,8 +165,11 @@ def _run(arguments: list[str], debug: bool) -> int:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
+        from lm.execution.leftovers import cleared
 
         keep_compiled_code()  # before torch is imported, which would say where itself
+        with cleared():
+            return commands()[options.command].run(options, dict(rest))
     return commands()[options.command].run(options, dict(rest))
 
 

@@ -101,6 +101,9 @@ def made_again(place: Path, damage: str) -> None:
 
 
 def _make(folder: Path, write: Callable[[Path], None]) -> None:
+    """Makes an entry, for who holds its lock; nobody else is at work on what lies beside it under its name."""
+    for left in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(left, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         write(temporary)

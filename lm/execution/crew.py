@@ -1,13 +1,16 @@
 """The processes that take cell after cell: which one a cell is given to, how they start, and how they are let go."""
 
 import multiprocessing
+import multiprocessing.util
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lm.config.fingerprint import Versions, versions_of
 from lm.config.tree import InputError
 from lm.execution.attempt import Worker
+from lm.execution.leftovers import mark
 from lm.execution.staying import Body, serve
 from lm.execution.vigil import Late
 from lm.store.locks import Say
@@ -36,6 +39,7 @@ class Crew:
         self.store, self.capacity, self.body, self.say = store, capacity, body, say
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(list(preload))
+        mark(Path(multiprocessing.util.get_temp_dir()))  # where the fork server is reached, on most systems
         self.idle: dict[int, Worker] = {}
         """By their slots; the one that has waited longest is the first."""
         self.leaving: list[Worker] = []

@@ -13,6 +13,7 @@ from typing import Any
 
 from lm.config.tree import InputError, require_regular
 from lm.store.disk import named
+from lm.store.holders import is_of_the_dead, signature
 from lm.store.leases import guarding
 
 
@@ -25,8 +26,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     lease = guarding(path.parent)
     place = path.parent if lease is None else lease.room(path.parent)
     place.mkdir(parents=True, exist_ok=True)
+    if lease is None:  # a room is taken away whole
+        _sweep(path)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.{signature()}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -42,6 +45,14 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         if isinstance(error, OSError):
             raise named(error, path) from error
         raise
+
+
+def _sweep(path: Path) -> None:
+    """Removes what processes of this machine that were killed left of earlier tries at writing a file."""
+    prefix = f".{path.name}."
+    for name in os.listdir(path.parent):
+        if name.startswith(prefix) and is_of_the_dead(name.removeprefix(prefix).partition(".")[0]):
+            (path.parent / name).unlink(missing_ok=True)
 
 
 def to_json(value: Any) -> str:
@@ -80,3 +91,11 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
+
+
+def sound(path: Path) -> bool:
+    """Whether a file holds a mapping of JSON, as one that was torn does not."""
+    try:
+        return isinstance(read_json(path), dict)
+    except InputError:
+        return False

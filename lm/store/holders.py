@@ -1,8 +1,10 @@
 """Who holds a lease: a process, known to those on its machine and on others by what it writes there, and its life."""
 
 import functools
+import hashlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -51,6 +53,35 @@ def start_of(pid: int) -> int | None:
         return None
 
 
+def has_ended(pid: int, start: int | None) -> bool:
+    """Whether a process of this machine that began then is known to have ended."""
+    if PROC.exists():
+        return state(pid) is None or state(pid) in ENDED or start_of(pid) != start
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def signature() -> str:
+    """By which this process is known in the name of a file: its number, when it began, and its machine."""
+    return f"{os.getpid()}-{start_of(os.getpid())}-{_machine()}"
+
+
+def is_of_the_dead(text: str) -> bool:
+    """Whether this is the signature of a process of this machine that is known to have ended."""
+    found = re.fullmatch(rf"(\d+)-(\d+|None)-{_machine()}", text)
+    return found is not None and has_ended(int(found[1]), None if found[2] == "None" else int(found[2]))
+
+
+@functools.cache
+def _machine() -> str:
+    return hashlib.sha256(machine().encode()).hexdigest()[:8]
+
+
 @dataclass(frozen=True)
 class Holder:
     """What a lease says.
@@ -91,17 +122,7 @@ class Holder:
 
     def dead(self) -> bool:
         """Whether the process is known to have ended."""
-        if not self.here():
-            return False
-        if PROC.exists():
-            return state(self.pid) is None or state(self.pid) in ENDED or start_of(self.pid) != self.start
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
+        return self.here() and has_ended(self.pid, self.start)
 
     def at_work(self) -> bool:
         """Whether the process is known to live, and not to be stopped: however silent it is."""

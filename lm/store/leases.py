@@ -152,9 +152,9 @@ def taken(folder: Path, guards: Sequence[Path] = (), watch: Watch | None = None)
     if max(numbers(folder), default=0) > before.number + 1:  # what was seen was old
         path.unlink(missing_ok=True)
         return None
-    for number in numbers(folder):
-        if number <= before.number:
-            (folder / str(number)).unlink(missing_ok=True)
+    for name in os.listdir(folder):  # what others left who were killed, or are too late
+        if name.startswith(".") or (name.isdecimal() and int(name) <= before.number):
+            (folder / name).unlink(missing_ok=True)
     gone = before.holder if before.number and not (before.holder and before.holder.released) else None
     lease = Lease(path, holder, guards, gone)
     for guarded in guards:

@@ -21,7 +21,7 @@ from lm.config.tree import InputError, path_name
 from lm.store.damage import of_record
 from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.documents import FILE
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.files import read_json, sound, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import Holder, Watch, held, holder_of
 from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
@@ -38,6 +38,9 @@ LOGGED = "logged.json"
 WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, BEFORE, EARLIER, STACK, RANKS, LOGGED)
 """What a work folder holds that a finished cell does not."""
 
+
+GONE = "gone"
+"""In the room of who drops a cell, what is about to be removed."""
 
 LOG = "log.txt"
 """What the process that trained a cell printed, and its traceback if it failed."""
@@ -153,15 +156,20 @@ class Store:
 
         A cell that another process holds is left to it: it completes what it has begun.
         """
-        if (self.work(cell) / "record.json").is_file():
+        if (self.work(cell) / "record.json").is_file() or self._before(cell).exists():
             with self.claim(cell) as ours:
                 if ours:
                     self.complete(cell)
 
     def complete(self, cell: str) -> None:
         """The second half of `finish`, for who holds the lock. Raises LostError where that is another by now."""
-        work, directory = self.work(cell), self.directory(cell)
-        if not (work / "record.json").is_file():
+        work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
+        if not sound(work / "record.json"):
+            discard(work / "record.json")  # that the disk did not keep
+            if before.is_dir() and directory.exists():  # of one that was killed between the two
+                shutil.rmtree(before)
+            elif before.is_dir():
+                os.replace(before, directory)
             return
         if (lease := guarding(work)) is not None:
             lease.check()
@@ -173,7 +181,6 @@ class Store:
             discard(work / name)
         for room in work.glob(f"{ROOM}*"):
             shutil.rmtree(room, ignore_errors=True)
-        before = work.with_suffix(".before")
         if directory.exists():  # a failed cell that was tried again
             os.replace(directory, before)
         try:
@@ -187,8 +194,32 @@ class Store:
         if before.is_dir():
             shutil.rmtree(before)
 
+    def _before(self, cell: str) -> Path:
+        """Where the cell lies that a second try at it is about to replace."""
+        return self.work(cell).with_suffix(".before")
+
     def drop(self, cell: str) -> None:
-        """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another."""
-        if (lease := guarding(self.work(cell))) is not None:
+        """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another.
+
+        Every file is moved into this process's own room first, which its successor takes away: a process that was
+        stopped in the middle and lost the cell finds nowhere to move the next one to, and leaves it to its successor.
+        """
+        work = self.work(cell)
+        if (lease := guarding(work)) is None:
+            shutil.rmtree(work, ignore_errors=True)
+            return
+        if not work.is_dir():
             lease.check()
-        shutil.rmtree(self.work(cell), ignore_errors=True)
+            return
+        room = lease.room(work)
+        try:
+            (room / GONE).mkdir(exist_ok=True)
+            for path in work.iterdir():
+                if not path.name.startswith(ROOM):
+                    os.replace(path, room / GONE / path.name)
+        except FileNotFoundError:
+            lease.check()
+            raise
+        shutil.rmtree(room, ignore_errors=True)
+        with contextlib.suppress(OSError):  # its successor has begun to write there
+            work.rmdir()

@@ -16,7 +16,7 @@ from lm.config.tree import InputError, canonical
 from lm.data.tokens import Facts
 from lm.model.attention import attending
 from lm.store.disk import discard, put_back, trouble
-from lm.store.files import finite, read_json, to_json, write_atomic
+from lm.store.files import finite, read_json, sound, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
 from lm.store.leases import LostError
 from lm.store.locks import Say, to_stderr
@@ -117,7 +117,7 @@ def train(
         write_work(cell, store)
         take_in_stack(work)
         begun(work)
-        _drop_damaged(work / "last.ckpt")
+        _drop_damaged(work)
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
         times: dict[str, Any] = {"started": time.time(), "resumed": store.started(cell.id)}
@@ -164,12 +164,14 @@ def outcome_of(work: Path) -> Outcome:
     return OUTCOME.read({"format": 1, **found} if isinstance(found, dict) else found, path)
 
 
-def _drop_damaged(checkpoint: Path) -> None:
-    """A checkpoint that the disk did not keep is no reason for a cell to fail: it begins anew."""
-    put_back(checkpoint)
-    if checkpoint.exists() and not whole(checkpoint):
-        print(f"{checkpoint}: damaged; the cell begins anew", file=sys.stderr)
-        discard(checkpoint)
+def _drop_damaged(work: Path) -> None:
+    """What the disk did not keep of an earlier try is no reason for a cell to fail: it goes on from what is left."""
+    put_back(work / "last.ckpt")
+    anew, again = "the cell begins anew", "the end of its training is done again"
+    for path, holds, then in ((work / "last.ckpt", whole, anew), (work / "outcome.json", sound, again)):
+        if path.exists() and not holds(path):
+            print(f"{path}: damaged; {then}", file=sys.stderr)
+            discard(path)
 
 
 def assist(work: Path, execution: Execution) -> None:

@@ -272,6 +272,14 @@ def test_a_disk_that_fills_up_leaves_no_half_of_an_entry(
     check_entry(Path(facts.folder), facts)
 
 
+def test_what_a_kill_left_of_an_entry_goes_with_the_next_one(cache: Path) -> None:
+    made = Path(prepare(Listed(TEXTS), Bytes(), FRACTIONS).folder)
+    shutil.rmtree(made)
+    (made.parent / f".{made.name}.abcdefgh").mkdir()
+    prepare(Listed(TEXTS), Bytes(), FRACTIONS)
+    assert [path.name for path in made.parent.iterdir() if path.is_dir()] == [made.name]
+
+
 def test_an_array_that_is_stored_in_part_is_a_full_disk() -> None:
     with pytest.raises(OSError, match="/dev/full") as caught:
         write_array(Path("/dev/full"), np.zeros(100_000))

@@ -79,6 +79,13 @@ def test_one_holds_it_and_whoever_lets_go_leaves_it_free(tmp_path: Path) -> None
     assert numbers(tmp_path / "x") == [2], "one file stays"
 
 
+def test_what_a_taker_that_was_killed_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / ".0123456789abcdef").touch()
+    got(tmp_path / "x").release()
+    assert os.listdir(tmp_path / "x") == ["1"]
+
+
 def test_it_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "FIRST_SECONDS", 0.01)
     lines, first = [], got(tmp_path / "x")

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,8 @@ from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
 from lm.store.files import curve, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
+from lm.store.holders import PROC
+from lm.store.leases import LostError, taken
 from lm.store.quantities import QUANTITIES, describe, metrics_of
 from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store
@@ -116,6 +120,112 @@ def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     store.finish(CELL, blank(CELL))
     assert store.record(CELL)["status"] == "ok"
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
+
+
+def test_what_a_kill_leaves_of_a_cell_that_was_tried_again_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    begun(store)
+    store.finish(CELL, blank(CELL, "failed"))
+    begun(store)
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.store.store.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.finish(CELL, blank(CELL))
+    store.recover(CELL)
+    assert store.record(CELL)["status"] == "ok"
+    assert sorted(os.listdir(store.cells)) == [".leases", CELL]
+
+
+def test_a_cell_that_was_moved_aside_and_never_replaced_is_put_back(store: Store) -> None:
+    begun(store)
+    store.finish(CELL, blank(CELL))
+    os.replace(store.directory(CELL), store.cells / f".{CELL}.before")
+    store.recover(CELL)
+    assert store.record(CELL) == blank(CELL)
+    assert sorted(os.listdir(store.cells)) == [".leases", CELL]
+
+
+@pytest.mark.parametrize("content", ["", '{"format": 2, "id'])
+def test_a_record_that_the_disk_did_not_keep_makes_no_cell(store: Store, content: str) -> None:
+    work = begun(store)
+    write_atomic(work / "record.json", content)
+    store.recover(CELL)
+    assert not store.finished(CELL)
+    assert not (work / "record.json").exists()
+
+
+def test_dropping_leaves_nothing(store: Store) -> None:
+    with store.lock(CELL):
+        store.drop(CELL)
+        (begun(store) / "folder").mkdir()
+        store.drop(CELL)
+        assert os.listdir(store.cells) == [".leases"]
+
+
+def test_who_lost_a_cell_while_it_dropped_it_takes_nothing_of_its_successor(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped after it has looked, and its successor begins meanwhile."""
+    lease = taken(store.cells / "lease", (store.work(CELL),))
+    assert lease is not None
+    begun(store)
+    look = lease.check
+
+    def look_and_sleep() -> None:
+        look()
+        monkeypatch.setattr(lease, "check", look)
+        lease.path.unlink()  # as a successor does, and takes the rooms away
+        store.work(CELL).mkdir(exist_ok=True)
+        real = os.replace
+
+        def late(found: Path, path: Path) -> None:
+            for room in store.work(CELL).glob(".writing-*"):
+                shutil.rmtree(room)
+            (store.work(CELL) / "last.ckpt").write_text("of the successor")
+            real(found, path)
+
+        monkeypatch.setattr("lm.store.store.os.replace", late)
+
+    monkeypatch.setattr(lease, "check", look_and_sleep)
+    try:
+        with pytest.raises(LostError):
+            store.drop(CELL)
+        assert (store.work(CELL) / "last.ckpt").read_text() == "of the successor"
+    finally:
+        monkeypatch.undo()
+        lease.release()
+
+
+@pytest.mark.skipif(not PROC.exists(), reason="nobody says when a process began")
+def test_what_a_killed_process_left_of_a_file_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ended = tmp_path / "table.md", subprocess.Popen(["true"])
+    ended.wait()
+
+    def half(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def left(pid: int, of: str = "table.md") -> Path:
+        """What stays where a process is killed before it puts the file in its place."""
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: pid)
+            patch.setattr(os, "unlink", lambda _: None)
+            patch.setattr(os, "replace", half)
+            with pytest.raises(OSError, match="No space"):
+                write_atomic(tmp_path / of, "half")
+        return max(tmp_path.iterdir(), key=lambda one: one.stat().st_mtime_ns)
+
+    at_work, other = left(os.getpid()), left(ended.pid, "table.csv")
+    left(ended.pid)
+    elsewhere = tmp_path / f".table.md.{ended.pid}-1-00000000.abc"
+    elsewhere.touch()
+    write_atomic(path, "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, at_work, other, elsewhere])
 
 
 def test_recovering_does_nothing_to_work_without_a_record(store: Store) -> None:

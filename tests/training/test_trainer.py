@@ -300,6 +300,28 @@ def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
     assert not store.record(cell.id)["provenance"]["resumed"]
 
 
+def test_an_outcome_that_the_disk_did_not_keep_costs_time_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "cut")
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.train.evaluated", killed)
+        with pytest.raises(Killed):
+            train(cell, store, silent, ALWAYS)
+    outcome = store.work(cell.id) / "outcome.json"
+    outcome.write_text(outcome.read_text()[:100])
+    capsys.readouterr()
+    train(cell, store, silent, ALWAYS)
+    assert capsys.readouterr().err == f"{outcome}: damaged; the end of its training is done again\n"
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert store.record(cell.id)["provenance"]["resumed"]
+
+
 def test_who_does_not_hold_a_cell_writes_nothing_of_it(tmp_path: Path) -> None:
     cell, store = check(RUN), Store(tmp_path)
     with store.lock(cell.id):

@@ -1,0 +1,38 @@
+"""What a killed command leaves in the folder for temporary files."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from lm.execution.leftovers import MARK, clear, cleared, mark
+from lm.store import holders
+
+pytestmark = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
+
+
+def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders = [tmp_path / f"pymp-{name}" for name in ("mine", "another's", "killed", "elsewhere")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "listener").touch()
+    mine, _, killed, elsewhere = folders
+    mark(mine)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: ended.pid)
+        mark(killed)
+        patch.setattr(holders, "_machine", lambda: "00000000")
+        mark(elsewhere)
+    mark(tmp_path / "no such folder")
+    clear()
+    kept = sorted(folder for folder in folders if folder != killed)
+    assert sorted(tmp_path.iterdir()) == kept
+    with cleared():  # of a command that is killed while this one is at work
+        killed.mkdir()
+        (killed / f"{MARK}{ended.pid}-1-{holders._machine()}").touch()
+    assert sorted(tmp_path.iterdir()) == kept
