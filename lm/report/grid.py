@@ -45,8 +45,8 @@ def show_grid(
         padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
     )
     for column, width in zip(columns, given, strict=True):
-        justify = "left" if left is None or column in left else "right"
-        table.add_column(Text(column), justify=justify, overflow="fold", width=width)
+        at_left = left is None or column in left
+        table.add_column(Text(column), justify="left" if at_left else "right", overflow="fold", width=width)
     for row, style in zip(rows, styles or [None] * len(rows), strict=True):
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row), style=style)
     console.print(table)
