@@ -9,7 +9,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,7 @@ from lm.config.tree import InputError as InputError
 from lm.config.tree import nearest, override
 from lm.execution.machine import require_manner
 from lm.store.record import Record
+from lm.training.loggers import asked_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,8 +107,6 @@ def load(folder: str | Path) -> Results:
     [{'n': 6, 'mean': 1.7316, 'difference': 0.049, 'low': 0.0248, 'high': 0.0785, 'verdict': 'worse'}]
     >>> results.cells.query("metric == 'nll'").groupby("arm").value.mean().round(4).to_dict()
     {'post_norm': 1.6826, 'pre_norm': 1.7316}
-    >>> print(str(results).splitlines()[0])
-    Quickstart: where the normalisation goes, post-LN against pre-LN
     """
     from lm.report.pack import opened
 
@@ -175,17 +174,19 @@ def fit(
     out: str | Path = "results",
     checkpoint_seconds: float = 20.0,
     progress: bool = True,
+    loggers: str | Sequence[str] = (),
     **changes: Any,
 ) -> Run:
     """Trains one configuration in this process, as `lm fit` does; one that is trained already is found.
 
-    A run that failed or diverged is returned too: `record["status"]` says so, and `record["error"]` why.
+    A run that failed or diverged is returned too: see `record["status"]` and `record["error"]`.
 
     Args:
         config: a YAML file, the name of a shipped one such as `char_tiny`, or a mapping with what a file holds.
         out: folder of cells and reports.
         checkpoint_seconds: between checkpoints.
         progress: whether standard error is told what `auto` came to, and a line a second how far training is.
+        loggers: that are told the rows of history.csv too, such as `csv` or `["tensorboard", "mlflow"]`.
         changes: of the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
 
     Raises:
@@ -210,7 +211,7 @@ def fit(
     from lm.execution.alone import train_alone
     from lm.store.store import Store
 
-    folder = train_alone(tree, place, checkpoint_seconds, progress)
+    folder = train_alone(tree, place, checkpoint_seconds, progress, asked_for(loggers, "loggers"))
     return Run(Store(place).record(folder.name), folder)
 
 
@@ -219,8 +220,7 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results") -> Trained
     """The model that a run trained, and its tokenizer.
 
     Args:
-        run: what `fit` returned, or a finished run as commands take it: `experiment/arm/seed`, its folder, or the
-            beginning of its id.
+        run: what `fit` returned, or what commands call one: `experiment/arm/seed`, a folder, the beginning of its id.
         out: folder of cells and reports, where `run` is a name or the beginning of an id.
 
     Returns:
@@ -250,12 +250,12 @@ def ablate(
     retry_failed: bool = False,
     underpowered: bool = False,
     checkpoint_seconds: float = 20.0,
+    loggers: str | Sequence[str] = (),
     **changes: Any,
 ) -> Results:
-    """Trains every arm with every seed, as `lm ablate` does, writes the report and returns the results.
+    """Trains every arm with every seed that is not trained yet, as `lm ablate` does, and writes the report.
 
-    What is trained already is not trained again. Cells have processes of their own: a script calls this below
-    `if __name__ == "__main__":`.
+    Cells have processes of their own: a script calls this below `if __name__ == "__main__":`.
 
     Args:
         spec: a YAML file, or the name of a shipped one such as `quickstart`.
@@ -266,6 +266,7 @@ def ablate(
         retry_failed: whether to train failed cells again.
         underpowered: whether to go on with seeds too few for any difference to be significant.
         checkpoint_seconds: between checkpoints.
+        loggers: that follow each run, such as `csv` or `["tensorboard", "mlflow"]`.
         changes: of every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
 
     Raises:
@@ -284,8 +285,9 @@ def ablate(
 
     if given := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(given)}: an experiment has several; use seeds=[0, 1, 2]")
+    named = asked_for(loggers, "loggers")
     experiment = load_experiment(Path(spec), changes, seeds, tier)
-    carry_out(experiment, Manner(folder, workers, retry_failed, checkpoint_seconds, underpowered))
+    carry_out(experiment, Manner(folder, workers, retry_failed, checkpoint_seconds, underpowered, loggers=named))
     return load(folder / experiment.name)
 
 

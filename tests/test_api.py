@@ -103,6 +103,8 @@ def test_what_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
         (lambda out: lm.fit(CONFIG, out=out, checkpoint_seconds=-1), "checkpoint_seconds: expected a number from 0"),
         (lambda out: lm.ablate("quickstart", out=out, workers=0), "workers: expected 1 or more, 1024 at most, found 0"),
         (lambda out: lm.ablate("quickstrat", out=out), "Did you mean quickstart?"),
+        (lambda out: lm.ablate("quickstart", out=out, loggers="csw"), "loggers: no logger 'csw'. Did you mean csv?"),
+        (lambda out: lm.fit("char_tiny", out=out, loggers=["csv", "wandbb"]), "Did you mean wandb?"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], object], said: str, tmp_path: Path) -> None:
@@ -144,7 +146,8 @@ def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> N
 
 @pytest.mark.slow
 def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path) -> None:
-    first = lm.fit(CONFIG, out=tmp_path, progress=False, **SHORT)
+    first = lm.fit(CONFIG, out=tmp_path, progress=False, loggers="csv", **SHORT)
+    assert list((tmp_path / "logs" / "csv").rglob("*.csv"))
     assert first.record["status"] == "ok"
     assert first.record["steps"] == 4
     again = lm.fit(CONFIG, out=tmp_path, **SHORT)

@@ -1,14 +1,13 @@
 """What `--plan` shows of an experiment: its arms, what they cost, how long it may take."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
 from lm.execution.engines import threads
 from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
 from lm.execution.source import Planned
+from lm.report.grid import show_grid
 from lm.report.ways import described
 from lm.store.store import Store
 from lm.training.cell import sizes
@@ -27,15 +26,13 @@ def show_plan(
     """
     console, experiment = Console(), plan.experiment
     ids = {p.cell.id for p in missing}
-    table = Table(title=Text(experiment.title), title_justify="left", highlight=False)
-    for column in ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds"):
-        table.add_column(column)
+    columns, rows = ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds"), []
     base = _costs(plan, experiment.baseline)
     for arm in experiment.arms:
         declared = experiment.inference.declared.get(arm, [])
         costs = [_against(name, cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
-        table.add_row(*map(Text, [arm, *costs, _states(plan, arm, store, statuses, ids)]))
-    console.print(table)
+        rows.append([arm, *costs, _states(plan, arm, store, statuses, ids)])
+    show_grid(experiment.title, columns, rows, console)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     for arm in experiment.arms:
         changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]

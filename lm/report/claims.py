@@ -4,17 +4,20 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from lm.analysis.answers import Answer, answer, corrected
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
+from lm.report.grid import show_grid
 from lm.report.tables import escape, markdown_row
 from lm.stats.tests import ALPHA
 
 COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "p (Holm)", "verdict", "source")
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
+
+NARROW, LEFT_OUT = 100, ("seeds", "p (Holm)")
+"""Characters of a terminal, below which these columns give their place to the claims; the tally counts by Holm's p."""
 
 
 def answers(results: Results, tier: str = "") -> list[Answer]:
@@ -48,13 +51,14 @@ def row(one: Answer) -> list[str]:
 def show_claims(given: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
     """Prints answers, each with the name of its experiment where there is more than one."""
     several = len({name for name, _ in given}) > 1
-    table = Table(title=Text(title), title_justify="left", title_style="bold", highlight=False)
-    for column in (("experiment",) if several else ()) + COLUMNS[:-1]:
-        table.add_column(column)
+    kept = [index for index, column in enumerate(COLUMNS[:-1]) if console.width >= NARROW or column not in LEFT_OUT]
+    columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in kept)]
+    rows: list[list[str | Text]] = []
     for name, one in given:
-        cells = ([name] if several else []) + row(one)[:-1]
-        table.add_row(*map(Text, cells[:-1]), Text(cells[-1], style=STYLES[one.verdict]))
-    console.print(table)
+        *cells, verdict = [*([name] if several else []), *(row(one)[index] for index in kept)]
+        rows.append([*cells, Text(verdict, style=STYLES[one.verdict])])
+    console.print()
+    show_grid(title, columns, rows, console)
     for line in (*tally([one for _, one in given]), *method([one for _, one in given])):
         console.print(line, highlight=False, markup=False)
 

@@ -61,7 +61,9 @@ def parts(results: LadderResults) -> list[Part]:
 
 def show_ladder(results: LadderResults, console: Console) -> None:
     """Prints the tables and their notes."""
-    for part in parts(results):
+    for index, part in enumerate(parts(results)):
+        if index:
+            console.print()
         if part.rows:
             show(part.title or results.manifest["title"], part.columns, part.rows, console, part.bold)
         for line in part.notes:

@@ -4,18 +4,23 @@ from collections.abc import Sequence
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lm.analysis.effects import effects
 from lm.analysis.orders import orders
 from lm.analysis.pace import Pace, pace
 from lm.analysis.results import Results
 from lm.report.costs import cost_notes, costs, made_under
+from lm.report.grid import show_grid
 from lm.report.notes import axes, changes, notes
 from lm.report.orders import ORDERS, order_columns, order_notes, order_rows
 from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pace_columns, pace_notes, pace_rows
 from lm.report.tables import DETAILS, details, escape, markdown_row, markdown_table, summary
+
+WORDS = ("verdict", "health")
+"""Columns of words."""
+
+NARROW = 120
+"""Characters of a terminal, below which an illness stands in the column of health alone and not in the verdict too."""
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
 """A title, column headings, rows, and the notes below them."""
@@ -40,14 +45,25 @@ def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
     """Prints the tables and their notes; narrower terminals get fewer columns of the first."""
     paces = pace(results)
     columns, rows, bold = summary(results, table, paces)
-    kept = len(columns) if console.width >= 170 else 6 if console.width < 120 else 8
+    kept = len(columns) if console.width >= 170 else 6 if console.width < NARROW else 8
+    if console.width < NARROW:
+        at = columns.index("verdict")
+        rows = [[*row[:at], _briefly(row[at], row[0], results), *row[at + 1 :]] for row in rows]
     show(results.manifest["title"], columns[:kept], [row[:kept] for row in rows], console, bold)
     for line in notes(results, table):
         console.print(line, highlight=False, markup=False)
     for title, heads, body, below in sections(results, paces):
+        console.print()
         show(title, heads, body, console)
         for line in below:
             console.print(line, highlight=False, markup=False)
+
+
+def _briefly(verdict: str, arm: str, results: Results) -> str:
+    """A verdict without what ails the arms, which the column of health says."""
+    for said in filter(None, results.health.values()):
+        verdict = verdict.replace(f" unhealthy: {said}", " unhealthy")
+    return verdict.replace(f"({arm} unhealthy", "(unhealthy")
 
 
 def show(
@@ -57,15 +73,9 @@ def show(
     console: Console,
     bold: Sequence[bool] = (),
 ) -> None:
-    """Prints one table."""
-    shown = Table(title=Text(title), title_justify="left", title_style="bold", highlight=False)
-    for index, column in enumerate(columns):
-        shown.add_column(
-            column, justify="left" if index == 0 or column in ("verdict", "health") else "right", no_wrap=index == 0
-        )
-    for row, strong in zip(rows, bold or [False] * len(rows), strict=True):
-        shown.add_row(*map(Text, row), style="bold" if strong else None)
-    console.print(shown)
+    """Prints one table: what it is about and words at the left, numbers at the right."""
+    left = (columns[0], *WORDS)
+    show_grid(title, columns, rows, console, left, ["bold" if strong else None for strong in bold])
 
 
 def markdown(results: Results, table: pd.DataFrame, figures: list[str], first: Sequence[str] | None = None) -> str:

@@ -142,6 +142,7 @@ def markdown_rates(results: Results, rates: Rates, figure: str | None) -> list[s
 
 def show_rates(results: Results, rates: Rates, console: Console) -> None:
     """The same in the terminal."""
+    console.print()
     show(TITLE, COLUMNS, rows(results, rates), console)
     for line in notes(results, rates):
         console.print(line, highlight=False, markup=False)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lm.config.plain import clipped, shown
 from lm.config.tree import InputError
+from lm.report.grid import show_grid
 from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
 from lm.store.files import read_json
@@ -251,11 +250,6 @@ def _row(texts: list[str]) -> str:
 def terminal(study: Study, importance: list[str], console: Console) -> None:
     """Prints the best trials, what to beware of, and the importances."""
     columns, rows = best_rows(study)
-    shown = Table(title=Text(study.manifest["title"]), title_justify="left", title_style="bold", highlight=False)
-    for column in columns:
-        shown.add_column(column, justify="right")
-    for row in rows:
-        shown.add_row(*map(Text, row))
-    console.print(shown)
+    show_grid(study.manifest["title"], columns, rows, console, left=())
     for line in [*warnings_of(study), *notes(study), *importance]:
         console.print(line, highlight=False, markup=False)

@@ -10,13 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.arms import blank, colours
 from lm.report.figures import Drawn, drawn
+from lm.report.grid import show_grid
 from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
@@ -109,12 +108,8 @@ def show_tuning(
     results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], console: Console
 ) -> None:
     """The same in the terminal."""
-    table = Table(title="Tuning", title_justify="left", title_style="bold", highlight=False)
-    for column in COLUMNS:
-        table.add_column(column)
-    for row in rows(results, tuning, twin, studies):
-        table.add_row(*map(Text, row))
-    console.print(table)
+    console.print()
+    show_grid("Tuning", COLUMNS, rows(results, tuning, twin, studies), console)
     for line in notes(tuning, studies):
         console.print(line, highlight=False, markup=False)
 

@@ -36,23 +36,22 @@ FOLDER = "logs"
 """Of what the loggers write, in the folder of cells and reports."""
 
 
-def asked_for(given: Sequence[str]) -> tuple[str, ...]:
-    """The names of loggers in what was given with `--logger`, each once.
+def asked_for(given: str | Sequence[str], where: str = "--logger") -> tuple[str, ...]:
+    """The names of loggers in what was given at `where`, each once.
 
     Raises:
         InputError: for a name that there is not, with the nearest, and where a package is missing, with its command.
     """
-    names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
+    texts = [given] if isinstance(given, str) else given
+    names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
     for name in names:
         if name not in NEEDS:
-            raise InputError(
-                f"--logger: no logger {name!r}.{nearest(name, list(NEEDS))} Choose from {', '.join(NEEDS)}"
-            )
+            raise InputError(f"{where}: no logger {name!r}.{nearest(name, list(NEEDS))} Choose from {', '.join(NEEDS)}")
     for name in names:
         for package in NEEDS[name]:
             if not _there(package):
                 raise InputError(
-                    f"--logger {name}: the package {package} is not installed; pip install 'lm-ablations[track]'"
+                    f"{where} {name}: the package {package} is not installed; pip install 'lm-ablations[track]'"
                 )
     return names
 

@@ -92,6 +92,14 @@ def test_a_column_that_cannot_be_is_refused(experiment: MakeExperiment, names: t
         sheet_of(folder, names)
 
 
+def test_an_experiment_is_called_by_its_name(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    monkeypatch.chdir(folder.parent.parent)
+    folder.parent.rename("results")
+    main(["report", "demo", "--format", "csv"])
+    assert Path("results", "demo", "cells.csv").is_file()
+
+
 def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     page, text = "\n".join(markdown_sheet(one)), latex([one])

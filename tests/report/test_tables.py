@@ -15,7 +15,7 @@ from scipy import stats
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import Pace
-from lm.analysis.results import HEADLINE, load
+from lm.analysis.results import HEADLINE, Results, load
 from lm.report.notes import axes, notes
 from lm.report.page import markdown, terminal
 from lm.report.tables import (
@@ -483,6 +483,21 @@ def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, w
     text = printed(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}), width)
     assert all(arm in text for arm in ("base", "better", "mixed"))
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_heading_keeps_its_brackets_and_a_blank_line_parts_sections(experiment: MakeExperiment) -> None:
+    text = printed(experiment({"base": BASE, "better": BETTER}), 320)
+    assert "difference [joint 95 % interval]" in text
+    assert re.search(r"\n\nCosts *\n", text)
+
+
+def test_a_verdict_in_a_narrow_terminal_leaves_what_ails_an_arm_to_the_next_column(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Results, "health", {"base": "", "better": "no layer ever woke"})
+    folder = experiment({"base": BASE, "better": BETTER})
+    for width, times in ((100, 1), (170, 2)):
+        assert printed(folder, width).split("Mean ±")[0].count("woke") == times
 
 
 def test_the_terminal_takes_no_title_for_its_own_markup(experiment: MakeExperiment) -> None:

@@ -11,7 +11,10 @@ from lm.cli.options import Parser
 from lm.config.tree import InputError, require_place
 
 HELP = "rebuild table and figures from the records"
-EXAMPLES = ("lm report results/quickstart", "lm report quickstart.lmpack --out report")
+RESULTS = Path("results")
+"""Where an experiment lies that is called by its name."""
+
+EXAMPLES = ("lm report quickstart", "lm report quickstart.lmpack --out report")
 
 
 def add_options(command: Parser) -> None:
@@ -20,7 +23,7 @@ def add_options(command: Parser) -> None:
         type=Path,
         nargs="+",
         metavar="folder",
-        help="an experiment's folder, such as results/quickstart, or its pack; several share one report",
+        help="an experiment's name, its folder such as results/quickstart, or its pack; several share one report",
     )
     command.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of the report (default: the experiment's, or beside its pack)"
@@ -43,9 +46,18 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     with contextlib.ExitStack() as stack:
         from lm.report.pack import opened
 
+        options.folders = [_called(folder) for folder in options.folders]
         places = [stack.enter_context(opened(folder, options.out)) for folder in options.folders]
         require_place(places[0].report, "the report's folder", folder=True)
         return _report([place.folder for place in places], places[0].report, options)
+
+
+def _called(folder: Path) -> Path:
+    """An experiment's folder, which its name alone may stand for, as with `lm trace`."""
+    from lm.report.pack import describes
+
+    named = RESULTS / folder
+    return named if not folder.exists() and describes(named) else folder
 
 
 def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int:

@@ -1,0 +1,76 @@
+"""A table for a terminal of any width, in which nothing is cut off and no number is broken while there is room."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.box import HEAVY_HEAD, SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+FRAMED, BARE = 3, 2
+"""Characters that a column takes beside its text: with lines between columns, and without."""
+
+LEAST = 6
+"""Characters that a column keeps where even its longest word has to be broken."""
+
+MOST = 24
+"""Characters of a word that may be broken: a path, an id."""
+
+
+def show_grid(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    console: Console,
+    left: Sequence[str] | None = None,
+    styles: Sequence[str | None] = (),
+) -> None:
+    """Prints a table that fits the console, without lines between columns where they would cost a word its place.
+
+    `left` are the columns that begin at the left: None for all. `styles` are those of the rows.
+    """
+    plain = [[str(cell) for cell in row] for row in rows]
+    given = widths(columns, plain, console.width - FRAMED * len(columns) - 1)
+    framed = all(has >= word for has, word in zip(given, _words(columns, plain), strict=True))
+    if not framed:
+        given = widths(columns, plain, console.width - BARE * len(columns))
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        title_style="bold",
+        highlight=False,
+        box=HEAVY_HEAD if framed else SIMPLE_HEAD,
+        show_edge=framed,
+        padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
+    )
+    for column, width in zip(columns, given, strict=True):
+        at_left = left is None or column in left
+        table.add_column(Text(column), justify="left" if at_left else "right", overflow="fold", width=width)
+    for row, style in zip(rows, styles or [None] * len(rows), strict=True):
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row), style=style)
+    console.print(table)
+
+
+def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Characters for the text of each column, at most `room` together; the widest give way first.
+
+    None gets less than its longest word, as long as these fit. Only `room` under LEAST a column is exceeded.
+    """
+    given = [max(cell_len(text) for text in of_it) for of_it in _by_column(columns, rows)]
+    for least in (_words(columns, rows), [LEAST] * len(given)):
+        while sum(given) > room and (wide := [index for index, width in enumerate(given) if width > least[index]]):
+            given[max(wide, key=lambda index: given[index])] -= 1
+    return given
+
+
+def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """The lines of text in each column, its heading's included."""
+    for index, column in enumerate(columns):
+        yield [line for text in (column, *(row[index] for row in rows)) for line in (text.splitlines() or [""])]
+
+
+def _words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Characters of the longest word of each column that is not to be broken."""
+    found = ([cell_len(word) for text in of_it for word in text.split()] for of_it in _by_column(columns, rows))
+    return [min(MOST, max(lengths, default=0)) for lengths in found]

@@ -1,0 +1,54 @@
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from lm.report.grid import show_grid, widths
+
+COSTS = ["arm", "parameters", "FLOPs per token", "tokens seen", "steps", "training seconds"]
+ARMS = [
+    ["post_norm", "306,112", "2,101,632", "409,600", "400", "31.2"],
+    ["post_norm_no_warmup", "306,240 (+0.0 %)", "2,101,632 (same)", "409,600 (same)", "400 (same)", "28.0 (-10.2 %)"],
+]
+
+
+def printed(width: int, columns: list[str], rows: list[list[str]]) -> str:
+    out = io.StringIO()
+    show_grid("a title", columns, rows, Console(file=out, width=width), left=columns[:1])
+    return out.getvalue()
+
+
+def words(text: str) -> set[str]:
+    return set(re.sub("[━─┃│┏┓┗┛┡┩╇┳┴└┘]", " ", text).split())
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_number_is_cut_off_or_broken(width: int) -> None:
+    text = printed(width, COSTS, ARMS)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert {word for row in [COSTS, *ARMS] for cell in row for word in cell.split()} <= words(text)
+
+
+def test_long_labels_give_way_to_numbers() -> None:
+    label = "test ECE at that temperature if perfectly calibrated, which is a long name for a quantity"
+    text = printed(80, ["metric", "A", "B", "B - A"], [[label, "0.00571234", "0.00561234", "-0.0001"]])
+    assert {"0.00571234", "0.00561234", "-0.0001", "calibrated,"} <= words(text)
+
+
+def test_a_word_that_cannot_fit_is_broken_and_whole_all_the_same() -> None:
+    name = "a_very_long_arm_name" * 5
+    text = printed(60, ["arm", "n"], [[name, "6"]])
+    assert max(map(len, text.splitlines())) <= 60
+    assert "".join(re.findall("[a-z_]{6,}", text)) == name
+
+
+def test_what_fits_keeps_its_width() -> None:
+    assert widths(["ab", "c"], [["abcd", "12"]], 80) == [4, 2]
+
+
+def test_the_widest_gives_way_first_and_never_below_its_longest_word() -> None:
+    assert widths(["a", "b"], [["one two three four", "12345"]], 15) == [10, 5]
+    assert widths(["a", "b"], [["one two three four", "12345"]], 10) == [5, 5]
+    assert sum(widths(["a", "b"], [["x" * 50, "y" * 50]], 30)) == 30
