@@ -1,7 +1,6 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
 import gc
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from lm.config.origin import origin
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import Facts
 from lm.model.attention import attending
-from lm.store.disk import discard, put_back, trouble
-from lm.store.files import finite, read_json, sound, to_json, write_atomic
+from lm.store.disk import trouble
+from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
 from lm.store.leases import LostError
 from lm.store.locks import Say, to_stderr
@@ -35,10 +34,10 @@ from lm.training.provenance import keep_code, provenance
 from lm.training.ranks import further, side_by_side
 from lm.training.recorder import Judge, Recorder, Report, go_on
 from lm.training.run import Trainer
-from lm.training.sharded import for_strategy, whole
+from lm.training.sharded import for_strategy
 from lm.training.signals import by_signal
 from lm.training.tracking import tracked
-from lm.training.tries import HALVED, divides, earlier, note, take_in_stack
+from lm.training.tries import HALVED, divides, drop_damaged, earlier, note, take_in_stack
 
 UNEVALUATED = "not evaluated further"
 """Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
@@ -117,7 +116,7 @@ def train(
         write_work(cell, store)
         take_in_stack(work)
         begun(work)
-        _drop_damaged(work)
+        drop_damaged(work)
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
         times: dict[str, Any] = {"started": time.time(), "resumed": store.started(cell.id)}
@@ -162,16 +161,6 @@ def outcome_of(work: Path) -> Outcome:
     path = work / "outcome.json"
     found = read_json(path)
     return OUTCOME.read({"format": 1, **found} if isinstance(found, dict) else found, path)
-
-
-def _drop_damaged(work: Path) -> None:
-    """What the disk did not keep of an earlier try is no reason for a cell to fail: it goes on from what is left."""
-    put_back(work / "last.ckpt")
-    anew, again = "the cell begins anew", "the end of its training is done again"
-    for path, holds, then in ((work / "last.ckpt", whole, anew), (work / "outcome.json", sound, again)):
-        if path.exists() and not holds(path):
-            print(f"{path}: damaged; {then}", file=sys.stderr)
-            discard(path)
 
 
 def assist(work: Path, execution: Execution) -> None:

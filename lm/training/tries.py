@@ -1,18 +1,21 @@
 """What earlier tries at a cell came to, kept in its work folder until it is in the record."""
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lm.config.tree import InputError
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.disk import discard, put_back
+from lm.store.files import read_json, sound, to_json, write_atomic
 from lm.store.formats import TRIES
 from lm.store.store import EARLIER, LOG, STACK
 from lm.training.adapter import looks_across_rows
 from lm.training.cell import Cell
 from lm.training.run import ALONE
+from lm.training.sharded import whole
 
 HALVED = "memory did not suffice for a batch at once: each was taken in two halves, whose gradients add up to the same"
 HUNG = "a try reported nothing for too long and was ended; where it was stands in log.txt"
@@ -56,3 +59,13 @@ def take_in_stack(work: Path) -> None:
             log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
         note(work, HUNG)
     path.unlink(missing_ok=True)
+
+
+def drop_damaged(work: Path) -> None:
+    """What the disk did not keep of an earlier try is no reason for a cell to fail: it goes on from what is left."""
+    put_back(work / "last.ckpt")
+    anew, again = "the cell begins anew", "the end of its training is done again"
+    for path, holds, then in ((work / "last.ckpt", whole, anew), (work / "outcome.json", sound, again)):
+        if path.exists() and not holds(path):
+            print(f"{path}: damaged; {then}", file=sys.stderr)
+            discard(path)
