@@ -12,6 +12,7 @@ MODULES = (
     "lm.analysis.words",
     "lm.bench.ratios",
     "lm.bench.show",
+    "lm.elsewhere.table",
     "lm.report.web.elements",
     "lm.stats.scaling",
     "lm.stats.tests",
