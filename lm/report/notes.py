@@ -85,9 +85,12 @@ def _confirmatory(results: Results) -> Iterator[str]:
     seeds = len(results.manifest["seeds"])
     least = smallest_p(seeds)
     if least > ALPHA / number:
+        level = (
+            f"{comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each" if number > 1 else f"it is held to {ALPHA}"
+        )
         yield (
             f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
-            f"{least:z.3g}, and {comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each. "
+            f"{least:z.3g}, and {level}. "
             f"{seeds_needed(number)} seeds could."
         )
         return
