@@ -75,10 +75,16 @@ class Corpus(ABC):
         """The texts, in a fixed order."""
 
     def splits(self, fractions: Sequence[float]) -> Splits:
-        """Train, validation and test documents; by default cut by share of characters, in corpus order."""
+        """Train, validation and test documents; by default cut by share of characters, in corpus order.
+
+        A text that is one document is cut at the ends of lines: else no split but the first would have any of it.
+        """
         documents = [document for document in self.documents() if document]
         if not documents:
             raise InputError(f"data.corpus: {type(self).__name__} holds no text")
+        if len(documents) == 1:
+            lines = split_documents(documents[0].splitlines(keepends=True), fractions)
+            return {name: ["".join(found)] if found else [] for name, found in lines.items()}
         return split_documents(documents, fractions)
 
     def entropy_rate(self) -> float | None:
@@ -135,7 +141,7 @@ class LocalText(Corpus):
     Args:
         path: a file or glob, or several.
         field: the field of each JSON line, or the column of a parquet file, that holds the text.
-        document: what one document of a plain text file is. With `line`, one long file can be split.
+        document: what one document of a plain text file is. One file alone is cut at the ends of lines in any case.
     """
 
     def __init__(

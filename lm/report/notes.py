@@ -97,9 +97,12 @@ def said_of_tests(seeds: int, number: int, some: str = "") -> str:
     comparisons = f"{number} comparison{'s' if number > 1 else ''}"
     least = smallest_p(seeds)
     if least > ALPHA / number:
+        level = (
+            f"{comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each" if number > 1 else f"it is held to {ALPHA}"
+        )
         return (
             f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
-            f"{least:z.3g}, and {comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each. "
+            f"{least:z.3g}, and {level}. "
             f"{seeds_needed(number)} seeds could."
         )
     each, together = shares(number)

@@ -73,6 +73,15 @@ def test_one_document_is_not_cut() -> None:
     assert split_documents(["abc"], (0.9, 0.05, 0.05)) == {"train": ["abc"], "validation": [], "test": []}
 
 
+def test_a_single_file_is_split_at_the_ends_of_lines(tmp_path: Path) -> None:
+    text = "".join(f"line {n}\n" for n in range(100))
+    splits = LocalText(written(tmp_path / "a.txt", text)).splits((0.8, 0.1, 0.1))
+    assert [len(splits[name]) for name in SPLITS] == [1, 1, 1]
+    assert "".join(splits[name][0] for name in SPLITS) == text
+    assert all(splits[name][0].endswith("\n") for name in SPLITS)
+    assert len(splits["train"][0]) == pytest.approx(0.8 * len(text), abs=9)
+
+
 def test_the_fingerprint_tells_texts_boundaries_and_splits_apart() -> None:
     splits = [
         {"train": ["ab"], "validation": ["c"], "test": []},

@@ -231,13 +231,18 @@ def test_what_is_no_http_is_refused_and_a_fault_is_one_line(
     assert capsys.readouterr().err == "lm: dashboard: ValueError: no page\n"
 
 
+def listen() -> None:
+    """Undoes what a background job inherits: Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_it_with_one_line(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     environment = {**os.environ, "PYTHONPATH": str(Path(boards.__file__).parents[3])}
     command = [sys.executable, "-m", "lm", "dashboard", str(folder), "--port", "0"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=listen
     ) as process:
         assert process.stdout is not None
         said = process.stdout.readline()

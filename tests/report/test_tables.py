@@ -293,7 +293,7 @@ def test_too_few_seeds_are_told_of_with_the_number_that_would_do(experiment: Mak
     results = load(experiment({"base": BASE[:3], "arm": MIXED[:3]}))
     told = " ".join(notes(results, compare(results)))
     assert "3 seeds cannot reach significance: an exact sign-flip test gives no p below 0.25" in told
-    assert "6 seeds could." in told
+    assert "below 0.25, and it is held to 0.05. 6 seeds could." in told
     results = load(experiment({"base": BASE, "arm": MIXED}))
     told = " ".join(notes(results, compare(results)))
     assert "cannot reach significance" not in told

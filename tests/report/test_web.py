@@ -23,7 +23,7 @@ from lm.report.claims import answers
 from lm.report.pack import pack
 from lm.report.tables import as_csv
 from lm.report.web import charts, library, page
-from lm.report.web.elements import EMPTY, data, tag
+from lm.report.web.elements import EMPTY, data, table, tag
 from lm.report.web.heat import gradients, of_gradients, parts_of
 from lm.report.web.library import MISSING
 from lm.report.web.numbers import of_curves, of_trained, thinned
@@ -316,6 +316,12 @@ def test_text_is_escaped_wherever_it_stands() -> None:
     assert "<!--" not in inside
     assert inside.count("</script>") == 1
     assert json.loads(inside.removesuffix("</script>").split(">", 1)[1]) == {"<!--": "</script>\u2028"}
+
+
+def test_a_sentence_has_room_in_its_column() -> None:
+    sentence = "Gated and plain layers have parameters equal within 1 %"
+    page = table(["kind", "claim", "seeds"], [["identity", sentence, "6"]])
+    assert f'<td class="long">{sentence}</td><td>6</td>' in page
 
 
 def test_every_chart_is_one_that_vega_lite_knows() -> None:

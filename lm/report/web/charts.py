@@ -17,6 +17,9 @@ SHAPES = (
 INK = "currentColor"
 TEXTS = ("arm", "verdict", "text", "way")
 
+ROOM = 12
+"""Pixels between a marker of a scatter and the end of its axis."""
+
 AXIS: Spec = {
     **{f"{part}Color": INK for part in ("label", "title", "domain", "tick", "grid")},
     **{"gridOpacity": 0.13, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 170},
@@ -186,6 +189,7 @@ def reliability(names: Sequence[str]) -> Spec:
 
 def scatter(names: Sequence[str], x: Spec, y_title: str, along: bool = False) -> Spec:
     """A point an arm with its spread over seeds; a line through those alike in all else where one is asked for."""
+    x = {**x, "scale": {**x["scale"], "padding": ROOM}}
     y, by_colour = number("mean", y_title), {"color": arms(names, colour)}
     point = {"x": x, "y": y, **by_colour, "shape": arms(names, shape), "tooltip": tips("arm", "x", "mean", "sd", "n")}
     through = layer("line", {"x": x, "y": y, "detail": {"field": "line"}}, color=INK, strokeWidth=1, opacity=0.5)

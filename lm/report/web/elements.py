@@ -10,6 +10,9 @@ from typing import Any
 EMPTY = ("input", "meta", "line", "path", "img")
 """Elements without an end."""
 
+SENTENCE = 40
+"""Characters from which a text is one, and is not to stand as a column of single words on a phone."""
+
 
 class Html(str):
     """Text that is HTML already."""
@@ -55,9 +58,14 @@ def listed(lines: Sequence[str], **attributes: str) -> Html:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     """A table of any text, the first cell of each row its heading, in a box that scrolls sideways."""
     head = tag("tr", [tag("th", column, scope="col") for column in columns])
-    body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]]) for row in rows]
+    body = [tag("tr", tag("th", row[0], scope="row"), [_cell(text) for text in row[1:]]) for row in rows]
     inside = tag("table", tag("thead", head), tag("tbody", body))
     return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label="table")
+
+
+def _cell(text: str) -> Html:
+    """A cell, with room for a sentence where it holds one."""
+    return tag("td", text, class_="long" if len(text) > SENTENCE and not isinstance(text, Html) else False)
 
 
 def data(name: str, value: Any) -> Html:
