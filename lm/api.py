@@ -104,9 +104,9 @@ def load(folder: str | Path) -> Results:
     ['post_norm', 'pre_norm']
     >>> nll = results.comparisons.query("metric == 'nll' and arm == 'pre_norm'")
     >>> nll[["n", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")
-    [{'n': 6, 'mean': 1.7316, 'difference': 0.049, 'low': 0.0248, 'high': 0.0785, 'verdict': 'worse'}]
+    [{'n': 6, 'mean': 1.733, 'difference': 0.0538, 'low': 0.025, 'high': 0.0848, 'verdict': 'worse'}]
     >>> results.cells.query("metric == 'nll'").groupby("arm").value.mean().round(4).to_dict()
-    {'post_norm': 1.6826, 'pre_norm': 1.7316}
+    {'post_norm': 1.6792, 'pre_norm': 1.733}
     """
     from lm.report.pack import opened
 

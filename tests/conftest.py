@@ -1,5 +1,6 @@
 """What every test runs under, and results made up for the tests that read them."""
 
+import functools
 import gc
 import os
 import sys
@@ -68,15 +69,24 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("undrawn")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup`, tests that share what their file makes once go to one process, others to any."""
-    for item in items:
-        shared_by = getattr(item, "_fixtureinfo", None)
-        of_file = item.nodeid.partition("::")[0]
-        made = [one[-1] for one in shared_by.name2fixturedefs.values()] if shared_by else []
-        if any(one.scope in ("module", "session") and one.baseid == of_file for one in made):
-            item.add_marker(pytest.mark.xdist_group(of_file))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, tests of a file that makes something once go to one process, others to any."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByWhatIsShared(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if _makes_once(file) else nodeid
+
+    return ByWhatIsShared(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@functools.cache
+def _makes_once(file: str) -> bool:
+    """Whether a file of tests holds a fixture that lives longer than a test."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return any(f'@pytest.fixture(scope="{scope}"' in text for scope in ("module", "session"))
 
 
 def pytest_collection_finish() -> None:
