@@ -23,8 +23,8 @@ EXTRAS := dashboard,postgres,ray,slurm,track
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
 
-test: check  ## everything: the fast checks, then the tests that train
-	$(BIN)/pytest -n 2 --dist loadscope -m "slow and not extra"
+test: check  ## everything: the fast checks, then the tests that train, three at a time as they often wait for a process
+	$(BIN)/pytest -n 3 --dist loadscope -m "slow and not extra"
 
 test-all:  ## all there is to check, a line each: lint types fast slow extra fuzz gpu portable examples docs hooks audit, or PARTS="docs hooks"
 	@MAKE="$(MAKE)" bash .ci/all $(PARTS)

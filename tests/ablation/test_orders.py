@@ -120,6 +120,7 @@ def test_too_few_cells_are_said_to_be_and_an_experiment_without_orders_has_no_se
     assert orders(load(experiment({"alone": [2.0, 2.1]}).with_name("demo.orders"))) is None
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_an_experiment_trains_the_orders_of_its_baseline_and_reports_them(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -49,6 +49,7 @@ def test_intervals_cover_trends_err_and_forecasts_hold_as_they_promise() -> None
     assert [one.name for one in found if not kept(one)] == []
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def plain(value: float, draws: np.ndarray, *_: Any) -> tuple[float, float]:

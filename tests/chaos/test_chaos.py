@@ -264,6 +264,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Said) -> None:

@@ -238,7 +238,9 @@ def unread(*arguments: str, cwd: Path, errors: int = subprocess.PIPE) -> tuple[i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["--help", "list", "trace", "report"])
+@pytest.mark.parametrize(
+    "command", ["--help", "trace", *(pytest.param(name, marks=pytest.mark.extra) for name in ("list", "report"))]
+)
 @pytest.mark.parametrize("errors", [subprocess.PIPE, subprocess.STDOUT])
 def test_output_that_nobody_reads_is_no_error(
     tmp_path: Path, experiment: Callable[..., Path], command: str, errors: int

@@ -267,6 +267,7 @@ NEW = {
 }
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_class_in_a_new_file_is_found_though_nothing_imports_it(tmp_path: Path) -> None:
     folder = tmp_path / "lm"

@@ -158,6 +158,7 @@ def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path, sweep: Sw
     assert (tmp_path / "out/second/pareto.svg").is_file()
 
 
+@pytest.mark.extra
 def test_all_processes_of_a_cell_stop_when_it_is_pruned(tmp_path: Path, sweep: Sweep) -> None:
     common = {"trainer.devices": 2, "trainer.strategy": "ddp", "trainer.max_steps": 12}
     space = {"optim.lr": {"choices": [0.01, 1.0e-9]}}

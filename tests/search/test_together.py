@@ -112,6 +112,7 @@ def check(spec: Path, trials: int, *sweeps: Sweep) -> None:
             assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.extra
 def test_two_commands_share_a_study(tmp_path: Path, storage: str) -> None:
     spec = write(tmp_path, storage, trials=6)
     first, second = Sweep(spec, tmp_path / "first"), Sweep(spec, tmp_path / "second")

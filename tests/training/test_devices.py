@@ -48,7 +48,7 @@ def columns_of(curve: list[str]) -> dict[str, list[float]]:
     return {name: [float(row[name] or 0.0) for row in rows] for name in rows[0]}
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork", "fsdp2"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_fork", marks=pytest.mark.extra), "fsdp2"])
 def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, of_one: Run, strategy: str) -> None:
     one, curve, weights = of_one
     two, other_curve, other_weights = fit(
