@@ -28,9 +28,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     place.mkdir(parents=True, exist_ok=True)
     if lease is None:  # a room is taken away whole
         _sweep(path)
-    data = content.encode() if isinstance(content, str) else content
-    descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.{signature()}.")
+    data, name = content.encode() if isinstance(content, str) else content, ""
     try:
+        descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.{signature()}.")
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         os.chmod(name, 0o644)

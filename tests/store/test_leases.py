@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -202,7 +203,7 @@ def test_who_has_lost_it_writes_nothing_and_does_not_disturb_its_successor(tmp_p
     assert (found.pid, found.released, numbers(folder)) == (4711, False, [2])
 
 
-@pytest.mark.parametrize("moment", ["before the look", "between look and move"])
+@pytest.mark.parametrize("moment", ["before the file is there", "before the look", "between look and move"])
 def test_a_holder_that_is_stopped_in_the_middle_of_writing_moves_nothing_once_it_wakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -229,7 +230,16 @@ def test_a_holder_that_is_stopped_in_the_middle_of_writing_moves_nothing_once_it
         succeeded()
         return None
 
-    monkeypatch.setattr(first, "check", look_and_sleep)
+    def sleep_and_make(*named: Any, **options: Any) -> tuple[int, str]:
+        monkeypatch.setattr(tempfile, "mkstemp", make)
+        succeeded()
+        return make(*named, **options)
+
+    make = tempfile.mkstemp
+    if moment == "before the file is there":
+        monkeypatch.setattr(tempfile, "mkstemp", sleep_and_make)
+    else:
+        monkeypatch.setattr(first, "check", look_and_sleep)
     with pytest.raises(LostError):
         write_atomic(work / "file", "first")
     assert (work / "file").read_text() == "second"

@@ -441,7 +441,7 @@ def test_identity_changes_with_what_is_computed(changes: dict[str, Any]) -> None
         ({"trainer.devices": 3, "trainer.strategy": "ddp"}, "data.batch_size: 8 rows cannot be shared evenly among 3"),
         ({"trainer.max_epochs": 3}, r"trainer.max_epochs: Trainer has no setting 'max_epochs'. Did you mean max_steps"),
         ({"model.heads": 3}, "heads=3 must divide width=16"),
-        ({"data.corpus.size": 300}, "data: the validation split has"),
+        ({"data.corpus.size": 100}, "data: the validation split has"),
         ({"seed": -1}, "seed=-1"),
     ],
 )
