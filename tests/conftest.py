@@ -72,14 +72,17 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadscope`, tests of a file that makes something once go to one process, others to any."""
+    if config.getvalue("dist") != "loadscope":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByWhatIsShared(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if _makes_once(file) else nodeid
+    def scope(nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if _makes_once(file) else nodeid
 
-    return ByWhatIsShared(config, log) if config.getvalue("dist") == "loadscope" else None
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope
+    return scheduler
 
 
 @functools.cache
