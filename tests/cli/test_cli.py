@@ -73,7 +73,7 @@ BAD_SETTINGS: list[tuple[list[str], list[str]]] = [
     (["--trainer.strategy", "dpp"], ["trainer", "dpp"]),
     (["--data.corpus", "{class_path: LocalText, init_args: {path: none.txt}}"], ["data.corpus.path", "'none.txt'"]),
     (["--data.corpus", "LocalText"], ["data.corpus.path", "needs this setting"]),
-    (["--data.corpus.size", "300"], ["data:", "context + 1 = 17"]),
+    (["--data.corpus.size", "100"], ["data:", "context + 1 = 17"]),
     (["--data.context", "100000"], ["data:", "100001"]),
     (["--data.split", "[0.9, 0.9, 0.1]"], ["data:", "split=[0.9, 0.9, 0.1]"]),
     (["--data.split", "[0.9]"], ["data.split", "3 items"]),
