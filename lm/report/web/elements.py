@@ -79,3 +79,15 @@ def data(name: str, value: Any) -> Html:
 def digest(text: str) -> str:
     """How a policy names the one script or style that may run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def document(title: str, style: str, policy: str, body: str | Iterable[str]) -> str:
+    """A file of HTML whose policy stands before all that it governs."""
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(style)),
+    ]
+    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"

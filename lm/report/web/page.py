@@ -18,7 +18,7 @@ from lm.report.page import sections
 from lm.report.study import Study
 from lm.report.tables import DETAILS, details
 from lm.report.web.comparison import behind, comparison
-from lm.report.web.elements import Html, data, digest, joined, listed, table, tag
+from lm.report.web.elements import Html, data, digest, document, joined, listed, table, tag
 from lm.report.web.gallery import Charts, differences, gallery
 from lm.report.web.library import MISSING, library
 from lm.report.web.parts import again, asked, author, found, lost, provenance, section, unhealthy
@@ -142,13 +142,6 @@ def one_file(title: str, shown: Html, embedded: Html, script: str) -> str:
     style, own = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     allowed = " ".join(digest(text) for text in (script, own) if text)
     policy = f"default-src 'none'; script-src {allowed}; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", Html(style)),
-    ]
     body = [
         tag("a", "To the verdict", href="#verdict", class_="skip"),
         tag("main", shown, tag("p", DRAWN_BY, class_="hint") if script else ""),
@@ -158,4 +151,4 @@ def one_file(title: str, shown: Html, embedded: Html, script: str) -> str:
         tag("script", Html(script)) if script else "",
         tag("script", Html(own)),
     ]
-    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+    return document(title, style, policy, body)

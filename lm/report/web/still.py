@@ -4,7 +4,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from lm.report.web.elements import Html, digest, joined, listed, table, tag
+from lm.report.web.elements import Html, digest, document, joined, listed, table, tag
 
 HERE = Path(__file__).parent
 
@@ -35,14 +35,7 @@ def still(
     body = joined(tag("h1", title), tag("p", below, class_="soft"), first, shown, last)
     style = (HERE / "page.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", Html(style)),
-    ]
-    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', tag('main', body)), lang='en')}\n"
+    return document(title, style, policy, tag("main", body))
 
 
 def _image(words: str, content: bytes) -> Html:
