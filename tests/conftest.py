@@ -93,9 +93,10 @@ def _makes_once(file: str) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported lives to the end: the garbage collector need not go through it during every test."""
+    """What was imported lives to the end: the garbage collector need not go through it, nor look after every test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

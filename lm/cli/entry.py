@@ -1,6 +1,7 @@
 """The `lm` command: settings taken out of a command line, and errors answered with one line."""
 
 import argparse
+import functools
 import os
 import re
 import select
@@ -32,8 +33,9 @@ def parser() -> Parser:
     return parsers()[0]
 
 
+@functools.cache
 def parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The one parser, and those of its sub-commands by name."""
+    """The one parser, and those of its sub-commands by name; made once in a process."""
     top = Parser(
         prog="lm",
         description="Ablations for transformer language models: paired, honest, resumable.",

@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,15 @@ def constructor(cls: type) -> Any:
 
 
 @functools.cache
+def parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+    """What the constructor of `cls` takes, by name."""
+    return inspect.signature(cls).parameters
+
+
+@functools.cache
 def slots(cls: type, supplied: int = 0) -> dict[str, Slot]:
     """The component parameters of `cls` by name, less the first `supplied`."""
-    names = list(inspect.signature(cls).parameters)[supplied:]
+    names = list(parameters(cls))[supplied:]
     try:
         hints = typing.get_type_hints(constructor(cls))
     except (NameError, TypeError):  # another library's annotations that only its own type checker can read

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lm.config.choices import Slot, choices, constructor, find, is_section, name_of, slots
+from lm.config.choices import Slot, choices, constructor, find, is_section, name_of, parameters, slots
 from lm.config.origin import origin
 from lm.config.plain import shown, unusable
 from lm.config.tree import InputError, Tree, is_component, join, nearest
@@ -46,11 +46,9 @@ def _parser(cls: type, supplied: int) -> Any:
 def plain_options(cls: type, supplied: int = 0) -> dict[str, Any]:
     """Names and defaults of the plain parameters of `cls`; REQUIRED where there is no default."""
     defaults = _parser(cls, supplied).get_defaults().as_dict()
-    parameters = inspect.signature(cls).parameters
-    empty = inspect.Parameter.empty
+    known, empty = parameters(cls), inspect.Parameter.empty
     return {
-        name: REQUIRED if name in parameters and parameters[name].default is empty else value
-        for name, value in defaults.items()
+        name: REQUIRED if name in known and known[name].default is empty else value for name, value in defaults.items()
     }
 
 
@@ -174,7 +172,7 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str, missing:
                 f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}."
                 f"{nearest(key, accepted)} It takes {listed}"
             )
-    defaults = inspect.signature(cls).parameters
+    defaults = parameters(cls)
     for name in accepted:
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty
         absent = name not in given or (name in plain and given[name] is None)

@@ -111,7 +111,7 @@ def as_found() -> Iterator[list[str]]:
             signal.signal(number, handler)
     for logger, state in loggers:
         vars(logger).update({name: list(value) if isinstance(value, list) else value for name, value in state.items()})
-        logger.setLevel(state["level"])  # which also forgets what was derived from it
+    logging.root.setLevel(logging.root.level)  # which also forgets what any of them derived from a level
     _draw_again(drawn)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(torch.initial_seed())
