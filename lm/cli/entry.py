@@ -1,7 +1,9 @@
 """The `lm` command: settings taken out of a command line, and errors answered with one line."""
 
 import argparse
+import atexit
 import functools
+import gc
 import os
 import re
 import select
@@ -102,6 +104,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
+    if arguments is None:
+        _alone()
     everything = list(sys.argv[1:] if arguments is None else arguments)
     given, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
     try:
@@ -135,6 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {explain(error, _then(given))}", file=sys.stderr)
         return UNDONE if error.errno in BROKEN else BAD_INPUT
+
+
+def _alone() -> None:
+    """The process is this command's: what torch brings along is looked through seldom, and not once more at the end."""
+    gc.set_threshold(50_000, 20, 20)
+    atexit.register(gc.freeze)
 
 
 def _then(given: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ keep_compiled_code()  # torch reads where when it is imported
 
 import gc  # noqa: E402
 
+gc.disable()  # nearly all of what follows stays
 import jsonargparse  # noqa: E402, F401 - which the first configuration of every process would import
 import torch.utils.serialization  # noqa: E402, F401 - and this the first checkpoint
 
@@ -22,5 +23,6 @@ from lm.config.imported import import_all  # noqa: E402
 for package in ("lm.data", "lm.model"):  # which the first configuration of every process would import
     import_all(package)
 
+gc.enable()
 gc.collect()
 gc.freeze()  # a process looks through its own objects after each cell, not through these

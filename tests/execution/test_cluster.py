@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import RUN
+from undrawn import UNDRAWN
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]
 
@@ -49,7 +49,7 @@ def write(folder: Path) -> Path:
 def start(spec: Path, out: Path, executor: str) -> "subprocess.Popen[str]":
     """The command in a process group of its own, as a terminal would start it."""
     fixed = ["--underpowered", "--checkpoint-seconds", "0", "--workers", "2", "--executor", executor]
-    command = [sys.executable, "-m", "lm", "ablate", str(spec), "--out", str(out), *fixed]
+    command = [*UNDRAWN, "ablate", str(spec), "--out", str(out), *fixed]
     return subprocess.Popen(
         command,
         env={**os.environ, **ENVIRONMENT},

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import RUN
+from undrawn import UNDRAWN
 
 from lm.cli import main
 from lm.store.store import Store
@@ -33,7 +33,7 @@ def write(folder: Path, **arms: dict[str, Any]) -> Path:
 
 def command(spec: Path, out: Path, *more: str) -> list[str]:
     fixed = ["--underpowered", "--checkpoint-seconds", "0"]
-    return [sys.executable, "-m", "lm", "ablate", str(spec), "--out", str(out), *fixed, *more]
+    return [*UNDRAWN, "ablate", str(spec), "--out", str(out), *fixed, *more]
 
 
 Ablate = Callable[..., SimpleNamespace]
@@ -45,7 +45,7 @@ def ablate(capsys: pytest.CaptureFixture[str], undrawn: None) -> Ablate:
 
     def run(spec: Path, out: Path, *more: str) -> SimpleNamespace:
         capsys.readouterr()
-        code = main(command(spec, out, *more)[3:])
+        code = main(command(spec, out, *more)[len(UNDRAWN) :])
         return SimpleNamespace(returncode=code, stderr=capsys.readouterr().err)
 
     return run

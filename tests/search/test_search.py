@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from helpers import RUN, known
 from optuna.storages.journal import JournalFileBackend
+from undrawn import UNDRAWN
 
 from lm.analysis.called import located
 from lm.cli import main
@@ -43,7 +43,7 @@ def write(folder: Path, name: str = "small", **changes: Any) -> Path:
 
 
 def command(spec: Path, out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "lm", "sweep", str(spec), "--out", str(out), "--checkpoint-seconds", "0", *more]
+    return [*UNDRAWN, "sweep", str(spec), "--out", str(out), "--checkpoint-seconds", "0", *more]
 
 
 Sweep = Callable[..., SimpleNamespace]
@@ -55,7 +55,7 @@ def sweep(capsys: pytest.CaptureFixture[str]) -> Sweep:
 
     def run(spec: Path, out: Path, *more: str) -> SimpleNamespace:
         capsys.readouterr()
-        code = main(command(spec, out, *more)[3:])
+        code = main(command(spec, out, *more)[len(UNDRAWN) :])
         shown = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=shown.out, stderr=shown.err)
 
@@ -120,6 +120,7 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
     assert (tmp_path / "out/small/table.md").read_text() == table
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path, sweep: Sweep) -> None:
     spec, out = write(tmp_path, sampler="random", trials=6), tmp_path / "out"
     for _ in range(3):
@@ -143,6 +144,7 @@ def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path
     assert not list((out / "cells").glob(".*.work"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path, sweep: Sweep) -> None:
     space = {"model.layers": {"choices": [1, 2]}}
     objectives = {"nll": "lower", "parameters": "lower"}

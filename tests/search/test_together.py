@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from helpers import RUN
 from optuna.trial import FrozenTrial, TrialState
 from postgres import PASSWORD, Postgres, serving
+from undrawn import UNDRAWN
 
 from lm.search.spec import load_sweep
 from lm.search.storage import journal, open_storage
@@ -45,7 +45,7 @@ class Sweep:
     def __init__(self, spec: Path, out: Path) -> None:
         self.out = out
         self.log = out.with_suffix(".log")
-        command = [sys.executable, "-m", "lm", "sweep", str(spec), "--out", str(out), "--workers", "1"]
+        command = [*UNDRAWN, "sweep", str(spec), "--out", str(out), "--workers", "1"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
