@@ -75,7 +75,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         for one in (*before, plan, *crossed):
             statuses = statuses_of(one, store)
             missing = to_train(one, statuses, manner.retry_failed)
-            show_plan(one, store, statuses, missing, _workers(missing, manner), manner.executor)
+            show_plan(one, store, statuses, missing, _workers(missing, manner, measure=False), manner.executor)
         return 0
     chosen = experiment.tuning is not None or experiment.grid is not None
     if chosen and not manner.underpowered:
@@ -173,9 +173,9 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
     return interrupted
 
 
-def _workers(missing: list[Planned], manner: Manner) -> int:
+def _workers(missing: list[Planned], manner: Manner, measure: bool = True) -> int:
     """How many cells to train at a time."""
-    return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out)
+    return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out, measure)
 
 
 def statuses_of(plan: Plan, store: Store) -> dict[str, str]:

@@ -35,7 +35,8 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False) -> in
     if plan_only:
         statuses = statuses_of(whole, store)
         missing = to_train(whole, statuses, manner.retry_failed)
-        show_ladder_plan(experiment, plans, whole, store, missing, manner.workers or shared_out(missing, manner.out))
+        workers = manner.workers or shared_out(missing, manner.out, measure=False)
+        show_ladder_plan(experiment, plans, whole, store, missing, workers)
         return 0
     folder = write_ladder(experiment, plans, store, manner.command)
     interrupted = train_missing(whole, store, manner)

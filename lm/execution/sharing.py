@@ -6,6 +6,7 @@ Measured where there is enough to train for it to matter, and kept with the resu
 import multiprocessing
 import os
 import queue
+import time
 from collections.abc import Sequence
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -28,12 +29,16 @@ ROUND_SECONDS, ROUNDS = 3.0, 2
 PATIENCE = 120.0
 """Seconds in which a process that measures must have answered."""
 
+LOOK_SECONDS = 0.5
+"""Between looks at whether they still live."""
 
-def shared_out(missing: Sequence[Planned], out: Path) -> int:
+
+def shared_out(missing: Sequence[Planned], out: Path, measure: bool = True) -> int:
     """How many cells to train at a time.
 
     Where the environment gives a number of threads, or there are accelerators, or the work is short: as many as there
-    are devices, or cores. Otherwise what trained the most steps a second on the first of the cells.
+    are devices, or cores. Otherwise what trained the most steps a second on the first of the cells; without `measure`,
+    which is for a plan, only where that is known already.
     """
     usual = default_workers(len(missing))
     given = any(os.environ.get(name) for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
@@ -45,7 +50,7 @@ def shared_out(missing: Sequence[Planned], out: Path) -> int:
     path = out / FILE
     known = kept(path, "workers")
     if question not in known:
-        if judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS:
+        if not measure or judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS:
             return usual
         known[question] = {str(workers): rate for workers, rate in rates(cell).items()}
         keep(path, "workers", known)
@@ -76,13 +81,25 @@ def _together(cell: Cell, workers: int) -> float:
     for process in processes:
         process.start()
     try:
-        return sum(answers.get(timeout=PATIENCE) for _ in processes)
+        return sum(_answer(answers, processes) for _ in processes)
     except queue.Empty:  # this way is none
         return 0.0
     finally:
         for process in processes:
             process.terminate()
             process.join()
+
+
+def _answer(answers: Any, processes: Sequence[Any]) -> float:
+    """What one of the processes has measured. Raises Empty where one has failed, or none answers for long."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        failed = any(process.exitcode for process in processes)  # before looking for what it may have left
+        try:
+            return float(answers.get(timeout=LOOK_SECONDS))
+        except queue.Empty:
+            if failed or time.monotonic() > deadline:
+                raise
 
 
 def _measure(cell: Cell, threads: int, start: Barrier, answers: Any) -> None:

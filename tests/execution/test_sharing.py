@@ -1,5 +1,6 @@
 """How many cells are trained at a time: measured once where there is much to train, and found again."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_what_trains_most_is_chosen_and_found_again(tmp_path: Path, measured: di
     assert shared_out(cells(), tmp_path) == 4, "it was measured before"
     assert shared_out(cells(), tmp_path / "other") == 1
     assert shared_out(cells(3), tmp_path) == 3, "no more than there are cells"
+
+
+def test_a_plan_does_not_measure_and_takes_what_was_measured(tmp_path: Path, measured: dict[int, float]) -> None:
+    measured[1] = 100.0
+    assert shared_out(cells(), tmp_path, measure=False) == 4
+    assert not any(tmp_path.iterdir())
+    shared_out(cells(), tmp_path)
+    assert shared_out(cells(), tmp_path, measure=False) == 1
 
 
 def test_short_work_is_not_measured(
@@ -82,3 +91,17 @@ def test_each_way_is_really_measured_with_all_cores_in_use(monkeypatch: pytest.M
     found = rates(check(RUN))
     assert list(found) == [1, 2]
     assert min(found.values()) > 0
+
+
+def _fails(*_: object) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_to_measure_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_measure", _fails)
+    monkeypatch.setattr(sharing, "cores", lambda: 2)
+    monkeypatch.setattr(sharing, "PATIENCE", 60.0)
+    begun = time.monotonic()
+    assert set(rates(check(RUN)).values()) == {0.0}
+    assert time.monotonic() - begun < 60.0
