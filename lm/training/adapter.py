@@ -4,12 +4,15 @@ Legend: b rows, t positions.
 """
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
@@ -54,6 +57,26 @@ def device_of(trainer: Any) -> torch.device:
 def is_whole(trainer: Any) -> bool:
     """Whether each process holds all weights, which can be differentiated apart from their strategy."""
     return isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy))
+
+
+class InPlace(TorchCheckpointIO):
+    """Writes a checkpoint's file where it is asked for.
+
+    Lightning's own way leads through the folder for temporary files, where a kill leaves the file for good, and which
+    may be smaller than the weights.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        whole = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
+        torch.save(checkpoint, whole)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(whole.getbuffer())
+
+
+def save_in_place(trainer: Any) -> None:
+    """Has checkpoints written by `InPlace`, where the strategy does not write them itself, in parts."""
+    if is_whole(trainer):
+        trainer.strategy.checkpoint_io = InPlace()
 
 
 # processes -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback
 from lm.data.batch import Data
 from lm.model.mixing import Way
 from lm.model.transformer import Model
+from lm.training.adapter import save_in_place
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
@@ -81,6 +82,7 @@ class Trainer(lightning.pytorch.Trainer):
             model_registry=None,
             **settings,
         )
+        save_in_place(self)
         there: list[Any] = self.callbacks  # type: ignore[attr-defined]
         foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in there if one is not recorder]
         if foreign:

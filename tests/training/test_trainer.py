@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,21 @@ def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room
     train(cell, store, silent, ALWAYS)
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
+
+
+def test_a_checkpoint_takes_no_room_among_temporary_files_where_a_kill_would_leave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    cell, store = check(RUN), Store(tmp_path / "out")
+
+    def kill(step: int, steps: int, loss: float) -> None:
+        if step > 6:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(cell, store, kill, ALWAYS)
+    assert (store.work(cell.id) / "last.ckpt").is_file()
 
 
 def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
