@@ -40,6 +40,25 @@ def chosen(
     ]
 
 
+def of_name(text: str, found: Sequence[Run]) -> list[Run]:
+    """The runs called experiment, experiment/arm or experiment/arm/seed.
+
+    Raises:
+        InputError: where there is none, naming the nearest.
+    """
+    experiment, *rest = text.rstrip("/").split("/")
+    try:
+        kept = chosen(found, experiment, rest[0] if rest else None)
+    except InputError as error:
+        raise InputError(f"{text}: no such folder, and {error}") from None
+    if len(rest) > 1:
+        names = [f"{experiment}/{rest[0]}/{run.seed}" for run in kept]
+        kept = [run for run, name in zip(kept, names, strict=True) if name == text.rstrip("/")]
+        if not kept:
+            raise InputError(f"{text}: no such folder, and no such run.{nearest(text, names)} {_choices(names)}")
+    return kept
+
+
 def _only(kept: list[Run], names: list[str], wanted: str, kind: str) -> list[Run]:
     if wanted not in names:
         there = sorted(set(names) - {ALONE})
@@ -95,6 +114,10 @@ def _by_id(text: str, out: Path) -> Run:
     if ids:
         return alone(store, ids[0])
     there = list(folders_of(out))
+    if text in there:
+        found = runs(out, text).runs
+        such = f", such as {found[0].name}" if found else ""
+        raise InputError(f"{text}: an experiment; expected one of its runs{such}")
     near = f".{nearest(text, there)} {_choices([f'{name}/ARM/SEED' for name in there])}" if there else ""
     raise InputError(
         f"{text}: no finished run; expected the folder of one, such as {store.cells}/ID, experiment/arm/seed, or the "

@@ -105,7 +105,9 @@ def runs(out: Path, only: str | None = None) -> Found:
     if not folders and not os.path.isdir(out / "cells"):
         near = nearest(out.name, _names(out.parent))
         what = "holds no results" if os.path.isdir(out) else "no such folder"
-        raise InputError(f"{out}: {what}; expected a folder that `lm ablate` made, such as results.{near}")
+        raise InputError(
+            f"{out}: {what}; expected a folder that `lm ablate` made, or the name of an experiment in results.{near}"
+        )
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, found, unreadable = Store(out), list[Run](), list[str]()
@@ -233,9 +235,14 @@ def alone(store: Store, cell: str) -> Run:
     return _called(run, ALONE, ALONE, seed if type(seed) is int else None)
 
 
+def describes(folder: Path) -> bool:
+    """Whether a folder is that of an experiment or of a search."""
+    return any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json"))
+
+
 def of_folder(folder: Path) -> Found:
     """The runs of a folder of results, or of an experiment's folder in one. Raises InputError where it is neither."""
-    if any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json")):
+    if describes(folder):
         place = folder.resolve()
         return runs(place.parent, place.name)
     return runs(folder)

@@ -11,6 +11,9 @@ from lm.execution.machine import require_manner
 
 INTERRUPTED = 130
 
+RESULTS = Path("results")
+"""Where results lie unless something else is said."""
+
 
 class Parser(argparse.ArgumentParser):
     """Answers a wrong command line with one line."""
@@ -24,9 +27,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_output(command: Parser) -> None:
     """Where cells and reports go, and how often a cell is saved on its way."""
-    command.add_argument(
-        "--out", type=Path, default=Path("results"), help="folder of cells and reports (default: results)"
-    )
+    command.add_argument("--out", type=Path, default=RESULTS, help="folder of cells and reports (default: results)")
     command.add_argument(
         "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
     )
@@ -83,19 +84,26 @@ def add_run(command: Parser) -> None:
     command.add_argument(
         "cell", metavar="RUN", help="a finished run: experiment/arm/seed, its folder, or the beginning of its id"
     )
-    command.add_argument("--out", type=Path, default=Path("results"), help="folder of cells (default: results)")
+    command.add_argument("--out", type=Path, default=RESULTS, help="folder of cells (default: results)")
 
 
-def add_results(command: Parser) -> None:
-    """A folder of results, to look at."""
+def add_results(command: Parser, more: str = "") -> None:
+    """A folder of results, to look at; `more` says what else may stand for some of it."""
     command.add_argument(
         "folder",
         nargs="?",
         type=Path,
-        default=Path("results"),
+        default=RESULTS,
         metavar="DIR",
-        help="folder of results, or of one experiment in it (default: results)",
+        help=f"folder of results, or of one experiment in it, or that one's name{more} (default: results)",
     )
+
+
+def called(folder: Path) -> Path:
+    """A folder that was asked for, or that of the experiment in `results` for which its name alone may stand."""
+    from lm.analysis.runs import describes
+
+    return RESULTS / folder if not folder.exists() and describes(RESULTS / folder) else folder
 
 
 def add_experiment(command: Parser) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm.analysis.results import read_manifest
+from lm.analysis.runs import describes
 from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
 from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
@@ -38,11 +39,6 @@ OF_A_CELL = {
 
 
 # what belongs to an experiment ---------------------------------------------------------------------------------------
-
-
-def describes(folder: Path) -> bool:
-    """Whether a folder is that of an experiment or of a search."""
-    return any(os.path.isfile(folder / name) for name in (EXPERIMENT, STUDY))
 
 
 def require_own_files(folder: Path) -> None:

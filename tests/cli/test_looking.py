@@ -45,6 +45,31 @@ def test_status_counts_cells_and_says_what_went_wrong_and_what_is_left(out: Path
     assert found["training"] == []
 
 
+def test_a_name_stands_for_an_experiment_an_arm_or_a_run_in_results(out: Path, capsys: Said) -> None:
+    out.rename("results")
+    assert shown(capsys, "status", "demo") == shown(capsys, "status", "results/demo")
+    every = shown(capsys, "ls")
+    assert shown(capsys, "ls", "demo") == every
+    for name, runs in (("demo/base", 3), ("demo/better/0", 1), ("demo/better/", 3)):
+        assert f"\n{runs} run" in shown(capsys, "ls", name)
+    assert shown(capsys, "ls", "demo", "--arm", "base") == shown(capsys, "ls", "demo/base")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("ls dem", "dem: no such folder, and no experiment 'dem'. Did you mean demo? Choose from demo"),
+        ("ls demo/bas", "demo/bas: no such folder, and no arm 'bas'. Did you mean base? Choose from base, better"),
+        ("ls demo/base/7", "demo/base/7: no such folder, and no such run. Did you mean demo/base/2?"),
+        ("diff demo demo/base", "demo: an experiment; expected one of its runs, such as demo/base/0"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_a_line(out: Path, capsys: Said, command: str, words: str) -> None:
+    out.rename("results")
+    assert main(command.split()) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Said) -> None:
     from lm.store.progress import kept
 

@@ -14,9 +14,10 @@ import references
 from conftest import ROOT
 
 from lm.analysis.results import load
+from lm.analysis.runs import describes
 from lm.cli import main
 from lm.config.tree import InputError, LessError
-from lm.report.pack import cells_of, describes, opened, pack, unpack
+from lm.report.pack import cells_of, opened, pack, unpack
 from lm.store.archive import ENDING, read_archive
 from lm.store.damage import sealed
 from lm.store.documents import packed

@@ -4,11 +4,11 @@ import argparse
 import sys
 from typing import Any
 
-from lm.cli.options import Parser, add_results
+from lm.cli.options import Parser, add_results, called
 from lm.config.tree import InputError
 
 HELP = "show the report of a folder of results in a browser, made again as cells end"
-EXAMPLES = ("lm dashboard", "lm dashboard results/quickstart --port 8080")
+EXAMPLES = ("lm dashboard", "lm dashboard quickstart --port 8080")
 
 PORT = 8765
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     if options.port is not None and not 0 <= options.port < 65536:
         raise InputError(f"--port: expected a number from 0 to 65535, found {options.port}")
-    board = Board(options.folder)
+    board = Board(called(options.folder))
     try:
         server = Server(board, options.host, PORT if options.port is None else options.port)
     except InputError:

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from lm.cli.options import Parser, add_results
+from lm.cli.options import RESULTS, Parser, add_results
 from lm.config.plain import shown
 from lm.config.tree import InputError
 
@@ -14,7 +14,7 @@ EXAMPLES = ("lm ls --experiment quickstart --status failed", "lm ls results --ar
 
 
 def add_options(command: Parser) -> None:
-    add_results(command)
+    add_results(command, "; or experiment/arm or experiment/arm/seed in results")
     command.add_argument("--experiment", metavar="NAME", help="only the runs of this experiment or search")
     command.add_argument("--arm", metavar="NAME", help="only those of this arm, or trial")
     command.add_argument("--seed", metavar="S", help="only those with this seed")
@@ -26,7 +26,7 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.analysis.called import chosen
+    from lm.analysis.called import chosen, of_name
     from lm.analysis.runs import STATES, of_folder
     from lm.config.tree import nearest
     from lm.report.status import run_json, show_runs
@@ -37,8 +37,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.status is not None and options.status not in STATES:
         near = nearest(options.status, STATES)
         raise InputError(f"--status: no status {options.status!r}.{near} Choose from {', '.join(STATES)}")
-    found = of_folder(options.folder)
-    runs = chosen(found.runs, options.experiment, options.arm, seed, options.status, options.id)
+    named = not options.folder.exists() and RESULTS.is_dir()
+    found = of_folder(RESULTS if named else options.folder)
+    runs = of_name(str(options.folder), found.runs) if named else found.runs
+    runs = chosen(runs, options.experiment, options.arm, seed, options.status, options.id)
     if options.json:
         print(json.dumps([run_json(run) for run in runs], indent=2))
     else:

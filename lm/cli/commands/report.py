@@ -7,13 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser
+from lm.cli.options import Parser, called
 from lm.config.tree import InputError, require_place
 
 HELP = "rebuild table and figures from the records"
-RESULTS = Path("results")
-"""Where an experiment lies that is called by its name."""
-
 EXAMPLES = ("lm report quickstart", "lm report quickstart.lmpack --out report")
 
 
@@ -46,18 +43,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     with contextlib.ExitStack() as stack:
         from lm.report.pack import opened
 
-        options.folders = [_called(folder) for folder in options.folders]
+        options.folders = [called(folder) for folder in options.folders]
         places = [stack.enter_context(opened(folder, options.out)) for folder in options.folders]
         require_place(places[0].report, "the report's folder", folder=True)
         return _report([place.folder for place in places], places[0].report, options)
-
-
-def _called(folder: Path) -> Path:
-    """An experiment's folder, which its name alone may stand for, as with `lm trace`."""
-    from lm.report.pack import describes
-
-    named = RESULTS / folder
-    return named if not folder.exists() and describes(named) else folder
 
 
 def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int:

@@ -5,10 +5,10 @@ import json
 import sys
 from typing import Any
 
-from lm.cli.options import Parser, add_results
+from lm.cli.options import Parser, add_results, called
 
 HELP = "say what is done, in training, failed and missing in a folder of results"
-EXAMPLES = ("lm status", "lm status results/quickstart --json")
+EXAMPLES = ("lm status", "lm status quickstart --json")
 
 
 def add_options(command: Parser) -> None:
@@ -22,7 +22,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.analysis.runs import of_folder
     from lm.report.status import show_status, status_json
 
-    found = of_folder(options.folder)
+    found = of_folder(called(options.folder))
     if options.json:
         print(json.dumps(status_json(found), indent=2))
     else:

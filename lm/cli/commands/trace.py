@@ -33,7 +33,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
     from lm.analysis.results import read_manifest
-    from lm.report.pack import describes, opened
+    from lm.analysis.runs import describes
+    from lm.report.pack import opened
     from lm.report.trace import trace
 
     folder, arm, metric = options.folder, options.arm, options.metric
@@ -54,8 +55,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _run(given: Path, out: Path) -> tuple[Path, str] | None:
     """The experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
     from lm.analysis.called import askers, located
-    from lm.analysis.runs import ALONE, runs
-    from lm.report.pack import describes
+    from lm.analysis.runs import ALONE, describes, runs
     from lm.store.archive import ENDING
 
     if (given / "record.json").is_file():
