@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import slurm
 import yaml
 from helpers import RUN
 from undrawn import UNDRAWN
@@ -46,13 +47,13 @@ def write(folder: Path) -> Path:
     return path
 
 
-def start(spec: Path, out: Path, executor: str) -> "subprocess.Popen[str]":
-    """The command in a process group of its own, as a terminal would start it."""
+def start(spec: Path, out: Path, executor: str, **more: str) -> "subprocess.Popen[str]":
+    """The command in a process group of its own, as a terminal would start it, with more in its environment."""
     fixed = ["--underpowered", "--checkpoint-seconds", "0", "--workers", "2", "--executor", executor]
     command = [*UNDRAWN, "ablate", str(spec), "--out", str(out), *fixed]
     return subprocess.Popen(
         command,
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT, **more},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -197,6 +198,27 @@ def test_a_job_that_is_preempted_or_killed_goes_on_from_its_checkpoint(
         for path in sorted(folder.rglob("*"), reverse=True):
             path.unlink() if path.is_file() or path.is_symlink() else path.rmdir()
         folder.rmdir()
+    assert same(out, whole)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit: pip install '...[slurm]'")
+def test_jobs_of_a_real_slurm_are_queued_again_and_leave_the_same_table(
+    spec: Path, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with slurm.serving() as environment:
+        process = start(spec, out, "slurm:partition=cpu,time=0:30:00,cpus=1", **environment)
+        until(lambda: checkpoints(out), process)
+        running = slurm.said(["squeue", "-h", "-t", "R", "-o", "%A"], environment).split()
+        assert running
+        for job in running:  # one of them has the checkpoint
+            slurm.said(["scontrol", "requeue", job], environment)
+        until(lambda: "BeginTime" in slurm.said(["squeue", "-h", "-o", "%r"], environment), process)
+        for job in running:  # which SLURM would do of itself after two minutes
+            slurm.said(["scontrol", "update", f"JobId={job}", "StartTime=now"], environment)
+        ended(process)
+        assert not slurm.said(["squeue", "-h"], environment)
+    assert any(json.loads(path.read_text())["provenance"]["resumed"] for path in out.glob("cells/*/record.json"))
     assert same(out, whole)
 
 
