@@ -12,7 +12,7 @@ from lm.analysis.claims import ClaimNode
 from lm.analysis.results import HEADLINE
 from lm.config.keys import Also, Changes, Name, Text
 from lm.config.reading import Seeds
-from lm.store.quantities import AT_LENGTH, QUANTITIES
+from lm.store.quantities import AT_LENGTH, AVERAGED, QUANTITIES
 
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 """In what arms may differ besides what they are meant to compare."""
@@ -28,8 +28,9 @@ DIGITS = 9
 Quantity = (
     Annotated[str, Also(enum=list(QUANTITIES))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{DIGITS}}}$")]
+    | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
 )
-"""A quantity of the table, or one at a length."""
+"""A quantity of the table, one at a length, or the mean of one over the last validations."""
 
 
 class Tier(TypedDict, total=False):

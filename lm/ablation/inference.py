@@ -13,7 +13,7 @@ from lm.analysis.results import HEADLINE
 from lm.config.plain import shown
 from lm.config.reading import read_mapping
 from lm.config.tree import InputError, Tree, nearest
-from lm.store.quantities import AT_LENGTH, QUANTITIES
+from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, averaged
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,12 @@ def one_of(name: Any, known: Iterable[str], path: str, kind: str) -> str:
 def _quantity(name: str, path: str) -> None:
     """Refuses what no table holds. Raises InputError."""
     base, at, length = name.partition("@")
-    if not at:
+    if "~" in name:
+        if averaged(name) is None:
+            raise InputError(
+                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(WATCHED)}~N, N from 2"
+            )
+    elif not at:
         one_of(name, QUANTITIES, path, "quantity")
     elif base not in AT_LENGTH or not length.isdecimal() or len(length) > DIGITS:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")

@@ -15,6 +15,7 @@ from lm.config.tree import InputError, differences, override
 from lm.execution.source import Planned
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import MANIFEST
+from lm.store.quantities import averaged
 from lm.store.store import Store
 from lm.training.cell import Cell, check, seeded, sizes
 from lm.training.sharded import check_strategy
@@ -101,6 +102,7 @@ def _checked(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell
         check_strategy(cell.config["trainer"])
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
             _check_length(metric, cell)
+            _check_validations(metric, cell)
         return cell
     except InputError as error:
         raise InputError(f"arm {name}: {error}") from None
@@ -112,6 +114,19 @@ def _check_length(metric: str, cell: Cell) -> None:
     lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
     if at and int(length) not in lengths:
         raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
+
+
+def _check_validations(metric: str, cell: Cell) -> None:
+    """Refuses to average over more validations than training has."""
+    if (mean := averaged(metric)) is None:
+        return
+    settings = cell.config["trainer"]
+    batches = settings["max_steps"] * settings["accumulate_grad_batches"]
+    every = settings["val_check_interval"]
+    between = every if isinstance(every, int) else max(1, int(every * batches))
+    count = batches // between if settings["limit_val_batches"] else 0
+    if mean[1] > count:
+        raise InputError(f"metric: {metric}: training has {count} validations; see trainer.val_check_interval")
 
 
 def axes(plan: Plan) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from lm.analysis.averages import with_averages
 from lm.analysis.comparability import differing
 from lm.analysis.curve import curve_table
 from lm.analysis.health import faults, unhealthy
@@ -119,6 +120,9 @@ def load(folder: Path) -> Results:
             except DamagedError as error:
                 results.damaged[arm, int(seed)] = error.wrong
         results.broken.update(_broken(results, arm))
+    for key, record in results.records.items():
+        if record is not None and record["status"] == "ok" and record["id"] not in results.broken:
+            results.records[key] = with_averages(record, store.history(record["id"]), results.judged)
     return results
 
 

@@ -11,7 +11,7 @@ from lm.analysis.results import Results, circumstances, one_tokenizer, unpaired
 from lm.report.costs import unlike_pairs
 from lm.report.failure import whereabouts
 from lm.report.tables import detectable
-from lm.report.texts import text_notes
+from lm.report.texts import average_notes, text_notes
 from lm.report.ways import described
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.quantities import describe
@@ -61,6 +61,7 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     if len(results.arms) > 1:
         yield from _judged(results)
         yield from text_notes(results)
+        yield from average_notes(results)
     found = [
         f"{row.arm} {detectable(row)}"
         for row in table[table.metric == results.headline].itertuples()

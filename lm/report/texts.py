@@ -1,12 +1,16 @@
-"""Notes on the two kinds of noise: which of them a difference has more of, and which its interval covers."""
+"""Notes on noise: its two kinds, which of them an interval covers, and what averaging does to it."""
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from lm.analysis.averages import last_validations
 from lm.analysis.results import HEADLINE, Results
 from lm.analysis.texts import Texts, generalises, plural, texts
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
-from lm.store.quantities import describe
+from lm.store.quantities import averaged, describe
+from lm.store.record import Record
 
 
 def text_notes(results: Results) -> Iterator[str]:
@@ -19,6 +23,31 @@ def text_notes(results: Results) -> Iterator[str]:
         label = describe(HEADLINE).label
         parts = [f"{arm} {_errors(noise, found.kind)}" for arm, noise in found.noise.items()]
         yield f"Standard errors of the differences in {label}: {'; '.join(parts)}."
+
+
+def average_notes(results: Results) -> Iterator[str]:
+    """For each judged mean over validations, what averaging did to the noise of the differences."""
+    for name in results.judged:
+        if (mean := averaged(name)) is None:
+            continue
+        quantity, count = mean
+        digits, parts = describe(name).digits + 1, []
+        for arm in results.arms[1:]:
+            pairs = [[_last(results, one, quantity, count) for one in pair] for pair in results.pairs(arm).values()]
+            sides = np.array([pair for pair in pairs if all(pair)])  # seed, arm and baseline, validation
+            if len(sides) > 1:
+                differences = sides[:, 0] - sides[:, 1]
+                alone, averages = (float(one.std(ddof=1)) for one in (differences[:, -1], differences.mean(axis=1)))
+                parts.append(f"{arm} {number(averages, digits)} instead of {number(alone, digits)}")
+        if parts:
+            yield (
+                f"Standard deviation over seeds of the differences in {describe(name).label}, instead of that in the "
+                f"last validation alone: {'; '.join(parts)}. Validations in training measure both."
+            )
+
+
+def _last(results: Results, record: Record, quantity: str, count: int) -> list[float]:
+    return last_validations(results.store.history(record["id"]), quantity, count)
 
 
 def _covers(results: Results, found: Texts) -> str:

@@ -1,5 +1,6 @@
 """Every quantity that is measured: how it is called, its unit, which way is better, where it is shown and compared."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -97,16 +98,29 @@ AT_LENGTH = {
 }
 
 
+AVERAGED = rf"({'|'.join(WATCHED)})~([2-9]|[1-9][0-9]{{1,2}})"
+"""The mean of what the last 2 to 999 validations in training measured, such as `nll~3`."""
+
+
 APART = ("evaluated_tokens", "reliability", "clusters")
 """What an evaluation leaves besides metrics, for other parts of the record."""
 
 
 def describe(name: str) -> Quantity:
-    """What a quantity is: one of QUANTITIES, or one at a length, `nll@512`; anything else speaks for itself."""
+    """What a quantity is: of QUANTITIES, at a length, `nll@512`, or a mean, `nll~3`; others speak for themselves."""
+    if (mean := averaged(name)) is not None:
+        over = QUANTITIES[mean[0]]
+        return replace(over, label=f"{over.label}, mean of last {mean[1]}", shown=False, watched=False)
     base, at, length = name.partition("@")
     if at and base in AT_LENGTH:
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
     return QUANTITIES.get(name, Quantity(name, "", None))
+
+
+def averaged(name: str) -> tuple[str, int] | None:
+    """The quantity and the number of validations of a mean such as `nll~3`; None for another name."""
+    found = re.fullmatch(AVERAGED, name)
+    return (found[1], int(found[2])) if found else None
 
 
 def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:

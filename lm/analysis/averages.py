@@ -1,0 +1,31 @@
+"""Quantities averaged over the last validations of a run, from its learning curve: `nll~3` is the mean of three."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from lm.analysis.curve import curve_table
+from lm.store.quantities import averaged
+from lm.store.record import Record
+
+
+def last_validations(path: Path, quantity: str, count: int) -> list[float]:
+    """What the last validations in training measured of a quantity, in their order; none where there are fewer."""
+    column = f"validation_{quantity}"
+    curve = curve_table(path) if path.is_file() else None
+    if curve is None or column not in curve:
+        return []
+    found = [float(value) for value in curve[column].dropna()]
+    return found[-count:] if len(found) >= count else []
+
+
+def with_averages(record: Record, path: Path, names: Iterable[str]) -> Record:
+    """A record whose metrics hold those of `names` that are averages, from the curve at `path`."""
+    found: dict[str, float | None] = {}
+    for name in names:
+        if (asked := averaged(name)) is not None:
+            mean = float(np.mean(last_validations(path, *asked) or [math.nan]))
+            found[name] = mean if math.isfinite(mean) else None
+    return {**record, "metrics": {**record["metrics"], **found}} if found else record

@@ -1,0 +1,105 @@
+"""Means over the last validations: what they are, where they are refused, and what is said of their noise."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import make_plan
+from lm.analysis.compare import compare
+from lm.analysis.results import load, value
+from lm.config.tree import InputError
+from lm.report.texts import average_notes
+from lm.store.quantities import averaged, describe
+
+CELLS = {"base": [2.0, 2.2, 2.1], "better": [1.8, 1.9, 1.7]}
+
+
+@pytest.fixture
+def folder(experiment: Callable[..., Path]) -> Path:
+    """Results judged by a mean of two; the curves are of validations at steps 10, 20 and 30, `nll` + 10 / step."""
+    return experiment(CELLS, metric="nll~2")
+
+
+def test_the_headline_is_the_mean_of_the_last_validations_of_each_cell(folder: Path) -> None:
+    results = load(folder)
+    for (arm, seed), record in results.records.items():
+        assert record is not None
+        nll = CELLS[arm][seed]
+        assert value(record, "nll~2") == pytest.approx((nll + 10 / 20 + nll + 10 / 30) / 2, rel=1e-12)
+        assert value(record, "nll") == nll
+    row = compare(results).set_index(["arm", "metric"]).loc[("better", "nll~2")]
+    assert row.n == 3
+    assert row.difference == pytest.approx(np.mean(CELLS["better"]) - np.mean(CELLS["base"]), rel=1e-12)
+    assert "seeds cannot reach significance" in row.verdict
+
+
+def test_a_curve_with_too_few_validations_or_none_leaves_it_unmeasured(folder: Path) -> None:
+    short, gone = (folder.parent / "cells" / cell / "history.csv" for cell in ("base-0", "better-1"))
+    short.write_text("step,validation_nll,gradient_norm\n30,2.1,0.1\n")
+    gone.unlink()
+    results = load(folder)
+    found = {key: value(record, "nll~2") for key, record in results.records.items() if record is not None}
+    assert sorted(key for key, one in found.items() if np.isnan(one)) == [("base", 0), ("better", 1)]
+
+
+def test_the_report_says_what_averaging_did_to_the_noise(folder: Path) -> None:
+    bumps = {"base-0": 0.3, "better-1": -0.2}
+    for cell, bump in bumps.items():  # at the last validation alone
+        path = folder.parent / "cells" / cell / "history.csv"
+        lines = path.read_text().splitlines()
+        step, nll, *rest = lines[-1].split(",")
+        path.write_text("\n".join([*lines[:-1], ",".join([step, str(float(nll) + bump), *rest])]) + "\n")
+    plain = np.array(CELLS["better"]) - np.array(CELLS["base"])
+    bump = np.array([-0.3, -0.2, 0.0])
+    alone, mean = (plain + bump).std(ddof=1), (plain + bump / 2).std(ddof=1)
+    (line,) = average_notes(load(folder))
+    assert f"validation NLL, mean of last 2, instead of that in the last validation alone: better {mean:.5f}" in line
+    assert f"instead of {alone:.5f}." in line
+
+
+def test_nothing_is_said_where_nothing_is_averaged(experiment: Callable[..., Path]) -> None:
+    assert list(average_notes(load(experiment(CELLS)))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("nll~3", ("nll", 3)), ("ece~12", ("ece", 12)), ("nll~1", None), ("nll~03", None), ("mce~3", None), ("nll", None)],
+)
+def test_a_name_says_what_is_averaged(name: str, found: tuple[str, int] | None) -> None:
+    assert averaged(name) == found
+    if found is not None:
+        assert describe(name).better == describe(found[0]).better
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"metric": "nll~4"}, "arm a: metric: nll~4: training has 3 validations; see trainer.val_check_interval"),
+        ({"secondary": ["ece~9"]}, "metric: ece~9: training has 3 validations"),
+        ({"metric": "mce~2"}, "no quantity 'mce~2'; means of the last N are nll~N, bits_per_byte~N, accuracy~N, ece~N"),
+        ({"metric": "nll~3", "tune": {"space": {"optim.lr": {"low": 0.001, "high": 0.01}}, "trials": 4, "seeds": [7]}},
+         "a mean over validations, which a search does not know"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_averaged_is_refused_by_the_plan(
+    tmp_path: Path, settings: dict[str, object], words: str
+) -> None:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(RUN))
+    arms = {"a": {}, "b": {"model.block": "PostNorm"}}
+    tree = {"base": "base.yaml", "baseline": "a", "arms": arms, "seeds": [0, 1], **settings}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(InputError) as caught:
+        make_plan(load_experiment(tmp_path / "small.yaml", {}, None, ""))
+    assert words in str(caught.value)
+
+
+def test_as_many_as_there_are_can_be_averaged(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(RUN))
+    tree = {"base": "base.yaml", "baseline": "a", "arms": {"a": {}}, "seeds": [0], "metric": "nll~3"}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(tree))
+    assert make_plan(load_experiment(tmp_path / "small.yaml", {}, None, "")).distinct
