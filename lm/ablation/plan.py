@@ -123,7 +123,7 @@ def _check_validations(metric: str, cell: Cell) -> None:
     settings = cell.config["trainer"]
     batches = settings["max_steps"] * settings["accumulate_grad_batches"]
     every = settings["val_check_interval"]
-    between = every if isinstance(every, int) else max(1, int(every * batches))
+    between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
     count = batches // between if settings["limit_val_batches"] else 0
     if mean[1] > count:
         raise InputError(f"metric: {metric}: training has {count} validations; see trainer.val_check_interval")

@@ -23,7 +23,7 @@ from lm.training import callbacks
 from lm.training.adapter import looks_across_rows, quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
-from lm.training.run import AUTO, EXECUTION, SETTINGS, UNSOUND, Run, Trainer
+from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, Run, Trainer
 from lm.training.sharded import FSDP2, check_shapes, check_sharded
 
 MOST_PARAMETERS = 10**12
@@ -197,6 +197,8 @@ def _check_settings(settings: Tree) -> None:
     """Refuses what Lightning takes and cannot train with. Raises InputError."""
     for name, (low, high) in SETTINGS.items():
         value = settings[name]
+        if value is None and name not in MAY_BE_NONE:
+            raise InputError(f"trainer.{name}: expected a number from {low}, found null")
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
     check_sharded(settings)

@@ -203,3 +203,6 @@ SETTINGS = {
     "limit_val_batches": (0, 10**12),
 }
 """Numbers that settings of the trainer may be."""
+
+MAY_BE_NONE = ("gradient_clip_val", "limit_val_batches")
+"""Those of them that need not be numbers."""

@@ -76,7 +76,7 @@ def test_damaged_input_is_one_line(folder: Path, portion: int, record_property: 
         before, inside = tree(folder.parent, "place"), tree(folder, "out")
         found = fuzz.outcome(case)
         outs = [given for flag, given in itertools.pairwise(case.arguments) if flag == "--out"]
-        told = case.kind in ("fit", "based") and outs[-1:] != ["out"]  # it may write to where it is told
+        told = (case.kind in ("fit", "based") or outs) and outs[-1:] != ["out"]  # it may write to where it is told
         after = tree(folder.parent, "place") - before | tree(folder, "out") - inside - {"results"}
         if after and not told:
             found += f"\nwritten: {sorted(after)[:5]}"

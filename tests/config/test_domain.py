@@ -26,6 +26,8 @@ RUNS: list[tuple[dict[str, Any], list[str]]] = [
     ({"seed": "3"}, ["seed", "expected a whole number", "'3'"]),
     ({"trainer.gradient_clip_val": -1}, ["trainer.gradient_clip_val", "0 or more", "-1"]),
     ({"trainer.accumulate_grad_batches": 0}, ["trainer.accumulate_grad_batches", "1 or more"]),
+    ({"trainer.accumulate_grad_batches": None}, ["trainer.accumulate_grad_batches", "number from 1", "null"]),
+    ({"trainer.log_every_n_steps": None}, ["trainer.log_every_n_steps", "number from 1", "null"]),
     ({"trainer.accumulate_grad_batches": 10**9}, ["trainer.accumulate_grad_batches", "10,000 at most"]),
     ({"trainer.val_check_interval": 0}, ["trainer.val_check_interval", "from 1", "found 0"]),
     ({"trainer.val_check_interval": 0.0}, ["trainer.val_check_interval", "above 0"]),
