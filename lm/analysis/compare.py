@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm.analysis.comparability import confounded, mixed
 from lm.analysis.results import Results, paired, quantities, value
-from lm.analysis.texts import Texts, generalises, of_quantity, texts
+from lm.analysis.texts import Texts, generalises, known_texts, of_quantity
 from lm.analysis.words import in_words
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import cover_texts
@@ -47,7 +47,7 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    known = texts(results)
+    known = known_texts(results)
     judged, ill = _judged(results, known), results.health
     for quantity in quantities(results):
         for arm in results.arms:
@@ -83,7 +83,7 @@ def _mixture(results: Results, arm: str) -> str:
     return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
-def _judged(results: Results, known: Texts) -> dict[tuple[str, str], Comparison]:
+def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
     """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
     adaptive = results.manifest.get("adaptive")
     confirmatory, exploratory = (

@@ -7,7 +7,7 @@ import numpy as np
 from lm.analysis.results import HEADLINE, Results
 from lm.config.tree import InputError
 from lm.stats.two_way import TwoWay, two_way
-from lm.store.documents import Documents, read_documents
+from lm.store.documents import KEPT, Documents, read_documents
 from lm.store.record import Record
 
 FEWEST = 20
@@ -16,7 +16,7 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class Texts:
-    """The noise of each arm's difference in NLL, what stands for documents, and why there is none of the other arms."""
+    """The noise of each arm's difference in a loss, what stands for documents, and why there is none of other arms."""
 
     noise: dict[str, TwoWay]
     kind: str
@@ -28,8 +28,8 @@ def generalises(results: Results) -> bool:
     return results.manifest.get("generalise") != "seeds" and not results.manifest.get("adaptive")
 
 
-def texts(results: Results) -> Texts:
-    """What is known of the noise of the text, of each arm but the baseline."""
+def texts(results: Results, quantity: str = HEADLINE) -> Texts:
+    """What is known of the noise of the text in a quantity that is kept by document, of each arm but the baseline."""
     found = Texts({}, "document", {})
     kinds, read = set[str](), dict[str, Documents]()
     for arm in results.arms[1:]:
@@ -38,7 +38,7 @@ def texts(results: Results) -> Texts:
             found.lacking[arm] = "it takes two seeds that ended well"
             continue
         try:
-            sides = [tuple(_documents(results, record, read) for record in pair) for pair in pairs]
+            sides = [tuple(_documents(results, record, read, quantity) for record in pair) for pair in pairs]
         except InputError as error:
             found.lacking[arm] = str(error)
             continue
@@ -59,16 +59,22 @@ def plural(kind: str) -> str:
     return f"{kind}es" if kind == "stretch" else f"{kind}s"
 
 
-def _documents(results: Results, record: Record, read: dict[str, Documents]) -> Documents:
+def known_texts(results: Results) -> dict[str, Texts]:
+    """The same by quantity, of the losses that are kept by document and were measured."""
+    measured = [record["metrics"] for record in results.records.values() if record is not None]
+    return {name: texts(results, name) for name in KEPT if any(name in metrics for metrics in measured)}
+
+
+def _documents(results: Results, record: Record, read: dict[str, Documents], quantity: str) -> Documents:
     """The losses by document of a cell, each read once. Raises InputError where there are none."""
     cell = record["id"]
-    if not record.get("documents"):
+    if not record.get(KEPT[quantity][0]):
         raise InputError("cells have no losses by document")
     if cell not in read:
-        read[cell] = read_documents(results.store.documents(cell), record)
+        read[cell] = read_documents(results.store.documents(cell, quantity), record, quantity)
     return read[cell]
 
 
-def of_quantity(found: Texts, arm: str, quantity: str) -> TwoWay | None:
+def of_quantity(found: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
     """The noise of an arm's difference in a quantity; None where it is not known."""
-    return found.noise.get(arm) if quantity == HEADLINE else None
+    return found[quantity].noise.get(arm) if quantity in found else None

@@ -13,7 +13,7 @@ from lm.analysis.runs import describes
 from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
 from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
-from lm.store.documents import FILE
+from lm.store.documents import FILE, TEST_FILE
 from lm.store.files import read_json
 from lm.store.links import require_own
 from lm.store.store import LOG, Store
@@ -31,6 +31,7 @@ OF_A_CELL = {
     "config.yaml": "configurations",
     "history.csv": "curves",
     FILE: "others",
+    TEST_FILE: "others",
     "code/*": "others",
     "bleu_*.json": "others",
     "translation_*.txt": "others",

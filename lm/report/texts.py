@@ -6,23 +6,24 @@ import numpy as np
 
 from lm.analysis.averages import last_validations
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.texts import Texts, generalises, plural, texts
+from lm.analysis.texts import Texts, generalises, known_texts, plural
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
+from lm.store.documents import KEPT
 from lm.store.quantities import averaged, describe
 from lm.store.record import Record
 
 
 def text_notes(results: Results) -> Iterator[str]:
-    """A line on what the headline's interval covers, and one on the noise where it is known."""
+    """A line on what the intervals of judged quantities cover, and one on the noise of each where it is known."""
     if len(results.arms) < 2:
         return
-    found = texts(results)
-    yield _covers(results, found)
-    if found.noise:
-        label = describe(HEADLINE).label
-        parts = [f"{arm} {_errors(noise, found.kind)}" for arm, noise in found.noise.items()]
-        yield f"Standard errors of the differences in {label}: {'; '.join(parts)}."
+    found = known_texts(results)
+    yield from _covers(results, found)
+    for name, texts in found.items():
+        if texts.noise and name in (HEADLINE, *results.judged):
+            parts = [f"{arm} {_errors(noise, texts.kind, name)}" for arm, noise in texts.noise.items()]
+            yield f"Standard errors of the differences in {describe(name).label}: {'; '.join(parts)}."
 
 
 def average_notes(results: Results) -> Iterator[str]:
@@ -50,28 +51,40 @@ def _last(results: Results, record: Record, quantity: str, count: int) -> list[f
     return last_validations(results.store.history(record["id"]), quantity, count)
 
 
-def _covers(results: Results, found: Texts) -> str:
+def _covers(results: Results, found: dict[str, Texts]) -> Iterator[str]:
     if results.manifest.get("adaptive"):
-        return "Intervals cover other seeds, not other text: stages are tested over seeds alone."
+        yield "Intervals cover other seeds, not other text: stages are tested over seeds alone."
+        return
     if not generalises(results):
-        return "Intervals cover other seeds, not other text, as the experiment asks (generalise: seeds)."
-    if HEADLINE not in results.judged:
-        return f"Intervals cover other seeds, not other text: that is known of {describe(HEADLINE).label} alone."
+        yield "Intervals cover other seeds, not other text, as the experiment asks (generalise: seeds)."
+        return
+    judged = [name for name in results.judged if name in KEPT]
+    if not judged:
+        kept = " and ".join(describe(name).label for name in KEPT)
+        yield f"Intervals cover other seeds, not other text: that is known of {kept} alone."
+    others = [describe(name).label for name in results.judged if name not in KEPT] if judged else []
+    for number_of, name in enumerate(judged):
+        beside = f" Those of {', '.join(others)} cover other seeds alone." if others and not number_of else ""
+        yield _covered(results, name, found.get(name, Texts({}, "document", {}))) + beside
+
+
+def _covered(results: Results, name: str, found: Texts) -> str:
+    """What the interval of a judged quantity covers that is kept by document."""
+    of = f" of {describe(name).label}" if len(results.judged) > 1 else ""
     without = [arm for arm in results.arms[1:] if arm in found.lacking]
-    if len(without) == len(results.arms) - 1 and len(set(found.lacking.values())) == 1:
-        return f"Intervals cover other seeds, not other text: {found.lacking[without[0]]}."
+    if not found.noise and len(set(found.lacking.values())) <= 1:
+        reason = next(iter(found.lacking.values()), "it was not measured")
+        return f"Intervals{of} cover other seeds, not other text: {reason}."
     only = "".join(f" Not of {arm}: {found.lacking[arm]}." for arm in without)
-    others = [describe(name).label for name in results.judged if name != HEADLINE]
-    beside = f" Those of {', '.join(others)} cover other seeds alone." if others else ""
     return (
-        f"The seeds-and-text interval of {describe(HEADLINE).label} covers other seeds and other text of this kind. It "
+        f"The seeds-and-text interval of {describe(name).label} covers other seeds and other text of this kind. It "
         f"holds the interval of the test over seeds, and Student's over seeds and {plural(found.kind)} as crossed "
-        f"random effects: a difference is claimed where both leave out zero.{only}{beside}"
+        f"random effects: a difference is claimed where both leave out zero.{only}"
     )
 
 
-def _errors(noise: TwoWay, kind: str) -> str:
-    digits = describe(HEADLINE).digits + 1
+def _errors(noise: TwoWay, kind: str, name: str) -> str:
+    digits = describe(name).digits + 1
     larger = "seeds dominate" if noise.seeds >= noise.text else "text dominates"
     seeds, text, both = (number(one, digits) for one in (noise.seeds, noise.text, noise.both))
     return f"{seeds} over seeds, {text} over {noise.documents:,} {plural(kind)}, {both} over both ({larger})"

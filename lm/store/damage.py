@@ -78,7 +78,7 @@ PARTS: dict[str, Part] = {
     "provenance/code": CODE,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),
-    "documents": DOCUMENTS,
+    **dict.fromkeys(("documents", "test_documents"), DOCUMENTS),
     **dict.fromkeys(("evaluations", "evaluations/lengths"), MAPPING),
     "evaluated/tokens": WHOLE,
     "flags": TEXTS,

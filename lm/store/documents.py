@@ -1,4 +1,4 @@
-"""The losses of a finished cell by document of the validation split: a small file beside its record.
+"""The losses of a finished cell by document of its evaluation splits: small files beside its record.
 
 Legend: d documents, or what else belongs together in the text.
 """
@@ -19,7 +19,10 @@ from lm.config.tree import InputError
 from lm.store.formats import DOCUMENTS
 from lm.store.record import DocumentsOf
 
-FILE = "documents.npz"
+FILE, TEST_FILE = "documents.npz", "test_documents.npz"
+KEPT = {"nll": ("documents", FILE), "test_nll": ("test_documents", TEST_FILE)}
+"""For each loss that is kept by document, what the record says of its file under which name, and the file's name."""
+
 LARGEST = 2**20
 """Bytes; what training writes is a fifth of it at most."""
 
@@ -47,13 +50,13 @@ def described(content: bytes, kind: str, each: int, rows: int) -> DocumentsOf:
     return {"kind": kind, "each": each, "rows": rows, "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def read_documents(path: Path, record: Mapping[str, Any]) -> Documents:
-    """The losses by document of a record that says it has them.
+def read_documents(path: Path, record: Mapping[str, Any], quantity: str = "nll") -> Documents:
+    """The losses by document behind a quantity, of a record that says it has them.
 
     Raises:
         InputError: for a file that is missing, or is not what training wrote.
     """
-    said = record["documents"]
+    said = record[KEPT[quantity][0]]
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"{path}: is larger than {LARGEST:,} bytes; no such file is")

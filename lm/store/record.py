@@ -5,7 +5,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 Status = Literal["ok", "diverged", "failed"]
 
-
 # a cell's record -----------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +129,7 @@ class Record(TypedDict):
     pairing: Pairing | None
     curve: Seal | None
     documents: NotRequired[DocumentsOf | None]
+    test_documents: NotRequired[DocumentsOf | None]
     data: Text
     provenance: Provenance
 

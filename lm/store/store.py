@@ -20,7 +20,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.store.damage import of_record
 from lm.store.disk import BEFORE, SAVING, discard
-from lm.store.documents import FILE
+from lm.store.documents import KEPT
 from lm.store.files import read_json, sound, to_json, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import Holder, Watch, held, holder_of
@@ -100,9 +100,9 @@ class Store:
         """Where the learning curve of a finished cell lies."""
         return self.directory(cell) / "history.csv"
 
-    def documents(self, cell: str) -> Path:
-        """Where the losses by document of a finished cell lie."""
-        return self.directory(cell) / FILE
+    def documents(self, cell: str, quantity: str = "nll") -> Path:
+        """Where the losses by document of a finished cell lie, those behind a quantity."""
+        return self.directory(cell) / KEPT[quantity][1]
 
     def pending(self, cell: str, again: bool = False) -> bool:
         """Whether the cell is to be trained: it has no record, or with `again` one of a failure."""

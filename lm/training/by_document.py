@@ -1,22 +1,28 @@
-"""What a finished cell keeps of each document of its validation split."""
+"""What a finished cell keeps of each document of its evaluation splits."""
 
 import math
 from pathlib import Path
 from typing import Any
 
-from lm.store.documents import FILE, described, packed
+from lm.data.clusters import Clusters
+from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
-from lm.training.module import LanguageModel
 
 
-def by_document(work: Path, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
-    """Leaves the losses by document in `work`, and returns what the record says of them.
+def by_document(work: Path, of: Clusters | None, measured: dict[str, Any], quantity: str) -> dict[str, Any]:
+    """Leaves the losses by document behind a quantity in `work`, and returns what the record says of them.
 
     Nothing where the data does not know its documents, or the run diverged.
+
+    Args:
+        work: the folder of the cell.
+        of: how the text is told apart.
+        measured: over all of it, `nll` and perhaps `clusters`.
+        quantity: a key of KEPT.
     """
-    of = module.clusters
     if of is None or "clusters" not in measured or not math.isfinite(measured["nll"]):
         return {}
     content = packed(*measured["clusters"])
-    write_atomic(work / FILE, content)
-    return {"documents": described(content, of.kind, of.each, of.count)}
+    part, file = KEPT[quantity]
+    write_atomic(work / file, content)
+    return {part: described(content, of.kind, of.each, of.count)}

@@ -3,6 +3,7 @@
 Legend: b batch, t time, n tokens, v vocabulary.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from lm.config.components import blame, build
 from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data, tensor
+from lm.data.clusters import Clusters
 from lm.data.text import TextData
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
@@ -89,26 +91,45 @@ class Trained:
         kept = [self.logits(batch) for batch in batches]
         return lambda: kept
 
-    def statistics(self, pairs: Iterable[tuple[Tensor, Tensor]], split: str, temperature: float = 1.0) -> Any:
-        """The metrics over logits and targets, the logits divided by a temperature."""
-        measured = TokenStatistics(self.data.bytes_per_token(), classes=self.data.frequent(split, FREQUENT))
+    def statistics(
+        self,
+        pairs: Iterable[tuple[Tensor, Tensor]],
+        split: str,
+        temperature: float = 1.0,
+        of: Clusters | None = None,
+    ) -> Any:
+        """The metrics over logits and targets, the logits divided by a temperature, and the sums of clusters."""
+        frequent, count = self.data.frequent(split, FREQUENT), 0 if of is None else of.count
+        measured = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
         measured.to(self.device)
         keep_to_itself(measured)  # of the processes that trained only the first is here
-        for logits_nv, targets_n in pairs:
-            measured.update(scaled(logits_nv, temperature), targets_n)
+        told = itertools.repeat(None) if of is None else self._clusters(split, of)
+        for (logits_nv, targets_n), cluster_n in zip(pairs, told, strict=False):
+            measured.update(scaled(logits_nv, temperature), targets_n, cluster_n)
         return measured.compute()
+
+    def _clusters(self, split: str, of: Clusters) -> Iterator[Tensor]:
+        """The cluster of each target (n,) of the batches of a split."""
+        for batch in self.data.evaluation_batches(split):
+            yield of.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
 
     # splits
 
-    def split(self, split: str) -> dict[str, Any]:
-        """A split's metrics, and those at the temperature fitted on validation, on any split but that."""
+    def split(self, split: str, told: bool = False) -> dict[str, Any]:
+        """A split's metrics, and those at the temperature fitted on validation, on any split but that.
+
+        Where it is `told` apart by documents, `clusters` are these, and their losses and tokens.
+        """
         if not len(self.data.evaluation_batches(split)):
             raise InputError(f"--split {split}: this run's {split} split holds no text")
         if split == "validation":
             return {**self.statistics(self.passes(split)(), split), "scaled": None}
         temperature, before, after = self.fitted_temperature()
         passes = self.passes(split)
-        found = self.statistics(passes(), split)
+        of = self.data.clusters(split) if told else None
+        found = self.statistics(passes(), split, of=of)
+        if "clusters" in found:
+            found["clusters"] = (of, *found["clusters"])
         after_scaling = self.statistics(passes(), split, temperature)
         changed = sum(int((x.argmax(-1) != scaled(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         return {
@@ -211,7 +232,7 @@ def evaluations(
     logits of the validation split, if they are `known`; that list is emptied."""
     trained = Trained(cell, checkpoint, known=known)
     if len(trained.data.evaluation_batches("test")):
-        yield "test", trained.split("test")
+        yield "test", trained.split("test", told=True)
     trained.known.clear()  # where there is nothing to fit a temperature for
     wanted = cell.config.get("evaluate") or {}
     if wanted.get("lengths"):

@@ -294,5 +294,5 @@ class Recorder(Callback):
             },
             "pairing": {"order": self.order, "batches": self.batches},
             "curve": sealed(curve(self.rows)),
-            **by_document(self.work, module, measured),
+            **by_document(self.work, module.clusters, measured, "nll"),
         }

@@ -24,6 +24,7 @@ from lm.store.record import Outcome, Record
 from lm.store.store import LOG, Store
 from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
+from lm.training.by_document import by_document
 from lm.training.cell import Cell, identity, seedless
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.halves import out_of_memory
@@ -182,6 +183,9 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcom
         return outcome
     try:
         for name, found in evaluations(cell, checkpoint, known):
+            if "clusters" in found:
+                of, *sums = found.pop("clusters")
+                outcome |= by_document(work, of, {"nll": found["nll"], "clusters": sums}, "test_nll")
             add(outcome, name, found)
     except LostError:
         raise

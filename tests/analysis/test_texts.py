@@ -12,7 +12,7 @@ from lm.analysis.results import load
 from lm.analysis.texts import texts
 from lm.report.notes import notes
 from lm.report.texts import text_notes
-from lm.store.documents import described, packed
+from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
 from lm.store.store import Store
 
@@ -70,6 +70,30 @@ def test_the_notes_say_which_noise_dominates_and_what_the_interval_covers(by_doc
     assert "over 40 documents" in said
     assert "(seeds dominate)" in said
     assert "(text dominates)" in " ".join(text_notes(load(by_document(0.5))))
+
+
+def test_the_test_split_has_documents_of_its_own(experiment: Make, tmp_path: Path) -> None:
+    store, tokens = Store(tmp_path / "out"), np.full(40, 30)
+    off = 0.5 * np.random.default_rng(0).normal(size=40)
+    off -= off.mean()
+
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["metrics"]["test_nll"] = nll = record["metrics"]["nll"]
+        for quantity, spread in (("nll", 0.0), ("test_nll", off if arm == "arm" else 0.0)):
+            part, file = KEPT[quantity]
+            content = packed((nll + spread) * tokens, tokens)
+            write_atomic(store.work(record["id"]) / file, content)
+            record[part] = described(content, "document", 1, 40)
+
+    results = load(experiment(CELLS, change, metric="test_nll"))
+    found = {one.metric: one for one in compare(results).itertuples() if one.arm == "arm"}
+    assert found["test_nll"].verdict == "inconclusive: found over seeds, not over texts"
+    assert found["test_nll"].se_text > found["nll"].se_text == pytest.approx(0, abs=1e-6)
+    assert found["test_nll"].interval == "seeds-and-text"
+    said = " ".join(text_notes(results))
+    assert "The seeds-and-text interval of test NLL covers" in said
+    for label in ("validation NLL", "test NLL"):
+        assert f"Standard errors of the differences in {label}: arm" in said
 
 
 def test_an_experiment_that_asks_for_seeds_alone_is_judged_by_them_and_still_told_of_the_text(

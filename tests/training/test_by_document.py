@@ -38,3 +38,11 @@ def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str
     assert found.nll_d.sum() / found.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
     if kind == "document":
         assert abs(len(found.tokens_d) - cell.facts.documents["validation"]) <= 1
+    test, test_nll = (
+        read_documents(store.documents(cell.id, "test_nll"), record, "test_nll"),
+        record["metrics"]["test_nll"],
+    )
+    assert test.kind == kind
+    assert test.tokens_d.sum() == record["evaluations"]["test"]["evaluated_tokens"]
+    assert test.nll_d.sum() / test.tokens_d.sum() == pytest.approx(test_nll, rel=1e-6)
+    assert "clusters" not in record["evaluations"]["test"]

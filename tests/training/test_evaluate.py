@@ -350,6 +350,9 @@ def test_pairs_have_a_test_evaluation_where_they_have_a_test_split(tmp_path: Pat
     found = dict(evaluations(cell, store.directory(cell.id) / "last.ckpt"))
     assert list(found) == (["test"] if test else [])
     if test:
+        of, nll_d, tokens_d = found["test"].pop("clusters")
+        assert (of.count, tokens_d.sum()) == (12, found["test"]["evaluated_tokens"])
+        assert nll_d.sum() / tokens_d.sum() == pytest.approx(found["test"]["nll"], rel=1e-12)
         again = remeasure(store.directory(cell.id), Request())
         assert again["test"] == found["test"]
         assert found["test"]["evaluated_tokens"] == sum(len(f"target line {i} of test") + 1 for i in range(12))

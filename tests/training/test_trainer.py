@@ -168,7 +168,7 @@ def test_the_record_is_complete(tmp_path: Path) -> None:
     assert known(record["curve"])["rows"] == len(history(tmp_path, cell))
     assert record["curve"] == sealed(Store(tmp_path).history(cell.id).read_text())
     names = {path.name for path in Store(tmp_path).directory(cell.id).iterdir()}
-    assert names == {"config.yaml", "record.json", "history.csv", "documents.npz", "last.ckpt"}
+    assert names == {"config.yaml", "record.json", "history.csv", "documents.npz", "test_documents.npz", "last.ckpt"}
     assert not Store(tmp_path).work(cell.id).exists()
 
 
