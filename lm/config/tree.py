@@ -48,7 +48,7 @@ class LessError(Exception):
 def nearest(word: object, choices: Sequence[str]) -> str:
     """` Did you mean X?` for the closest of `choices`, or an empty string."""
     lowered = {choice.lower(): choice for choice in reversed(choices)}
-    close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.6)
     return f" Did you mean {lowered[close[0]]}?" if close else ""
 
 
