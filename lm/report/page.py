@@ -22,6 +22,9 @@ WORDS = ("verdict", "health")
 NARROW = 120
 """Characters of a terminal, below which an illness stands in the column of health alone and not in the verdict too."""
 
+LONG = 40
+"""Characters about the health of an arm that stand in the table itself of a narrow terminal."""
+
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
 """A title, column headings, rows, and the notes below them."""
 
@@ -42,21 +45,31 @@ def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:
 
 
 def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
-    """Prints the tables and their notes; narrower terminals get fewer columns of the first."""
-    paces = pace(results)
+    """Prints the tables and their notes; narrower terminals get fewer columns of the first, and long words below it."""
+    paces, noted = pace(results), list[str]()
     columns, rows, bold = summary(results, table, paces)
     kept = len(columns) if console.width >= 170 else 6 if console.width < NARROW else 8
     if console.width < NARROW:
         at = columns.index("verdict")
         rows = [[*row[:at], _briefly(row[at], row[0], results), *row[at + 1 :]] for row in rows]
+        rows, noted = _noted(rows, columns.index("health"))
     show(results.manifest["title"], columns[:kept], [row[:kept] for row in rows], console, bold)
-    for line in notes(results, table):
+    for line in (*noted, *notes(results, table)):
         console.print(line, highlight=False, markup=False)
     for title, heads, body, below in sections(results, paces):
         console.print()
         show(title, heads, body, console)
         for line in below:
             console.print(line, highlight=False, markup=False)
+
+
+def _noted(rows: Sequence[Sequence[str]], at: int) -> tuple[list[list[str]], list[str]]:
+    """The rows with what is long in the column of health called by a number, and a line for each number."""
+    long = list(dict.fromkeys(row[at] for row in rows if len(row[at]) > LONG))
+    marks = {text: f"[{number}]" for number, text in enumerate(long, 1)}
+    told = [f"unhealthy {marks[row[at]]}" if row[at] in marks else row[at] for row in rows]
+    short = [[*row[:at], text, *row[at + 1 :]] for row, text in zip(rows, told, strict=True)]
+    return short, [f"{mark} {text}" for text, mark in marks.items()]
 
 
 def _briefly(verdict: str, arm: str, results: Results) -> str:

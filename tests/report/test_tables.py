@@ -500,6 +500,25 @@ def test_a_verdict_in_a_narrow_terminal_leaves_what_ails_an_arm_to_the_next_colu
         assert printed(folder, width).split("Mean ±")[0].count("woke") == times
 
 
+def test_what_is_long_about_the_health_of_arms_stands_below_the_table_of_a_narrow_terminal(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ill = {
+        "base": "no layer ever woke",
+        "better": "a fault; " * 12,
+        "mixed": "a fault; " * 12,
+        "other": "b fault; " * 12,
+    }
+    monkeypatch.setattr(Results, "health", ill)
+    text = printed(experiment({"base": BASE, "better": BETTER, "mixed": MIXED, "other": BASE}), 80)
+    table, _, below = text.partition("[1] a fault; ")
+    assert [len(re.findall(rf"unhealthy \[{n}\]", table)) for n in (1, 2)] == [2, 1]
+    assert "woke" in table
+    assert "[2] b fault; " in below
+    assert "fault" not in table
+    assert not re.search(r"\[[12]\] a fault", below)
+
+
 def test_the_terminal_takes_no_title_for_its_own_markup(experiment: MakeExperiment) -> None:
     assert "A [bold]title[/bold] [link" in printed(
         experiment({"base": BASE, "arm": MIXED}, title="A [bold]title[/bold] [link")
