@@ -63,9 +63,10 @@ def _covers(results: Results, found: dict[str, Texts]) -> Iterator[str]:
         kept = " and ".join(describe(name).label for name in KEPT)
         yield f"Intervals cover other seeds, not other text: that is known of {kept} alone."
     others = [describe(name).label for name in results.judged if name not in KEPT] if judged else []
-    for number_of, name in enumerate(judged):
-        beside = f" Those of {', '.join(others)} cover other seeds alone." if others and not number_of else ""
-        yield _covered(results, name, found.get(name, Texts({}, "document", {}))) + beside
+    for name in judged:
+        yield _covered(results, name, found.get(name, Texts({}, "document", {})))
+    if others:
+        yield f"The intervals of {', '.join(others)} cover other seeds alone."
 
 
 def _covered(results: Results, name: str, found: Texts) -> str:
