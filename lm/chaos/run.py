@@ -114,12 +114,12 @@ def chaos(faults: Sequence[Fault], times: int, seed: int, each: Callable[[list[R
     folder = Path(tempfile.mkdtemp(prefix="lm-chaos-"))
     at_work = Chaos(folder, seed, lambda line: print(line, file=sys.stderr, flush=True))
     rows: list[Row] = []
-    begun = time.monotonic()
     try:
         for number, fault in enumerate(faults, 1):
             rows.append(at_work.row(fault, times))
             each(rows)
-            left = (time.monotonic() - begun) / number * (len(faults) - number)
+            runs = max(1, sum(row.runs for row in rows))  # of a fault that is not done many times there is one
+            left = sum(row.seconds for row in rows) / runs * (len(faults) - number)
             more = f"; about {duration(left)} left" if number < len(faults) else ""
             at_work.say(f"[{number}/{len(faults)}] {fault.name}: {rows[-1].came_to}{more}")
     finally:
