@@ -60,16 +60,15 @@ def is_whole(trainer: Any) -> bool:
 
 
 class InPlace(TorchCheckpointIO):
-    """Writes a checkpoint's file where it is asked for.
+    """Writes a checkpoint's file where it is asked for, into a folder that is there.
 
-    Lightning's own way leads through the folder for temporary files, where a kill leaves the file for good, and which
-    may be smaller than the weights.
+    A folder that has gone meanwhile was taken away, as the cell is another's now. Lightning's own way leads through the
+    folder for temporary files, where a kill leaves the file for good, and which may be smaller than the weights.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         whole = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
         torch.save(checkpoint, whole)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(whole.getbuffer())
 
 

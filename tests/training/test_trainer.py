@@ -21,6 +21,7 @@ from lm.model.transformer import Decoder, initialized
 from lm.store.damage import of_rows, sealed
 from lm.store.record import Record
 from lm.store.store import Store
+from lm.training.adapter import InPlace
 from lm.training.cell import Cell, check
 from lm.training.module import LanguageModel
 from lm.training.run import Run
@@ -293,6 +294,12 @@ def test_a_checkpoint_takes_no_room_among_temporary_files_where_a_kill_would_lea
     with pytest.raises(Killed):
         train(cell, store, kill, ALWAYS)
     assert (store.work(cell.id) / "last.ckpt").is_file()
+
+
+def test_a_checkpoint_makes_no_folder_anew_that_another_process_has_taken_away(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        InPlace().save_checkpoint({"weights": torch.zeros(3)}, tmp_path / "gone" / "saving.ckpt")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
