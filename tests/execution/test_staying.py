@@ -235,11 +235,18 @@ def watched(light: None, store: Store) -> Iterator[Watched]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, or does so soon."""
+    """Whether a process has ended, with the last of its threads, which may still hold its pipes; or does so soon."""
     deadline = time.monotonic() + 60
-    while state(pid) not in (None, "Z") and time.monotonic() < deadline:
+    while not _over(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return state(pid) in (None, "Z")
+    return _over(pid)
+
+
+def _over(pid: int) -> bool:
+    try:
+        return state(pid) in (None, "Z") and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except FileNotFoundError:
+        return True
 
 
 @pytest.mark.slow
