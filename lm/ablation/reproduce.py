@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from lm.ablation.auto import with_ways
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import Plan, make_plan
 from lm.analysis.answers import Answer, corrected
+from lm.analysis.claims import KINDS
 from lm.analysis.results import load
 from lm.config.reading import report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
@@ -53,7 +55,7 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool,
     plans, reasons = _plans(files, tier, manner)
     store = Store(manner.out)
     if plan_only:
-        _show(plans, {} if named or not plans else reasons, store, manner)
+        _show(plans, {} if named or not plans else reasons, tier, store, manner)
         _refuse(reasons, named or not plans, "cannot be run")
         return 0
     given: list[tuple[str, Answer]] = []
@@ -116,19 +118,24 @@ def _was_run(folder: Path, tier: str) -> bool:
     return (folder / "experiment.json").is_file() and load(folder).manifest.get("tier", "C") == tier
 
 
-def _show(plans: dict[Path, Plan], reasons: dict[Path, str], store: Store, manner: Manner) -> None:
-    total = 0.0
+def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: Store, manner: Manner) -> None:
+    total, kinds = 0.0, Counter[str]()
     for path, plan in plans.items():
         missing = plan.missing(store)
         workers = manner.workers or default_workers(len(missing))
         seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
         wall = wall_seconds([seconds[p.arm] for p in missing], workers) if missing else 0.0
         total += wall
-        claims = len(plan.experiment.claims)
-        print(f"{path.stem}: {claims} claims, {len(missing)} of {len(plan.cells)} cells to train, {duration(wall)}")
+        claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
+        kinds.update(claims)
+        print(
+            f"{path.stem}: {len(claims)} claims, {len(missing)} of {len(plan.cells)} cells to train, {duration(wall)}"
+        )
     for path, reason in reasons.items():
         print(f"{path.stem}: cannot be run: {reason}")
     if plans:
+        counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
+        print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
         print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
 
 

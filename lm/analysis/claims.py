@@ -100,6 +100,10 @@ class Claim:
         """The arms it speaks of."""
         return list(self.over or self.contrast)
 
+    def at(self, tier: str) -> bool:
+        """Whether it is claimed at this size."""
+        return self.tier in ("", tier)
+
     def expected(self) -> str:
         """What the number should be, in a few words."""
         if self.relation in ("less", "greater"):

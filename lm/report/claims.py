@@ -24,7 +24,7 @@ def answers(results: Results, tier: str = "") -> list[Answer]:
     """What the results say of the experiment's claims, those of another size left out; corrected over these."""
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
-    return corrected([answer(results, claim) for claim in claims if claim.tier in ("", tier)])
+    return corrected([answer(results, claim) for claim in claims if claim.at(tier)])
 
 
 def found(one: Answer) -> str:

@@ -62,7 +62,8 @@ def test_the_projects_own_claims_are_of_three_kinds_and_have_the_seeds_to_be_dec
             assert max(best, default=0.0) <= ALPHA, f"{path.stem}: {kind}"
         assert not tested or seeds >= seeds_needed(1)
         kinds.update(claim.kind for claim in experiment.claims)
-    assert kinds == {"published": 23, "ours": 14, "identity": 7}
+    assert len(find_experiments(EXPERIMENTS, [])) == 16
+    assert kinds == {"published": 85, "ours": 15, "identity": 23}
 
 
 @pytest.mark.slow
@@ -113,9 +114,11 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
         assert shown.err.startswith(words)
         assert shown.err.count("\n") == 1
         assert not (tmp_path / "results").exists()
-    write(tmp_path / "experiments", "sound", claims=[FEWER])
+    write(tmp_path / "experiments", "sound", claims=[FEWER, {**FEWER, "tier": "G"}])
     assert main(["reproduce", "--plan"]) == 0
-    assert "textless: cannot be run: arm layer" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "textless: cannot be run: arm layer" in said
+    assert "claims at tier C: 0 published, 0 ours, 1 identity; 1 over 1 experiments" in said
     assert main(["reproduce", "sound", "textless", "--plan"]) == 2
     shown = capsys.readouterr()
     assert shown.out.startswith("sound: 1 claims, 4 of 4 cells to train")
