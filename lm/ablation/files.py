@@ -77,7 +77,7 @@ class ExperimentFile(TypedDict, total=False):
     ]
     generalise: Annotated[
         str,
-        "What the headline's interval covers: other text as well as other seeds, or other seeds alone.",
+        "What intervals of judged quantities and of claims cover: other text as well as other seeds, or seeds alone.",
         Also(enum=list(GENERALISE), default="text"),
     ]
     declared: Annotated[

@@ -29,7 +29,7 @@ class Inference:
         axes: for some dotted paths, whether they are `scientific`, `nuisance` or `fixed`.
         looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
         equal: what arms have the same of: steps, tokens, flops or seconds.
-        generalise: what the headline's interval covers: other `seeds`, or other `text` too.
+        generalise: what the intervals of judged quantities and of claims cover: other `seeds`, or other `text` too.
     """
 
     metric: str = HEADLINE

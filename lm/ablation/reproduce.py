@@ -158,6 +158,7 @@ def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone:
             "seeds": one.seeds,
             "p": one.p,
             "p_holm": one.p_holm,
+            "over": one.over,
             "verdict": one.verdict,
             "note": one.note,
         }

@@ -4,6 +4,10 @@ A claim of less or greater is one of the mean over seeds, and has an exact sign-
 or an equivalence is one of the median, of what a typical seed shows, and has a sign test at each end of the range: that
 holds its level whatever the noise looks like, where Student's interval does not. Either is answered at 5 %, and by as
 few seeds as can answer at that level: with fewer the answer is that there are not enough.
+
+Of several arms in a loss that is kept by document, it must hold of other text too, as far as the experiment says: the
+noise is that of the weighted sum of their losses by document, and Student's test over seeds and documents has to agree
+with the test over seeds. The interval is the smallest that holds those of both, and p the larger.
 """
 
 import math
@@ -16,6 +20,8 @@ import numpy as np
 from lm.analysis.claims import Claim, by_seed
 from lm.analysis.compare import LOST
 from lm.analysis.results import Results
+from lm.analysis.texts import LOSS_OF, crossed, generalises, keeps
+from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
     holm,
@@ -27,13 +33,17 @@ from lm.stats.tests import (
     smallest_p,
     values_needed,
 )
+from lm.stats.two_way import TwoWay
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough seeds"]
 
 EVERY = 2
 """Seeds with which a claim about every seed can be borne out: one seed repeats nothing. Any one can refute it."""
 
-NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
+DECIDED = ("reproduced", "not reproduced")
+
+Over = Literal["", "seeds", "seeds and text"]
+"""What an answer holds of; nothing is said of one without a test, and of cells that kept no losses by document."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,8 @@ class Answer:
     """What the results say of a claim: the mean or median over seeds, its interval, and what else there is to know.
 
     `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
-    `p_holm` is adjusted over the claims of its kind that are answered together.
+    `p_holm` is adjusted over the claims of its kind that are answered together. `over` is what else than these cells it
+    holds of, and `alone` why not of other text.
     """
 
     claim: Claim
@@ -53,24 +64,31 @@ class Answer:
     note: str = ""
     p: float = math.nan
     p_holm: float = math.nan
+    over: Over = ""
+    alone: str = ""
 
 
 def answer(results: Results, claim: Claim) -> Answer:
     """Whether the results bear the claim out, at 5 %, each claim by itself."""
-    numbers = list(by_seed(results, claim).values())
-    if not numbers:
+    found_s = by_seed(results, claim)
+    if not found_s:
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
-    found = decide(claim, numbers)
-    parts = [*_lost(results, claim, len(numbers)), *_unhealthy(results, claim), *([found.note] if found.note else [])]
-    return replace(found, note="; ".join(parts))
+    noise, over, alone = _of_text(results, claim, list(found_s))
+    found = decide(claim, list(found_s.values()), noise)
+    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), *([found.note] if found.note else [])]
+    return replace(found, note="; ".join(parts), over=over, alone=alone)
 
 
-def decide(claim: Claim, numbers: list[float]) -> Answer:
-    """What one number a seed says of a claim."""
+def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
+    """What one number a seed says of a claim; of other text as well where its noise is given."""
     if claim.exact:
         return _on_every_seed(claim, numbers)
-    return _of_mean(claim, numbers) if claim.relation in ("less", "greater") else _of_median(claim, numbers)
+    judge = _of_mean if claim.relation in ("less", "greater") else _of_median
+    found = judge(claim, numbers, noise)
+    if noise is not None and found.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
+        return replace(found, note="found over seeds, not over texts")
+    return found
 
 
 def corrected(given: Sequence[Answer]) -> list[Answer]:
@@ -104,11 +122,14 @@ def _ends(claim: Claim) -> tuple[float, float]:
     return (-claim.margin, claim.margin) if claim.relation == "equivalent" else (claim.low, claim.high)
 
 
-def _of_mean(claim: Claim, numbers: list[float]) -> Answer:
+def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
     """Exact sign-flip test of the distance from the margin; the interval is what it does not reject."""
     distances, estimate, seeds = [number - claim.margin for number in numbers], float(np.mean(numbers)), len(numbers)
     low, high = (claim.margin + end for end in sign_flip_interval(distances))
     p, note = sign_flip_p(distances), ""
+    if noise is not None:
+        low, high = _hull((low, high), noise.interval(estimate, ALPHA))
+        p = max(p, noise.p(estimate - claim.margin))
     verdict: Verdict = "inconclusive"
     if p <= ALPHA:
         verdict = "reproduced" if (estimate < claim.margin) == (claim.relation == "less") else "not reproduced"
@@ -117,15 +138,15 @@ def _of_mean(claim: Claim, numbers: list[float]) -> Answer:
     return Answer(claim, verdict, estimate, low, high, seeds, note, p)
 
 
-def _of_median(claim: Claim, numbers: list[float]) -> Answer:
+def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
     """One-sided sign tests: the median is inside both ends, or it is beyond one of them.
 
     Only one of the two can be said wrongly, so each is said at 5 %. To be beyond one of two ends is two chances to err.
     """
     low, high = _ends(claim)
     ends = sum(map(math.isfinite, (low, high)))
-    inside = max(sign_test_p(numbers, low, "greater"), sign_test_p(numbers, high, "less"))
-    beyond = min(1.0, ends * min(sign_test_p(numbers, low, "less"), sign_test_p(numbers, high, "greater")))
+    below, above = (tuple(_p_beyond(numbers, end, side, noise) for end in (low, high)) for side in ("less", "greater"))
+    inside, beyond = max(above[0], below[1]), min(1.0, ends * min(below[0], above[1]))
     p, note = min(inside, beyond), ""
     verdict: Verdict = "inconclusive"
     needed = values_needed() if inside <= beyond else values_needed(ALPHA / ends)
@@ -133,7 +154,40 @@ def _of_median(claim: Claim, numbers: list[float]) -> Answer:
         verdict = "reproduced" if inside <= beyond else "not reproduced"
     elif len(numbers) < needed:
         verdict, note = "not enough seeds", f"{needed} could decide"
-    return Answer(claim, verdict, float(np.median(numbers)), *median_interval(numbers), len(numbers), note, p)
+    interval = median_interval(numbers)
+    if noise is not None:
+        interval = _hull(interval, noise.interval(float(np.mean(numbers)), 2 * ALPHA))
+    return Answer(claim, verdict, float(np.median(numbers)), *interval, len(numbers), note, p)
+
+
+def _p_beyond(numbers: list[float], end: float, side: Literal["less", "greater"], noise: TwoWay | None) -> float:
+    """p that what is typical lies below the end or above it, as far as the test over seeds and that over both agree."""
+    p = sign_test_p(numbers, end, side)
+    return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
+
+
+def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _of_text(results: Results, claim: Claim, seeds: list[int]) -> tuple[TwoWay | None, Over, str]:
+    """The noise of the claim's number over seeds and text, what its answer holds of, and why not of other text."""
+    if claim.exact or not any(keeps(record) for arm in claim.arms for record in results.of(arm)):
+        return None, "", ""
+    weights = {arm: weight for arm, weight in claim.contrast.items() if weight}
+    reasons = {
+        "the experiment asks for it (generalise: seeds)": not generalises(results),
+        "a slope": bool(claim.over),
+        f"{claim.metric} is not kept by document": claim.metric not in LOSS_OF,
+        "the loss of one arm is claimed of this text": len(weights) < 2,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            return None, "seeds", reason
+    try:
+        return crossed(results, weights, claim.metric, seeds, {})[0], "seeds and text", ""
+    except InputError as error:
+        return None, "seeds", str(error)
 
 
 def _unhealthy(results: Results, claim: Claim) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.analysis.audit_ladder import audit_ladders
-from lm.analysis.audit_text import audit_texts
+from lm.analysis.audit_text import audit_text_claims, audit_text_power, audit_texts
 from lm.analysis.results import Results, value
 from lm.stats.power import detectable, power
 from lm.stats.sequential import looks, repeated_interval, sequential
@@ -112,7 +112,8 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_power(random, size.tests),
         *(
             _finding(one.name, one.events, one.trials, one.at_least, one.at_most, one.binding)
-            for one in audit_texts(np.random.default_rng(0), size.intervals)
+            for rows in (audit_texts, audit_text_claims, audit_text_power)
+            for one in rows(np.random.default_rng(0), size.intervals)
         ),
         *(
             _finding(one.name, one.events, one.trials, one.at_least, one.at_most)

@@ -4,19 +4,32 @@ An experiment is a difference per token of seeds s on documents d: a part of eac
 both, as crossed random effects; the truth is the mean over all seeds and all documents.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.analysis.answers import decide
+from lm.analysis.claims import Claim
+from lm.stats.power import CHANCE
 from lm.stats.tests import ALPHA, sign_flip_p
-from lm.stats.two_way import cover_texts, two_way
+from lm.stats.text_power import detectable_on_texts
+from lm.stats.two_way import TwoWay, cover_texts, two_way
 from lm.stats.verdicts import Comparison, confirm
 
 SEEDS, DOCUMENTS = 6, 60
 RATIOS = {"half": 0.5, "three quarters": 0.75, "twice": 2.0}
 """The standard error over texts, in that over seeds; .75 is what the quickstart's differences have."""
+
+MARGIN = 2.0
+EQUIVALENT = Claim("", "nll", "equivalent", {"arm": 1.0, "base": -1.0}, margin=MARGIN)
+
+OFF = 0.02
+"""By how much a power that is promised may be missed: documents of unequal lengths tell less of their noise."""
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,13 +44,36 @@ class Counted:
     binding: bool
 
 
-def drawn(random: np.random.Generator, ratio: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def drawn(random: np.random.Generator, ratio: float) -> tuple[Array, Array]:
     """An experiment whose arm changes nothing: sums over documents (s, d), and tokens (d,)."""
-    tokens_d = np.ceil(random.lognormal(4, 0.7, DOCUMENTS))
+    tokens_d = lengths(random)
+    return scattered(random, ratio, tokens_d), tokens_d
+
+
+def lengths(random: np.random.Generator) -> Array:
+    """Tokens of the documents of an evaluation (d,)."""
+    found: Array = np.ceil(random.lognormal(4, 0.7, DOCUMENTS))
+    return found
+
+
+def scattered(random: np.random.Generator, ratio: float, tokens_d: Array) -> Array:
+    """Sums over documents (s, d) of an arm that changes nothing."""
     seed_s = random.normal(size=(SEEDS, 1))
     document_d = ratio * np.sqrt(DOCUMENTS / SEEDS) * random.normal(size=DOCUMENTS)
     both_sd = random.normal(size=(SEEDS, DOCUMENTS))
-    return (seed_s + document_d + both_sd) * tokens_d, tokens_d
+    found: Array = (seed_s + document_d + both_sd) * tokens_d
+    return found
+
+
+def truth(ratio: float, tokens_d: Array) -> TwoWay:
+    """The noise of what `scattered` draws, which is known."""
+    uneven = float((tokens_d**2).sum() / tokens_d.sum() ** 2)
+    twice = uneven / SEEDS
+    seeds, floor = 1 / SEEDS + twice, ratio**2 * DOCUMENTS / SEEDS * uneven
+    text, both = floor + twice, seeds + floor
+    freedom = both**2 / (seeds**2 / (SEEDS - 1) + text**2 / (DOCUMENTS - 1))
+    root = math.sqrt
+    return TwoWay(root(seeds), root(text), root(floor), root(both), freedom, DOCUMENTS)
 
 
 def audit_texts(random: np.random.Generator, experiments: int) -> Iterator[Counted]:
@@ -58,3 +94,34 @@ def audit_texts(random: np.random.Generator, experiments: int) -> Iterator[Count
         title = f"false claims of other text, whose noise is {name} that of {SEEDS} seeds"
         yield Counted(f"{title}: seeds alone", alone, experiments, 0.0, ALPHA, binding=False)
         yield Counted(f"{title}: seeds and text", wide, experiments, 0.0, ALPHA, binding=True)
+
+
+def audit_text_claims(random: np.random.Generator, experiments: int) -> Iterator[Counted]:
+    """How often what differs by the margin itself on other text is claimed to be equivalent within it."""
+    for name, ratio in RATIOS.items():
+        alone = both = 0
+        for _ in range(experiments):
+            difference_sd, tokens_d = drawn(random, ratio)
+            at_margin = (difference_sd.sum(axis=1) / tokens_d.sum() + MARGIN).tolist()
+            alone += decide(EQUIVALENT, at_margin).verdict == "reproduced"
+            both += decide(EQUIVALENT, at_margin, two_way(difference_sd, tokens_d)).verdict == "reproduced"
+        title = f"false equivalence of other text, whose noise is {name} that of {SEEDS} seeds"
+        yield Counted(f"{title}: seeds alone", alone, experiments, 0.0, ALPHA, binding=False)
+        yield Counted(f"{title}: seeds and text", both, experiments, 0.0, ALPHA, binding=True)
+
+
+def audit_text_power(random: np.random.Generator, experiments: int) -> Iterator[Counted]:
+    """How often an effect is claimed over seeds and text that is said to be detectable over both."""
+    tokens_d = lengths(random)
+    for name, ratio in RATIOS.items():
+        effect = detectable_on_texts(SEEDS, truth(ratio, tokens_d))
+        found = 0
+        for _ in range(experiments):
+            difference_sd = scattered(random, ratio, tokens_d) + effect * tokens_d
+            sample = (difference_sd.sum(axis=1) / tokens_d.sum()).tolist()
+            one = Comparison(sample, p=sign_flip_p(sample))
+            confirm([one])
+            cover_texts(one, two_way(difference_sd, tokens_d), ALPHA)
+            found += one.significant
+        title = f"finds an effect of {effect:z.2f} over seeds and text, whose noise is {name} that of {SEEDS} seeds"
+        yield Counted(title, found, experiments, CHANCE - OFF, CHANCE + OFF, binding=True)

@@ -13,7 +13,8 @@ from lm.analysis.results import Results, paired, quantities, value
 from lm.analysis.texts import Texts, generalises, known_texts, of_quantity
 from lm.analysis.words import in_words
 from lm.stats.tests import ALPHA, rate_interval
-from lm.stats.two_way import cover_texts
+from lm.stats.text_power import detectable_floor, detectable_on_texts
+from lm.stats.two_way import TwoWay, cover_texts
 from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain, tested
 from lm.store.quantities import describe
 
@@ -63,6 +64,7 @@ def compare(results: Results) -> pd.DataFrame:
             row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
             if (noise := of_quantity(known, arm, quantity)) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
+                row["detectable_floor"] = found.detectable_floor
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -100,7 +102,15 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
             for (arm, quantity), one in family.items():
                 if (noise := of_quantity(known, arm, quantity)) is not None:
                     cover_texts(one, noise, ALPHA / share)
+                    _could_show(one, noise, ALPHA / share)
     return confirmatory | exploratory
+
+
+def _could_show(one: Comparison, noise: TwoWay, alpha: float) -> None:
+    """What a comparison whose interval covers text would have shown, in the place of what its seeds alone would."""
+    if not math.isnan(one.detectable):
+        one.detectable = detectable_on_texts(len(one.differences), noise, alpha)
+        one.detectable_floor = detectable_floor(noise, alpha)
 
 
 def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
@@ -120,7 +130,7 @@ def _margin(results: Results, quantity: str) -> float:
     return float(results.manifest.get("margin", {}).get(quantity, math.nan))
 
 
-INNER = ("differences", "better", "margin", "mine", "base")
+INNER = ("differences", "better", "margin", "mine", "base", "detectable_floor")
 """What a comparison knows of itself that is no column of its own."""
 
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from lm.analysis.compare import compare, withheld
 from lm.analysis.results import Results, load, value
+from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.tree import InputError, path_name
 from lm.stats.ladder import Climb, Ladder, Rung, climb, misfit
 from lm.stats.scaling import FEWEST, Law, interval
 from lm.stats.tests import ALPHA, seeds_needed
 from lm.stats.trend import Estimate, Trend
+from lm.stats.two_way import TwoWay
 from lm.store.files import read_json
 from lm.store.formats import LADDER
 from lm.store.ladder import LadderManifest, RungOf
@@ -25,10 +27,11 @@ FILE = "ladder.json"
 
 @dataclass(frozen=True)
 class ArmAt:
-    """What an arm's own report says of it at a rung."""
+    """What an arm's own report says of it at a rung, and the noise of seeds and text where intervals cover both."""
 
     rung: str
     pairs: int
+    noise: TwoWay | None
     verdict: str
     bold: bool
     ill: str
@@ -41,7 +44,7 @@ class ArmOf:
     Args:
         name: of the arm.
         at: of each of these rungs what its report says.
-        climb: what was found; None where no rung has a pair.
+        climb: what was found, differences over seeds and text where both are known; None where no rung has a pair.
         withheld: why no trend may be called anything; empty where one may.
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
         explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
@@ -116,7 +119,8 @@ def load_ladder(folder: Path) -> LadderResults:
     law, no_law = _law(manifest, rungs)
     compared = [compare(rung) for rung in rungs]
     others = [arm for arm in manifest["arms"] if arm != manifest["baseline"]]
-    arms = [_arm(arm, manifest, rungs, compared) for arm in others]
+    noises = [_noises(rung) for rung in rungs]
+    arms = [_arm(arm, manifest, rungs, compared, noises) for arm in others]
     return LadderResults(manifest, rungs, law, no_law, arms)
 
 
@@ -157,13 +161,32 @@ def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | No
     return replace(unknown, floor=known[0], exponent=known[1]), ""
 
 
-def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared: Sequence[Any]) -> ArmOf:
+def _noises(rung: Results) -> dict[str, TwoWay]:
+    """The noise of seeds and text in each arm's difference at a rung, where its intervals are to cover both."""
+    return texts(rung, rung.headline).noise if generalises(rung) and rung.headline in LOSS_OF else {}
+
+
+def _over_both(one: Estimate, noise: TwoWay | None) -> Estimate:
+    """A difference with the smallest interval that holds Student's over seeds and that over seeds and text."""
+    if noise is None:
+        return one
+    low, high = noise.interval(one.value, ALPHA)
+    return replace(one, low=min(one.low, low), high=max(one.high, high))
+
+
+def _arm(
+    arm: str,
+    manifest: LadderManifest,
+    rungs: Sequence[Results],
+    compared: Sequence[Any],
+    noises: Sequence[dict[str, TwoWay]],
+) -> ArmOf:
     """An arm over its rungs; confirmatory ones share the level of their trends."""
     confirmatory = len(rungs[0].confirmatory)
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
     found, at, reasons = list[Rung](), list[ArmAt](), list[str]()
-    for rung, results, table in zip(manifest["rungs"], rungs, compared, strict=True):
+    for rung, results, table, noise in zip(manifest["rungs"], rungs, compared, noises, strict=True):
         one = _rung(manifest, rung, results, arm)
         if not len(one.pairs):
             continue
@@ -174,7 +197,7 @@ def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared:
             for side, name in ((arm, arm), (manifest["baseline"], "baseline"))
             if results.health[side]
         )
-        at.append(ArmAt(rung["name"], len(one.pairs), str(row.verdict), bool(row.bold), ill))
+        at.append(ArmAt(rung["name"], len(one.pairs), noise.get(arm), str(row.verdict), bool(row.bold), ill))
         if reason := withheld(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
     if not found:
@@ -183,6 +206,8 @@ def _arm(arm: str, manifest: LadderManifest, rungs: Sequence[Results], compared:
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
     done = climb(found, forecast, margins, level)
+    covered = [_over_both(one, of_rung.noise) for one, of_rung in zip(done.differences, at, strict=True)]
+    done = replace(done, differences=covered)
     needed = seeds_needed(confirmatory)
     sound = not (reasons or explored) and all(one.pairs >= needed and not one.ill for one in at)
     bold = sound and _called(done.of_difference), sound and _called(done.of_gain)

@@ -1,10 +1,11 @@
-"""The noise of the evaluation's text in each difference, where cells kept their losses by document."""
+"""The noise of the evaluation's text in what cells are compared by, where they kept their losses by document."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.results import HEADLINE, Results
+from lm.analysis.results import HEADLINE, Results, value
 from lm.config.tree import InputError
 from lm.stats.two_way import TwoWay, two_way
 from lm.store.documents import KEPT, Documents, read_documents
@@ -13,10 +14,17 @@ from lm.store.record import Record
 FEWEST = 20
 """Documents, or stretches, from which on their noise can be told."""
 
+LOSS_OF = {**{name: name for name in KEPT}, "bits_per_byte": "nll"}
+"""Quantities whose noise over text is known, and the loss by document that each is a multiple of.
+
+Bits per byte are nats per token times the tokens of a byte of this split, which counts as known: its own noise is a
+share of the difference that hardly matters, and none where the difference is zero.
+"""
+
 
 @dataclass(frozen=True)
 class Texts:
-    """The noise of each arm's difference in a loss, what stands for documents, and why there is none of other arms."""
+    """The noise of each arm's difference in a quantity, what stands for documents, and why there is none of others."""
 
     noise: dict[str, TwoWay]
     kind: str
@@ -24,34 +32,54 @@ class Texts:
 
 
 def generalises(results: Results) -> bool:
-    """Whether the headline's interval is to cover other text too, as far as the experiment says."""
+    """Whether intervals of what is judged are to cover other text too, as far as the experiment says."""
     return results.manifest.get("generalise") != "seeds" and not results.manifest.get("adaptive")
 
 
 def texts(results: Results, quantity: str = HEADLINE) -> Texts:
-    """What is known of the noise of the text in a quantity that is kept by document, of each arm but the baseline."""
-    found = Texts({}, "document", {})
-    kinds, read = set[str](), dict[str, Documents]()
+    """What is known of the noise of the text in a quantity of LOSS_OF, of each arm but the baseline."""
+    found, kinds, read = Texts({}, "document", {}), set[str](), dict[str, Documents]()
     for arm in results.arms[1:]:
-        pairs = list(results.pairs(arm).values())
-        if len(pairs) < 2:
-            found.lacking[arm] = "it takes two seeds that ended well"
-            continue
         try:
-            sides = [tuple(_documents(results, record, read, quantity) for record in pair) for pair in pairs]
+            noise, kind = crossed(results, {arm: 1.0, results.arms[0]: -1.0}, quantity, list(results.pairs(arm)), read)
         except InputError as error:
             found.lacking[arm] = str(error)
             continue
-        first = sides[0][0]
-        if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for s in sides for one in s):
-            found.lacking[arm] = "cells were not evaluated on the same documents"
-        elif (held := int((first.tokens_d > 0).sum())) < FEWEST:
-            found.lacking[arm] = f"{held} {plural(first.kind)} are too few to tell, it takes {FEWEST}"
-        else:
-            difference_sd = np.array([mine.nll_d - base.nll_d for mine, base in sides])
-            found.noise[arm] = two_way(difference_sd, first.tokens_d.astype(np.float64))
-            kinds.add(first.kind)
+        found.noise[arm] = noise
+        kinds.add(kind)
     return Texts(found.noise, next(iter(kinds)) if len(kinds) == 1 else "document", found.lacking)
+
+
+def crossed(
+    results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: dict[str, Documents]
+) -> tuple[TwoWay, str]:
+    """The noise of a weighted sum of arms in a quantity, over seeds and documents, and what stands for documents.
+
+    Args:
+        results: of the experiment.
+        weights: of each arm.
+        quantity: a key of LOSS_OF.
+        seeds: on which all these arms have it.
+        read: losses by document of cells that were read before, to which others are added.
+
+    Raises:
+        InputError: in words, where it is not known.
+    """
+    if len(seeds) < 2:
+        raise InputError("it takes two seeds that ended well")
+    sides = [
+        [(weight, _documents(results, results.records[arm, seed], read, quantity)) for arm, weight in weights.items()]
+        for seed in seeds
+    ]
+    first = sides[0][0][1]
+    every = [one for side in sides for _, one in side]
+    if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for one in every):
+        raise InputError("cells were not evaluated on the same documents")
+    if (held := int((first.tokens_d > 0).sum())) < FEWEST:
+        raise InputError(f"{held} {plural(first.kind)} are too few to tell, it takes {FEWEST}")
+    factor = _multiple([results.records[arm, seed] for arm in weights for seed in seeds], quantity)
+    sum_sd = factor * np.array([sum(weight * one.nll_d for weight, one in side) for side in sides])
+    return two_way(sum_sd, first.tokens_d.astype(np.float64)), first.kind
 
 
 def plural(kind: str) -> str:
@@ -60,21 +88,40 @@ def plural(kind: str) -> str:
 
 
 def known_texts(results: Results) -> dict[str, Texts]:
-    """The same by quantity, of the losses that are kept by document and were measured."""
+    """The same by quantity, of the losses that are kept by document and of what is judged, as far as measured."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
-    return {name: texts(results, name) for name in KEPT if any(name in metrics for metrics in measured)}
-
-
-def _documents(results: Results, record: Record, read: dict[str, Documents], quantity: str) -> Documents:
-    """The losses by document of a cell, each read once. Raises InputError where there are none."""
-    cell = record["id"]
-    if not record.get(KEPT[quantity][0]):
-        raise InputError("cells have no losses by document")
-    if cell not in read:
-        read[cell] = read_documents(results.store.documents(cell, quantity), record, quantity)
-    return read[cell]
+    asked = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
+    return {name: texts(results, name) for name in asked if any(name in metrics for metrics in measured)}
 
 
 def of_quantity(found: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
     """The noise of an arm's difference in a quantity; None where it is not known."""
     return found[quantity].noise.get(arm) if quantity in found else None
+
+
+def keeps(record: Record) -> bool:
+    """Whether a cell kept losses by document, of either split."""
+    return any(record.get(part) for part, _ in KEPT.values())
+
+
+def _documents(results: Results, record: Record | None, read: dict[str, Documents], quantity: str) -> Documents:
+    """The losses by document behind a quantity of a cell, each read once. Raises InputError where there are none."""
+    loss = LOSS_OF[quantity]
+    if record is None or not record.get(KEPT[loss][0]):
+        raise InputError("cells have no losses by document")
+    cell = record["id"]
+    if cell not in read:
+        read[cell] = read_documents(results.store.documents(cell, loss), record, loss)
+    return read[cell]
+
+
+def _multiple(records: Sequence[Record | None], quantity: str) -> float:
+    """By how much a quantity is more than its loss, in all of these. Raises InputError where that differs."""
+    loss = LOSS_OF[quantity]
+    if quantity == loss:
+        return 1.0
+    found = np.array([[value(record, quantity), value(record, loss)] for record in records if record is not None])
+    factor = float(found[0, 0] / found[0, 1]) if found[0, 1] else 0.0
+    if not np.allclose(found[:, 0], factor * found[:, 1], rtol=1e-6, atol=0):
+        raise InputError("cells were not evaluated on the same bytes")
+    return factor

@@ -28,11 +28,12 @@ def answers(results: Results, tier: str = "") -> list[Answer]:
 
 
 def found(one: Answer) -> str:
-    """The estimate with its interval; of an exact claim, the range over seeds."""
+    """The estimate with its interval, and what that covers; of an exact claim, the range over seeds."""
     if math.isnan(one.estimate):
         return "-"
     interval = "" if one.low == one.high else f" [{_end(one.low)}, {_end(one.high)}]"
-    return f"{one.estimate:z.4g}{interval}"
+    over = f" over {one.over}" if one.over else ""
+    return f"{one.estimate:z.4g}{interval}{over}"
 
 
 def _end(value: float) -> str:
@@ -95,6 +96,14 @@ def method(given: Sequence[Answer]) -> list[str]:
             "Ranges, slopes and equivalences: the median over seeds (the typical seed), sign tests that ask for no "
             "shape of the noise, and their interval, 95 % at each end."
         )
+    if any(one.over == "seeds and text" for one in given):
+        lines.append(
+            "Over seeds and text: other seeds and other text of this kind. Student's test over seeds and documents as "
+            "crossed random effects has to agree with the test over seeds; the interval holds those of both, and p is "
+            "the larger."
+        )
+    if reasons := dict.fromkeys(one.alone for one in given if one.alone):
+        lines.append(f"Over seeds: not over other text, because of one of these: {'; '.join(reasons)}.")
     if "" in relations:
         lines.append("Every seed: no test; the mean and the range over seeds. Any seed can refute it.")
     return lines

@@ -204,6 +204,7 @@ def worth_notes(results: LadderResults) -> list[str]:
     lines = [
         f"Differences are to {base}, paired by seed, with Student's interval; the verdict is that of the rung's own "
         "report.",
+        *_of_text(results),
         f"The gain is the compute that {base} needs for the arm's loss, by its law, over the arm's own: above 1 it "
         "is worth more. Its interval holds the law's noise and the seeds', not that another law might fit.",
     ]
@@ -216,6 +217,19 @@ def worth_notes(results: LadderResults) -> list[str]:
     if short:
         lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
     return lines
+
+
+def _of_text(results: LadderResults) -> list[str]:
+    """Which intervals of differences cover text, where any does, and that nothing else does."""
+    both = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is not None]
+    alone = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is None]
+    if not both:
+        return ["All intervals are over seeds alone, not over text."]
+    some = f", but for {', '.join(alone)}, which are over seeds alone" if alone else ""
+    return [
+        "Intervals of differences hold Student's over seeds and that over seeds and text as crossed random effects"
+        f"{some}. Gains, laws, trends and forecasts know of the noise of seeds alone."
+    ]
 
 
 def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:

@@ -30,13 +30,21 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
     place = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
     if arm is None or arm.climb is None or place is None:
         found: Estimate | None = None
-        return {"pairs": 0, **_columns("difference", found), **_columns("gain", found), "beyond": "", "verdict": ""}
+        return {
+            "pairs": 0,
+            **_columns("difference", found),
+            "over": "",
+            **_columns("gain", found),
+            "beyond": "",
+            "verdict": "",
+        }
     one = arm.climb.gains[place] if arm.climb.gains else None
     logs = one.log if one else Estimate()
     of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
     return {
         "pairs": arm.at[place].pairs,
         **_columns("difference", arm.climb.differences[place]),
+        "over": "seeds" if arm.at[place].noise is None else "seeds and text",
         **_columns("gain", of_gain),
         "beyond": one.beyond if one else "",
         "verdict": arm.at[place].verdict,

@@ -10,7 +10,7 @@ import pandas as pd
 from lm.analysis.results import Results, circumstances, one_tokenizer, unpaired
 from lm.report.costs import unlike_pairs
 from lm.report.failure import whereabouts
-from lm.report.tables import detectable
+from lm.report.tables import could_show
 from lm.report.texts import average_notes, text_notes
 from lm.report.ways import described
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
@@ -63,7 +63,7 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield from text_notes(results)
         yield from average_notes(results)
     found = [
-        f"{row.arm} {detectable(row)}"
+        f"{row.arm} {could_show(row)}"
         for row in table[table.metric == results.headline].itertuples()
         if row.detectable == row.detectable and row.verdict != "baseline"
     ]

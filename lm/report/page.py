@@ -108,10 +108,15 @@ def markdown(results: Results, table: pd.DataFrame, figures: list[str], first: S
     lines += listed(
         [
             "Detectable: the smallest difference that the test would find four times in five, with as many seeds and "
-            "as much noise. table.csv has Student's 95 % intervals of all, bootstrap intervals (BCa) and unadjusted p."
+            f"as much noise{_of_text(table)}. table.csv has Student's 95 % intervals of all, bootstrap intervals (BCa) "
+            "and unadjusted p."
         ]
     )
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _of_text(table: pd.DataFrame) -> str:
+    return ", over text too where the interval is" if "seeds-and-text" in set(table.interval) else ""
 
 
 def _first(columns: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool]) -> list[str]:

@@ -79,6 +79,14 @@ def detectable(row: Any) -> str:
     return "none" if math.isinf(row.detectable) else number(row.detectable, describe(row.metric).digits)
 
 
+def could_show(row: Any) -> str:
+    """The same, and where it is of other text too, what is left of it with any number of seeds."""
+    if row.interval != "seeds-and-text" or math.isinf(row.detectable):
+        return detectable(row)
+    least = number(row.detectable_floor, describe(row.metric).digits)
+    return f"{detectable(row)} over seeds and text ({least} with any number of seeds)"
+
+
 def adjusted_p(row: Any) -> str:
     """The p that decides, as its family adjusts it, and that of equivalence where there is a margin."""
     parts = []

@@ -6,10 +6,9 @@ import numpy as np
 
 from lm.analysis.averages import last_validations
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.texts import Texts, generalises, known_texts, plural
+from lm.analysis.texts import LOSS_OF, Texts, generalises, known_texts, plural
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
-from lm.store.documents import KEPT
 from lm.store.quantities import averaged, describe
 from lm.store.record import Record
 
@@ -53,16 +52,19 @@ def _last(results: Results, record: Record, quantity: str, count: int) -> list[f
 
 def _covers(results: Results, found: dict[str, Texts]) -> Iterator[str]:
     if results.manifest.get("adaptive"):
-        yield "Intervals cover other seeds, not other text: stages are tested over seeds alone."
+        yield (
+            "Intervals cover other seeds, not other text: stages are tested over seeds alone, which also decide when "
+            "to stop."
+        )
         return
     if not generalises(results):
         yield "Intervals cover other seeds, not other text, as the experiment asks (generalise: seeds)."
         return
-    judged = [name for name in results.judged if name in KEPT]
+    judged = [name for name in results.judged if name in LOSS_OF]
     if not judged:
-        kept = " and ".join(describe(name).label for name in KEPT)
-        yield f"Intervals cover other seeds, not other text: that is known of {kept} alone."
-    others = [describe(name).label for name in results.judged if name not in KEPT] if judged else []
+        *first, last = (describe(name).label for name in LOSS_OF)
+        yield f"Intervals cover other seeds, not other text: that is known of {', '.join(first)} and {last} alone."
+    others = [describe(name).label for name in results.judged if name not in LOSS_OF] if judged else []
     for name in judged:
         yield _covered(results, name, found.get(name, Texts({}, "document", {})))
     if others:

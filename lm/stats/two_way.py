@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
+from lm.stats.tests import Side
 from lm.stats.verdicts import DIRECTIONS, Comparison
 
 Array = NDArray[np.float64]
@@ -22,6 +23,7 @@ class TwoWay:
     Args:
         seeds: over seeds, the text as it is.
         text: over documents, the seeds as they are.
+        floor: over documents, of as many seeds as there may be: `text` less what belongs to a seed on a document.
         both: over both.
         freedom: degrees of freedom of `both`, by Satterthwaite.
         documents: with tokens, or what else stands for them.
@@ -29,6 +31,7 @@ class TwoWay:
 
     seeds: float
     text: float
+    floor: float
     both: float
     freedom: float
     documents: int
@@ -37,6 +40,13 @@ class TwoWay:
         """Student's interval for the difference on other seeds and other text."""
         reach = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.both if self.both else 0.0
         return mean - reach, mean + reach
+
+    def p(self, distance: float, side: Side = "two-sided") -> float:
+        """Student's p of a distance from zero, on other seeds and other text; `greater` asks whether it is above."""
+        seen = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
+        if not self.both:
+            return float(seen <= 0)
+        return (2 if side == "two-sided" else 1) * float(special.stdtr(self.freedom, -seen / self.both))
 
 
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
@@ -68,7 +78,8 @@ def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
     both = max(seeds, text, seeds + text - twice)
     weights = seeds**2 / (n - 1) + text**2 / (m - 1)
     freedom = max(both**2 / weights, min(n, m) - 1) if weights else math.inf
-    return TwoWay(math.sqrt(seeds), math.sqrt(text), math.sqrt(both), freedom, m)
+    floor = max(0.0, text - twice)
+    return TwoWay(math.sqrt(seeds), math.sqrt(text), math.sqrt(floor), math.sqrt(both), freedom, m)
 
 
 def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:

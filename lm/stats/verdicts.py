@@ -93,9 +93,10 @@ class Comparison:
     """Paired differences of an arm to the baseline, and what was found in them; NaN for what was not asked.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
-    difference that these seeds would have shown four times in five, at the level of a confirmatory test. `p_adjusted`
-    and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in stages finds
-    a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
+    difference that these seeds would have shown four times in five, at the level of a confirmatory test, and where the
+    interval covers text that which seeds and text would have; `detectable_floor` is what more seeds do not lower.
+    `p_adjusted` and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in
+    stages finds a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
     """
 
     differences: Sequence[float]
@@ -112,6 +113,7 @@ class Comparison:
     effect_low: float = math.nan
     effect_high: float = math.nan
     detectable: float = math.nan
+    detectable_floor: float = math.nan
     p: float = math.nan
     p_adjusted: float = math.nan
     q: float = math.nan

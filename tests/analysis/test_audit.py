@@ -26,11 +26,11 @@ from lm.analysis.audit import (
     differences,
     sign_flip_ps,
 )
-from lm.analysis.audit_text import audit_texts
+from lm.analysis.audit_text import audit_text_claims, audit_text_power, audit_texts
 from lm.analysis.results import load
 from lm.report.audit import all_right, expected, show_audit, to_json
 from lm.stats.sequential import sequential
-from lm.stats.tests import attainable, sign_flip_p, t_interval
+from lm.stats.tests import attainable, rate_interval, sign_flip_p, t_interval
 from lm.stats.verdicts import Comparison
 
 GOOD = Finding("good", 0.04, 0.03, 0.06, 0.0, 0.05)
@@ -251,3 +251,11 @@ def test_an_interval_over_seeds_alone_claims_too_much_of_other_text_and_one_over
     alone, both = (one.events / one.trials for one in list(audit_texts(np.random.default_rng(0), 60))[-2:])
     assert alone > 0.15
     assert both < 0.12
+
+
+def test_claims_over_seeds_and_text_and_what_they_could_find_keep_their_promises() -> None:
+    found = [*audit_text_claims(np.random.default_rng(0), 60), *audit_text_power(np.random.default_rng(0), 60)]
+    for one in found:
+        low, high = rate_interval(one.events, one.trials, 0.99)
+        assert not one.binding or low <= one.at_most
+        assert high >= one.at_least

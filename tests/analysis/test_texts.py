@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from statsmodels.stats.power import TTestPower
 
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.analysis.texts import texts
 from lm.report.notes import notes
 from lm.report.texts import text_notes
+from lm.stats.text_power import detectable_on_texts
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
 from lm.store.store import Store
@@ -140,3 +142,35 @@ def test_cells_that_were_evaluated_on_other_documents_are_not_compared_by_docume
     store = experiment({"base": [2.0]}).parent
     results = load(experiment(CELLS, change))
     assert texts(results).lacking == {"arm": "cells were not evaluated on the same documents"}
+
+
+def test_what_is_detectable_is_of_other_text_too_and_the_note_names_what_more_seeds_do_not_lower(
+    by_document: Make, experiment: Make
+) -> None:
+    alone, little, folder = row(experiment(CELLS)), row(by_document(0.001)), by_document(0.5)
+    results, much = load(folder), row(folder)
+    assert 1.0 <= little.detectable / alone.detectable < 1.1
+    assert much.detectable == detectable_on_texts(6, texts(results).noise["arm"]) > 5 * alone.detectable
+    # The arm's gain on a document is the same for every seed: more seeds leave all of its noise.
+    of_document = 0.5 * np.random.default_rng(0).normal(size=40)
+    size = TTestPower().solve_power(nobs=40, alpha=0.05, power=0.8)
+    assert much.detectable_floor == pytest.approx(size * of_document.std(ddof=1), rel=1e-3)
+    found = f"{much.detectable:.4f} over seeds and text ({much.detectable_floor:.4f} with any number of seeds)"
+    assert f"four times in five: arm {found}." in " ".join(notes(results, compare(results)))
+    results.manifest["generalise"] = "seeds"
+    (asked,) = [one for one in compare(results).itertuples() if (one.arm, one.metric) == ("arm", "nll")]
+    assert asked.detectable == alone.detectable
+    assert np.isnan(asked.detectable_floor)
+
+
+def test_bits_per_byte_are_judged_over_text_as_the_loss_that_they_are_a_multiple_of(by_document: Make) -> None:
+    folder = by_document(0.5, metric="bits_per_byte")
+    found = {one.metric: one for one in compare(load(folder)).itertuples() if one.arm == "arm"}
+    bits, nats = found["bits_per_byte"], found["nll"]
+    assert bits.verdict == "inconclusive: found over seeds, not over texts"
+    assert (bits.se_seeds, bits.se_text) == pytest.approx((2 * nats.se_seeds, 2 * nats.se_text))
+    assert "interval of bits per byte covers other seeds and other text" in " ".join(text_notes(load(folder)))
+    unlike = load(folder)
+    metrics: Any = unlike.records["arm", 2]
+    metrics["metrics"]["bits_per_byte"] = 1.0
+    assert texts(unlike, "bits_per_byte").lacking["arm"] == "cells were not evaluated on the same bytes"

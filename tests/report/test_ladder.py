@@ -8,20 +8,25 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ladders import COMPUTE, loss, make_ladder, usual
 from records import IMAGE, SCRIPT
 from rich.console import Console
+from scipy import stats
 
 from lm.analysis.ladder import load_ladder, read_ladder
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report import ladder_page
 from lm.report.ladder import forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
+from lm.report.ladder_csv import worth_table
 from lm.report.ladder_figure import figure
 from lm.report.ladder_page import files_of, html_of, markdown_ladder, show_ladder, write_ladder_report
 from lm.stats.ladder import Gain
 from lm.stats.trend import Estimate
+from lm.store.documents import described, packed
+from lm.store.files import write_atomic
 from lm.store.store import Store
 
 
@@ -42,6 +47,7 @@ def test_a_ladder_says_what_an_arm_is_worth_at_every_rung_and_with_more_compute(
     assert found.law is not None
     assert float(found.law.law.loss(COMPUTE[1])) == pytest.approx(loss(COMPUTE[1]), rel=0.01)
     assert "which seeds' noise explains" in law_notes(found)[1]
+    assert "All intervals are over seeds alone, not over text." in worth_notes(found)
 
 
 def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,3 +202,39 @@ def test_what_is_no_ladder_and_what_is_no_experiment_is_said(
     assert "is a ladder; name a rung of it, a folder beside it such as climb.RUNG" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"holds no ladder\.json"):
         read_ladder(tmp_path / "climb.s")
+
+
+def test_differences_cover_text_where_documents_are_kept_and_the_rest_is_said_to_be_over_seeds(tmp_path: Path) -> None:
+    random, tokens_d = np.random.default_rng(0), np.full(30, 40)
+    of_text_d = 0.2 * random.normal(size=30)
+    of_text_d -= of_text_d.mean()
+
+    def keep(arm: str, place: int, seed: int, stored: Any) -> None:
+        if place == 1:
+            losses = (stored["metrics"]["nll"] + of_text_d * (arm == "arm")) * tokens_d
+            content = packed(losses, tokens_d)
+            write_atomic(Store(tmp_path).work(stored["id"]) / "documents.npz", content)
+            stored["documents"] = described(content, "document", 1, 30)
+
+    kept = load_ladder(make_ladder(tmp_path, seeds=(6, 6), change=keep))
+    (arm,) = kept.arms
+    assert arm.climb is not None
+    for place, found in enumerate(arm.climb.differences):
+        pairs_s = [usual("arm", place, seed) - usual("base", place, seed) for seed in range(6)]
+        seeds, text = np.var(pairs_s, ddof=1) / 6, np.var(of_text_d, ddof=1) / 30
+        alone = stats.t.interval(0.95, 5, np.mean(pairs_s), np.sqrt(seeds))
+        if place != 1:
+            assert (found.low, found.high) == pytest.approx(alone)
+            continue
+        # Seeds and documents do not act on one another here: the variances add up.
+        freedom = (seeds + text) ** 2 / (seeds**2 / 5 + text**2 / 29)
+        low, high = stats.t.interval(0.95, freedom, np.mean(pairs_s), np.sqrt(seeds + text))
+        assert low < alone[0]
+        assert alone[1] < high
+        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
+    assert [at.verdict for at in arm.at] == ["better", "inconclusive: found over seeds, not over texts"]
+    said = " ".join(worth_notes(kept))
+    assert "but for arm on s, which are over seeds alone" in said
+    assert "Gains, laws, trends and forecasts know of the noise of seeds alone." in said
+    rows = worth_table(kept)
+    assert rows[rows.arm == "arm"].over.tolist() == ["seeds", "seeds and text"]

@@ -22,7 +22,7 @@ def judged(sample: list[float], margin: float = math.nan) -> Comparison:
 
 
 def wide(error: float) -> TwoWay:
-    return TwoWay(error, error, error, 10.0, 100)
+    return TwoWay(error, error, error, error, 10.0, 100)
 
 
 def test_each_error_is_that_of_its_own_kind_of_noise() -> None:
@@ -93,3 +93,25 @@ def test_identical_arms_and_arms_without_pairs_stay_what_they_are() -> None:
     none = Comparison([], verdict=Verdict("no pair"))
     cover_texts(none, wide(0.1), ALPHA)
     assert math.isnan(none.low)
+
+
+def test_p_is_below_alpha_exactly_where_the_interval_leaves_out_zero() -> None:
+    noise = two_way(*drawn(np.random.default_rng(3), 0.75))
+    for share in (0.05, 0.2):
+        _, high = noise.interval(0.0, share)
+        assert noise.p(high) == pytest.approx(share)
+        assert (noise.p(high, "greater"), noise.p(high, "less")) == pytest.approx((share / 2, 1 - share / 2))
+    assert (noise.p(math.inf, "greater"), noise.p(math.inf, "less")) == (0.0, 1.0)
+    still = TwoWay(0.0, 0.0, 0.0, 0.0, math.inf, 40)
+    assert (still.p(0.1), still.p(0.0), still.p(-0.1, "greater"), still.p(-0.1, "less")) == (0.0, 1.0, 1.0, 0.0)
+
+
+def test_the_floor_is_what_documents_leave_when_seeds_are_many() -> None:
+    random = np.random.default_rng(4)
+    tokens, of_document = np.ones(40), random.normal(size=40)
+    few, many = (
+        two_way(of_document + random.normal(size=(n, 1)) + 3 * random.normal(size=(n, 40)), tokens) for n in (6, 600)
+    )
+    assert many.floor == pytest.approx(many.text, rel=0.05)
+    assert many.floor == pytest.approx(stats.sem(of_document), rel=0.1)
+    assert few.floor < few.text

@@ -7,15 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from helpers import RUN
 
+from lm.store.documents import KEPT, Documents, read_documents
+
 pytestmark = pytest.mark.slow
 
 
-Run = tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]
+Run = tuple[dict[str, Any], list[str], dict[str, torch.Tensor], dict[str, Documents]]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def of_one(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def fit(folder: Path, *more: str) -> Run:
-    """Record, learning curve and weights of one run of the command line."""
+    """Record, learning curve, weights and losses by document of one run of the command line."""
     config = folder.parent / "run.yaml"
     config.write_text(yaml.safe_dump(RUN))
     done = subprocess.run(
@@ -33,12 +36,13 @@ def fit(folder: Path, *more: str) -> Run:
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (record,) = folder.glob("cells/[0-9a-f]*/record.json")
-    checkpoint = torch.load(record.with_name("last.ckpt"), weights_only=True)
+    (path,) = folder.glob("cells/[0-9a-f]*/record.json")
+    record, checkpoint = json.loads(path.read_text()), torch.load(path.with_name("last.ckpt"), weights_only=True)
     return (
-        json.loads(record.read_text()),
-        record.with_name("history.csv").read_text().splitlines(),
+        record,
+        path.with_name("history.csv").read_text().splitlines(),
         checkpoint["state_dict"],
+        {loss: read_documents(path.with_name(file), record, loss) for loss, (_, file) in KEPT.items()},
     )
 
 
@@ -50,8 +54,8 @@ def columns_of(curve: list[str]) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_fork", marks=pytest.mark.extra), "fsdp2"])
 def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, of_one: Run, strategy: str) -> None:
-    one, curve, weights = of_one
-    two, other_curve, other_weights = fit(
+    one, curve, weights, kept = of_one
+    two, other_curve, other_weights, other_kept = fit(
         tmp_path / "two", "--trainer.devices", "2", "--trainer.strategy", strategy, "--trainer.accelerator", "cpu"
     )
     assert two["cost"]["world_size"] == 2
@@ -74,14 +78,18 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
     assert other_weights.keys() == weights.keys()
     for name, value in weights.items():
         torch.testing.assert_close(other_weights[name], value, rtol=1e-9, atol=1e-12)
+    for loss, documents in kept.items():
+        assert np.count_nonzero(documents.tokens_d) > 20
+        assert other_kept[loss].tokens_d.tolist() == documents.tokens_d.tolist()
+        np.testing.assert_allclose(other_kept[loss].nll_d, documents.nll_d, rtol=1e-6)  # sums are kept as float32
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_cuda_devices_with_shares_of_the_weights_give_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
-    cpu, _, _ = of_one
+    cpu, *_ = of_one
     more = ("--trainer.accelerator", "cuda", "--trainer.devices", "2", "--trainer.strategy", "fsdp2")
-    cuda, _, _ = fit(tmp_path / "cuda", *more)
+    cuda, *_ = fit(tmp_path / "cuda", *more)
     assert cuda["pairing"] == cpu["pairing"]
     for name in ("nll", "ece", "gradient_norm"):
         assert cuda["metrics"][name] == pytest.approx(cpu["metrics"][name], rel=1e-6), name
@@ -90,7 +98,7 @@ def test_two_cuda_devices_with_shares_of_the_weights_give_the_losses_of_the_cpu(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cuda_device_gives_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
-    cpu, _, _ = of_one
-    cuda, _, _ = fit(tmp_path / "cuda", "--trainer.accelerator", "cuda")
+    cpu, *_ = of_one
+    cuda, *_ = fit(tmp_path / "cuda", "--trainer.accelerator", "cuda")
     assert cuda["pairing"] == cpu["pairing"]
     assert cuda["metrics"]["nll"] == pytest.approx(cpu["metrics"]["nll"], rel=1e-6)
