@@ -10,6 +10,9 @@ from lm.config.tree import nearest
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Draw = Callable[[], "Figure | None"]
+"""Draws a figure; None where there is nothing to draw."""
+
 
 def figure(results: Results | Ladder, name: str) -> "Figure":
     """One of the figures of a report.
@@ -42,7 +45,7 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     return found
 
 
-def _figures(results: Results | Ladder) -> tuple[dict[str, Callable[[], "Figure | None"]], str]:
+def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
     """The figures by name, each to be drawn, and where others are to be found."""
     if isinstance(results, Ladder):
         from lm.report.ladder_figure import NAME
@@ -50,6 +53,13 @@ def _figures(results: Results | Ladder) -> tuple[dict[str, Callable[[], "Figure 
 
         more = f"; a rung has others, as in lm.figure(results.rungs[{next(iter(results.rungs))!r}], 'learning_curve')"
         return {NAME: partial(of_ladder, results.records)}, more
+    from lm.report import rates, tuning
     from lm.report.figures import FIGURES
 
-    return {name: partial(make, results.records) for name, make in FIGURES.items()}, ""
+    place = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
+    found: dict[str, Draw] = {name: partial(make, results.records) for name, make in FIGURES.items()}
+    if (tuned := tuning.tuning_of(results.records, place)) is not None:
+        found[tuning.FIGURE] = partial(tuning.tuning_figure, results.records, tuned[2])
+    if (over := rates.rates_of(results.records, place)) is not None:
+        found[rates.FIGURE] = partial(rates.rates_figure, results.records, over)
+    return found, ""
