@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = ("InputError", "Results", "Run", "Trained", "ablate", "figure", "fit", "load", "load_model")
+_PUBLIC = ("InputError", "Ladder", "Results", "Run", "Trained", "ablate", "figure", "fit", "load", "load_model")
 """What `lm.api` holds for others, imported when it is first asked for; `__init__.pyi` tells type checkers of it."""
 
 __all__ = ["__version__", *_PUBLIC]

@@ -1,4 +1,5 @@
 from lm.api import InputError as InputError
+from lm.api import Ladder as Ladder
 from lm.api import Results as Results
 from lm.api import Run as Run
 from lm.api import Trained as Trained

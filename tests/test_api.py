@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
+from ladders import make_ladder
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import lm
+from lm.api.begin import plain
 from lm.cli import main
 from lm.report.figures import FIGURES
 
@@ -23,6 +26,8 @@ BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 CONFIG = ROOT / "experiments" / "bases" / "char_tiny.yaml"
 WRONG: dict[str, Any] = {"optim.lrr": 1}
+OWN: dict[str, Any] = {"model.mlp": "stranger.Own"}
+ODD: Any = 3
 SHORT: dict[str, Any] = {
     "trainer.max_steps": 4,
     "trainer.val_check_interval": 2,
@@ -61,6 +66,7 @@ def test_tables_are_those_of_the_report(experiment: MakeExperiment) -> None:
 def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
     results = lm.load(ROOT / "results" / "reference" / "quickstart.lmpack")
     assert not results.curves.empty
+    assert isinstance(results, lm.Results)
     place = results.records.store.cells
     assert place.is_dir()
     del results
@@ -83,9 +89,57 @@ def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeE
 
 
 def test_what_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
-    with pytest.raises(lm.InputError, match=r"no such folder") as found:
-        lm.load(tmp_path / "nowhere")
-    assert "\n" not in str(found.value)
+    for given in (tmp_path / "nowhere", "dmeo"):
+        with pytest.raises(lm.InputError, match=r"no such folder") as found:
+            lm.load(given, out=tmp_path / "out")
+        assert "\n" not in str(found.value)
+
+
+def test_an_experiment_in_the_folder_of_results_is_called_by_its_name(experiment: MakeExperiment) -> None:
+    out = experiment({"base": BASE, "arm": BETTER}).parent
+    assert lm.load("demo", out=out).arms == ["base", "arm"]
+    with pytest.raises(lm.InputError, match=r"dmeo: no such folder. Did you mean .*demo\?"):
+        lm.load("dmeo", out=out)
+
+
+def test_a_ladder_is_the_tables_of_its_rungs_and_what_its_arms_are_worth(tmp_path: Path) -> None:
+    ladder = lm.load(make_ladder(tmp_path, seeds=(3, 2)))
+    assert isinstance(ladder, lm.Ladder)
+    assert (ladder.name, ladder.arms, list(ladder.rungs)) == ("climb", ["base", "arm"], ["s", "m"])
+    assert ladder.cells.columns[0] == "rung"
+    assert len(ladder.cells.query("metric == 'nll'")) == 2 * (3 + 2)
+    assert ladder.cells.query("rung == 'm' and metric == 'nll'").value.notna().all()
+    one = ladder.comparisons.query("rung == 'm'").drop(columns="rung").reset_index(drop=True)
+    pd.testing.assert_frame_equal(one, ladder.rungs["m"].comparisons, check_dtype=False)
+    assert list(ladder.curves.columns[:4]) == ["rung", "experiment", "arm", "seed"], "no curve was kept"
+    assert ladder.worth[["rung", "arm"]].values.tolist() == [[rung, arm] for rung in "sm" for arm in ("base", "arm")]
+    assert ladder.trends["of"].tolist() == ["difference", "log gain"]
+    assert repr(ladder).splitlines()[0] == "A climb"
+    assert len(repr(ladder).splitlines()) == 4
+
+
+def test_a_ladder_has_its_figure_and_says_where_others_are(tmp_path: Path) -> None:
+    ladder = lm.load(make_ladder(tmp_path, seeds=(2, 2)))
+    assert len(lm.figure(ladder, "ladder").axes) == 2
+    with pytest.raises(
+        ValueError, match=r"Choose from ladder; a rung has others, as in lm.figure\(results.rungs\['s'\]"
+    ):
+        lm.figure(ladder, "learning_curve")
+
+
+def test_settings_that_a_program_worked_out_are_as_a_file_has_them() -> None:
+    given = {
+        "a": np.float64(0.5),
+        "b": [np.int64(3), (True, None)],
+        "c": {"d": np.arange(2)},
+        "e": Path("x") / "y",
+        "f": "0",
+    }
+    found = plain(given)
+    assert found == {"a": 0.5, "b": [3, [True, None]], "c": {"d": [0, 1]}, "e": "x/y", "f": "0"}
+    assert type(found["a"]) is float
+    assert type(found["b"][0]) is int
+    assert plain(range(2)) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +153,44 @@ def test_what_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
         (lambda out: lm.fit("char_tinny", out=out), "Did you mean char_tiny?"),
         (lambda out: lm.fit({"base": "char_tinny"}, out=out), "Did you mean char_tiny?"),
         (lambda out: lm.fit({"base": "char_tiny", "optim": {"lrr": 1}}, out=out), "Did you mean lr?"),
-        (lambda out: lm.fit(3, out=out), "config: expected a YAML file, a name or a mapping, found 3"),  # type: ignore[arg-type]
+        (lambda out: lm.fit(ODD, out=out), "config: expected a YAML file, a name or a mapping, found 3"),
         (lambda out: lm.fit(CONFIG, out=out, checkpoint_seconds=-1), "checkpoint_seconds: expected a number from 0"),
         (lambda out: lm.ablate("quickstart", out=out, workers=0), "workers: expected 1 or more, 1024 at most, found 0"),
         (lambda out: lm.ablate("quickstrat", out=out), "Did you mean quickstart?"),
         (lambda out: lm.ablate("quickstart", out=out, loggers="csw"), "loggers: no logger 'csw'. Did you mean csv?"),
         (lambda out: lm.fit("char_tiny", out=out, loggers=["csv", "wandbb"]), "Did you mean wandb?"),
+        (
+            lambda out: lm.fit("char_tiny", out=out, loggers=ODD),
+            "loggers: expected the name of a logger, or a list of names",
+        ),
+        (
+            lambda out: lm.fit("char_tiny", out=out, patience=3),
+            "patience: early stopping would end a run by what it sees",
+        ),
+        (
+            lambda out: lm.fit("char_tiny", out=out, trusted_only=True, **OWN),
+            "with trusted_only=True no other code is run",
+        ),
+        (
+            lambda out: lm.ablate("quickstart", out=out, trusted_only=True, **OWN),
+            "with trusted_only=True no other code",
+        ),
+        (
+            lambda out: lm.ablate("quickstart", out=out, executor="rya"),
+            "executor: no executor 'rya'. Did you mean ray?",
+        ),
+        (lambda out: lm.ablate("quickstart", out=out, executor=ODD), "executor: no executor 3. Choose from local"),
+        (
+            lambda out: lm.ablate("quickstart", out=out, executor="local:n=2"),
+            "executor local: no option 'n'. It takes none",
+        ),
+        (
+            lambda out: lm.ablate("quickstart", out=out, hang_minutes=-1),
+            "hang_minutes: expected a number from 0, 0 for",
+        ),
+        (lambda out: lm.ablate("quickstart", out=out, seeds="some"), "seeds: expected a number of seeds"),
+        (lambda out: lm.ablate("quickstart", out=out, tier="../G"), "tier: '../G' cannot name a file"),
+        (lambda out: lm.ablate(ODD, out=out), "spec: expected a YAML file or the name of a shipped one, found 3"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], object], said: str, tmp_path: Path) -> None:
@@ -147,10 +233,10 @@ def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> N
 @pytest.mark.slow
 def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path) -> None:
     first = lm.fit(CONFIG, out=tmp_path, progress=False, loggers="csv", **SHORT)
-    assert list((tmp_path / "logs" / "csv").rglob("*.csv"))
+    assert list((tmp_path / "logs" / "csv" / "char_tiny").rglob("*.csv"))
     assert first.record["status"] == "ok"
     assert first.record["steps"] == 4
-    again = lm.fit(CONFIG, out=tmp_path, **SHORT)
+    again = lm.fit(str(CONFIG), out=str(tmp_path), **{**SHORT, "trainer.max_steps": np.int64(4)})
     assert again == first
     model, tokenizer = lm.load_model(first.folder.name[:12], out=tmp_path)
     tokens_bt = torch.tensor([tokenizer.encode("def f(x):").ids])
@@ -161,10 +247,16 @@ def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path) -> None:
+def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = ROOT / "experiments" / "quickstart.yaml"
-    results = lm.ablate(spec, out=tmp_path, seeds=1, underpowered=True, workers=1, **SHORT)
+    results = lm.ablate(spec, out=tmp_path, seeds=range(1), underpowered=True, workers=1, hang_minutes=5, **SHORT)
     assert results.arms == ["post_norm", "pre_norm"]
     assert results.cells.query("metric == 'nll'").status.tolist() == ["ok", "ok"]
     assert (tmp_path / "quickstart" / "table.md").is_file()
     assert type(lm.load_model("quickstart/pre_norm/0", out=tmp_path).model).__name__ == "Decoder"
+    assert isinstance(results, lm.Results)
+    command = results.records.manifest["command"]
+    assert command is not None
+    capsys.readouterr()
+    assert main([*command, "--plan"]) == 0
+    assert "2 cells: 2 done, 0 to train" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The pages of documentation: links lead somewhere, what they name is there, and their examples work."""
 
 import ast
+import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 import torch
 
+import lm
 from lm.ablation.design import DesignNode
 from lm.ablation.files import ExperimentFile, Tier
 from lm.ablation.rates import CurveNode, RatesNode
@@ -24,6 +26,7 @@ from lm.config.keys import keys
 from lm.execution.executor import Executor
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
+from lm.report.figures import FIGURES
 from lm.search.distributions import Choices, ConditionalChoice, Distribution
 from lm.search.spec import PRUNERS, SAMPLERS, SweepFile
 from lm.stats.tests import seeds_needed
@@ -156,6 +159,21 @@ def test_what_the_tutorial_types_is_answered_as_it_says(
     assert "swiglu: model.mlp: GELU -> SwiGLU; model.mlp.approximate: none -> None" in answers["--plan"][1]
     for line in re.findall(r"^    (lm: .*) \.\.\.$", page, re.MULTILINE):
         assert any(line in said for _, said in answers.values()), line
+
+
+# api.md
+
+
+def test_every_name_argument_and_figure_of_the_interface_is_described() -> None:
+    said = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in {*lm.__all__} - {"__version__"}:
+        assert f"`lm.{name}" in said, name
+    for call in (lm.load, lm.fit, lm.load_model, lm.ablate):
+        arguments = set(inspect.signature(call).parameters) - {"changes"}
+        assert [name for name in arguments if not re.search(rf"\b{name}\b", said)] == [], call
+    tables = [name for kind in (lm.Results, lm.Ladder) for name in vars(kind) if not name.startswith("_")]
+    assert [name for name in tables if f"`{name}`" not in said and f".{name}" not in said] == []
+    assert [name for name in (*FIGURES, "ladder") if f"`{name}`" not in said and f'"{name}"' not in said] == []
 
 
 # other pages

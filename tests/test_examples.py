@@ -7,7 +7,10 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
-    "lm.api",
+    "lm.api.ablations",
+    "lm.api.figures",
+    "lm.api.results",
+    "lm.api.runs",
     "lm.analysis.rates",
     "lm.analysis.words",
     "lm.bench.ratios",
@@ -26,12 +29,12 @@ MODULES = (
 )
 
 
-TRAINING = ("lm.api",)
-"""Those of which an example trains something."""
+SLOW = ("lm.api.ablations", "lm.api.figures", "lm.api.results", "lm.api.runs")
+"""Those of which an example trains something, or reads results."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in TRAINING else []) for name in MODULES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MODULES]
 )
 def test_examples_give_what_they_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

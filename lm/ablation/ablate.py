@@ -61,9 +61,11 @@ class Manner:
 
 
 def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
-    """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted."""
-    if experiment.ladder is not None:
-        raise InputError(f"{experiment.name}: is a ladder; carry it out with `lm ablate`, and lm.load each rung")
+    """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted.
+
+    One with a ladder is carried out by `lm.ablation.climb.climb`.
+    """
+    assert experiment.ladder is None
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)

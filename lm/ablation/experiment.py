@@ -1,6 +1,6 @@
 """An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,13 @@ class Experiment:
         return self.design.arms
 
 
-def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, tier: str = "") -> Experiment:
+def load_experiment(
+    path: Path,
+    settings: Mapping[str, Any],
+    seeds: Any = None,
+    tier: str = "",
+    called: Callable[[str], str] = lambda name: f"--{name}",
+) -> Experiment:
     """Reads an experiment file.
 
     Args:
@@ -78,10 +84,14 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
         settings: dotted changes to the base, applied to every arm before its own.
         seeds: instead of the file's, in the same grammar.
         tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
+        called: what the person who gave `seeds` or `tier` calls them.
+
+    Raises:
+        InputError: naming the place.
     """
     path = file_named(path, "experiment")
     look_in(path.parent)
-    tree = at_tier(load_yaml(path), tier, path)
+    tree = at_tier(load_yaml(path), tier, path, called("tier"))
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
@@ -92,7 +102,7 @@ def load_experiment(path: Path, settings: Mapping[str, Any], seeds: Any = None, 
     design = _design(tree, path)
     base = read_base(tree, path)
     inference = read_inference(tree, design, path)
-    given, where = (tree["seeds"], f"{path}: seeds") if seeds is None else (seeds, "--seeds")
+    given, where = (tree["seeds"], f"{path}: seeds") if seeds is None else (seeds, called("seeds"))
     if isinstance(given, Mapping):
         if tree.get("claims"):
             raise InputError(
@@ -133,7 +143,7 @@ def _data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Pa
     return tuple(found)
 
 
-def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
+def at_tier(tree: Tree, tier: str, path: Path, where: str = "--tier") -> Tree:
     """The experiment at another size: `tiers` may give another base, more common changes, other seeds."""
     tiers = read_mapping(tree.get("tiers") or {}, f"{path}: tiers")
     for name, changes in tiers.items():
@@ -143,7 +153,7 @@ def at_tier(tree: Tree, tier: str, path: Path) -> Tree:
                 raise InputError(f"{path}: tiers.{name}: no key {key!r}. It takes {', '.join(TIER_KEYS)}")
     if not tier:
         return tree
-    if path_name(tier, "--tier") not in tiers:
+    if path_name(tier, where) not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
     changes = tiers[tier]
     common = {

@@ -20,6 +20,7 @@ from lm.stats.two_way import TwoWay
 from lm.store.files import read_json
 from lm.store.formats import LADDER
 from lm.store.ladder import LadderManifest, RungOf
+from lm.store.links import require_own
 from lm.store.manifest import check_shape
 
 FILE = "ladder.json"
@@ -109,8 +110,10 @@ def read_ladder(folder: Path) -> LadderManifest:
 
 def load_ladder(folder: Path) -> LadderResults:
     """The results behind a ladder's folder. Raises InputError where there are none that this version reads."""
-    manifest = read_ladder(folder)
-    rungs = [load(folder.resolve().parent / rung["experiment"]) for rung in manifest["rungs"]]
+    manifest, whole = read_ladder(folder), folder.resolve()
+    names = [rung["experiment"] for rung in manifest["rungs"]]
+    require_own(whole.parent, [whole.name, *names, "cells"])
+    rungs = [load(whole.parent / name) for name in names]
     for rung in rungs:
         if set(rung.manifest["arms"]) != set(manifest["arms"]):
             raise InputError(

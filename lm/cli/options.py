@@ -1,7 +1,6 @@
 """What several commands take, and how it is checked."""
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -100,10 +99,11 @@ def add_results(command: Parser, more: str = "") -> None:
 
 
 def called(folder: Path) -> Path:
-    """A folder that was asked for, or that of the experiment in `results` for which its name alone may stand."""
+    """A folder that was asked for, or that of the experiment or ladder in `results` for which its name may stand."""
     from lm.analysis.runs import describes
 
-    return RESULTS / folder if not folder.exists() and describes(RESULTS / folder) else folder
+    named = RESULTS / folder
+    return named if not folder.exists() and (describes(named) or (named / "ladder.json").is_file()) else folder
 
 
 def add_experiment(command: Parser) -> None:
@@ -138,19 +138,12 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def executor_of(options: argparse.Namespace, loggers: Sequence[str]) -> str:
     """What trains the cells. Raises InputError where there is none of that name, or it cannot be reached."""
-    from lm.execution.asked import asked_for, reach
+    from lm.execution.asked import usable
 
-    asked = asked_for(options.executor)
-    if asked.name == "ray" and loggers:
-        raise InputError("--logger: what is logged on a node of a Ray cluster stays there; expected another --executor")
-    reach(asked.options.get("address"))
-    return str(options.executor)
+    return usable(options.executor, loggers)
 
 
 def check_output(options: argparse.Namespace) -> None:
     """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
-    hang = getattr(options, "hang_minutes", 0.0)
-    if not 0 <= hang < math.inf:
-        raise InputError(f"--hang-minutes: expected a number from 0, 0 for never, found {hang}")
-    workers = getattr(options, "workers", None)
-    require_manner(options.out, options.checkpoint_seconds, workers, lambda name: f"--{name.replace('_', '-')}")
+    workers, hang = getattr(options, "workers", None), getattr(options, "hang_minutes", 0.0)
+    require_manner(options.out, options.checkpoint_seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}")

@@ -22,14 +22,14 @@ IMPORT_SECONDS = 60.0
 
 OURS = __name__.partition(".")[0]
 
-_trusted_only = [False]
-"""Whether modules of a user's own are refused."""
+_trusted_only = [""]
+"""What has modules of a user's own refused, as whoever asked for it calls it; empty where nothing does."""
 
 
 @contextlib.contextmanager
-def trusted_only(on: bool = True) -> Iterator[None]:
-    """Classes outside `lm` are refused, and their modules neither looked for nor imported."""
-    before, _trusted_only[0] = _trusted_only[0], on
+def trusted_only(on: bool = True, called: str = "--trusted-only") -> Iterator[None]:
+    """Classes outside `lm` are refused, and their modules neither looked for nor imported; `called` is what says so."""
+    before, _trusted_only[0] = _trusted_only[0], called if on else ""
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def require_trusted(name: str, path: str, instead: str = "") -> None:
     """Raises InputError for the dotted path of a class that may not be imported; `instead` is what may stand there."""
     if _trusted_only[0] and name.partition(".")[0] != OURS:
         raise InputError(
-            f"{path}: {shown(name)} is not part of {OURS}, and with --trusted-only no other code is run{instead}"
+            f"{path}: {shown(name)} is not part of {OURS}, and with {_trusted_only[0]} no other code is run{instead}"
         )
 
 

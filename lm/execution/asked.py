@@ -7,7 +7,7 @@ import importlib.util
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lm.config.plain import shown
@@ -57,31 +57,56 @@ class Asked:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def asked_for(text: str) -> Asked:
-    """The executor that a text asks for.
+def asked_for(given: object, where: str = "--executor") -> Asked:
+    """The executor that is asked for at `where`.
 
     Raises:
         InputError: where there is none of that name, it takes no such option, or its package is not installed.
     """
+    text = given if isinstance(given, str) else ""
     name, _, rest = text.partition(":")
     if name not in OPTIONS:
-        raise InputError(f"no executor {shown(name)}.{nearest(name, list(OPTIONS))} Choose from {', '.join(OPTIONS)}")
+        wrong = shown(name if text else given)
+        raise InputError(
+            f"{where}: no executor {wrong}.{nearest(name, list(OPTIONS))} Choose from {', '.join(OPTIONS)}"
+        )
     if name == "ray" and rest.startswith("//"):
         options = {"address": text}
         if not HOST_PORT.fullmatch(rest[2:]):
-            raise InputError(f"--executor {text}: expected ray://HOST:PORT, as in ray://head.example:10001")
+            raise InputError(f"{where} {text}: expected ray://HOST:PORT, as in ray://head.example:10001")
     else:
-        options = _options(name, rest)
-    _check(name, options)
+        options = _options(name, rest, f"{where} {name}")
+    _check(name, options, f"{where} {name}")
     if name == "slurm" and options.get("executor") != "local" and shutil.which("sbatch") is None:
-        raise InputError("--executor slurm: no sbatch on this machine; give the command where SLURM's commands are")
+        raise InputError(f"{where} slurm: no sbatch on this machine; give the command where SLURM's commands are")
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
-        raise InputError(f"--executor {name} needs {package}: pip install 'lm-ablations[{name}]'")
+        raise InputError(f"{where} {name} needs {package}: pip install 'lm-ablations[{name}]'")
     return Asked(name, options)
 
 
-def reach(address: str | None) -> None:
+def usable(given: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
+    """What trains the cells, where it can.
+
+    Args:
+        given: what is asked for at `where`.
+        loggers: that are asked for at `of_loggers`, by name.
+        where: the option or the argument.
+        of_loggers: the same of the loggers.
+
+    Raises:
+        InputError: where there is no executor of that name, it cannot be reached, or loggers do not go with it.
+    """
+    asked = asked_for(given, where)
+    if asked.name == "ray" and loggers:
+        raise InputError(
+            f"{of_loggers}: what is logged on a node of a Ray cluster stays there; expected another {where}"
+        )
+    reach(asked.options.get("address"), f"{where} ray")
+    return str(given)
+
+
+def reach(address: str | None, where: str = "--executor ray") -> None:
     """Raises InputError where nothing listens at a cluster's address, for which Ray would wait long."""
     if address is None or address == "auto":
         return
@@ -89,10 +114,10 @@ def reach(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), REACH_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
-        raise InputError(f"--executor ray: {address} cannot be reached ({error}); is the cluster up?") from None
+        raise InputError(f"{where}: {address} cannot be reached ({error}); is the cluster up?") from None
 
 
-def _options(name: str, text: str) -> dict[str, str]:
+def _options(name: str, text: str, where: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
@@ -100,18 +125,17 @@ def _options(name: str, text: str) -> dict[str, str]:
         known = OPTIONS[name]
         if key not in known:
             choices = f"Choose from {', '.join(known)}" if known else "It takes none"
-            raise InputError(f"--executor {name}: no option {shown(key)}.{nearest(key, list(known))} {choices}")
+            raise InputError(f"{where}: no option {shown(key)}.{nearest(key, list(known))} {choices}")
         if not equals or not value:
-            raise InputError(f"--executor {name}: {key}: expected {key}=VALUE, {known[key]}")
+            raise InputError(f"{where}: {key}: expected {key}=VALUE, {known[key]}")
         if key in found:
-            raise InputError(f"--executor {name}: {key} is given twice")
+            raise InputError(f"{where}: {key} is given twice")
         found[key] = value
     return found
 
 
-def _check(name: str, options: Mapping[str, str]) -> None:
+def _check(name: str, options: Mapping[str, str], where: str) -> None:
     """Raises InputError for a value that cannot be."""
-    where = f"--executor {name}"
     for key, value in options.items():
         if key in WHOLE and not (value.isdecimal() and len(value) < 9 and int(value)):
             raise InputError(f"{where}: {key}: expected a whole number from 1, found {shown(value)}")
@@ -127,16 +151,16 @@ def _check(name: str, options: Mapping[str, str]) -> None:
     if options.get("executor", "slurm") not in ("slurm", "local"):
         raise InputError(f"{where}: executor: expected slurm or local, found {shown(options['executor'])}")
     if "time" in options:
-        minutes(options["time"])
+        minutes(options["time"], where)
     if "mem" in options and not re.fullmatch(r"\d+\s*[KMGT]B?", options["mem"], re.IGNORECASE):
         raise InputError(f"{where}: mem: expected a number with its unit, such as 8GB, found {shown(options['mem'])}")
 
 
-def minutes(text: str) -> int:
+def minutes(text: str, where: str = "--executor slurm") -> int:
     """A time as sbatch takes it, in whole minutes: M, M:S, H:M:S or D-H[:M[:S]]. Raises InputError."""
     found = TIME.fullmatch(text)
     if found is None or len(text) > 20:
-        raise InputError(f"--executor slurm: time: expected minutes, H:M:S or D-H:M:S, found {shown(text)}")
+        raise InputError(f"{where}: time: expected minutes, H:M:S or D-H:M:S, found {shown(text)}")
     days, *parts = (None if part is None else int(part) for part in found.groups())
     given = [part for part in parts if part is not None]
     if days is not None:
@@ -147,5 +171,5 @@ def minutes(text: str) -> int:
         hours, (least, seconds) = 0, [*given, 0][:2]
     whole = (((days or 0) * 24 + hours) * 60 + least) * 60 + seconds
     if whole <= 0:
-        raise InputError(f"--executor slurm: time: expected more than nothing, found {shown(text)}")
+        raise InputError(f"{where}: time: expected more than nothing, found {shown(text)}")
     return -(-whole // 60)

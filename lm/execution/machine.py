@@ -46,13 +46,16 @@ def threads_each(workers: int) -> int:
     return max(1, cores() // workers) if said is None else min(said, cores())
 
 
-def require_manner(out: Path, checkpoint_seconds: Any, workers: Any, called: Callable[[str], str] = str) -> None:
-    """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be.
+def require_manner(
+    out: Path, checkpoint_seconds: Any, workers: Any, hang_minutes: Any = 0.0, called: Callable[[str], str] = str
+) -> None:
+    """Raises InputError where cells cannot go, or with workers, checkpoints or patience that cannot be.
 
     Args:
         out: folder of cells and reports.
         checkpoint_seconds: between checkpoints.
         workers: cells trained at a time; None where that is left open.
+        hang_minutes: without a sign of life after which a cell is ended; 0 for never.
         called: what the person who gave one of these calls it.
     """
     require_place(out, called("out"), folder=True)
@@ -62,6 +65,9 @@ def require_manner(out: Path, checkpoint_seconds: Any, workers: Any, called: Cal
         raise InputError(f"{called('checkpoint_seconds')}: expected a number from 0, found {shown(checkpoint_seconds)}")
     if workers is not None and not (type(workers) is int and 1 <= workers <= MOST_WORKERS):
         raise InputError(f"{called('workers')}: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
+    if not (_is_number(hang_minutes) and 0 <= hang_minutes < math.inf):
+        where = called("hang_minutes")
+        raise InputError(f"{where}: expected a number from 0, 0 for never, found {shown(hang_minutes)}")
 
 
 def _is_number(value: Any) -> bool:

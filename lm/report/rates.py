@@ -25,6 +25,7 @@ from lm.store.formats import RATES
 from lm.store.quantities import describe
 
 DESCRIBED = "lr_curve.json"
+FIGURE = "lr_curve"
 TITLE = "Learning rates"
 COLUMNS = (
     "arm",
@@ -150,10 +151,11 @@ def show_rates(results: Results, rates: Rates, console: Console) -> None:
 
 def draw_rates(results: Results, rates: Rates) -> Drawn:
     """Loss against rate, a line an arm with its spread over seeds, the best rate and what diverged marked."""
-    return drawn((name, _figure(results, rates)) for name in ("lr_curve",))
+    return drawn((name, rates_figure(results, rates)) for name in (FIGURE,))
 
 
-def _figure(results: Results, rates: Rates) -> Figure | None:
+def rates_figure(results: Results, rates: Rates) -> Figure | None:
+    """Loss against rate; None where no run of the grid went well."""
     if not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
         return None
     figure, axes = blank(figsize=(6.4, 4.4))

@@ -23,6 +23,7 @@ from lm.store.files import read_json
 from lm.store.formats import TUNED
 
 FOLDER = "tune"
+FIGURE = "tuning"
 COLUMNS = (
     "arm",
     "shared settings",
@@ -116,10 +117,11 @@ def show_tuning(
 
 def draw_tuning(results: Results, studies: dict[str, Study]) -> Drawn:
     """Loss against each numeric parameter, one line an arm through its best trials; no figure without any."""
-    return drawn((name, _figure(results, studies)) for name in ("tuning",))
+    return drawn((name, tuning_figure(results, studies)) for name in (FIGURE,))
 
 
-def _figure(results: Results, studies: dict[str, Study]) -> Figure | None:
+def tuning_figure(results: Results, studies: dict[str, Study]) -> Figure | None:
+    """Loss against each numeric parameter; None without any, or where no trial was trained to its end."""
     spaces = next(iter(studies.values())).space
     names = [name for name, described in spaces.items() if "choices" not in described]
     if not names or all(study.complete.empty for study in studies.values()):

@@ -12,10 +12,11 @@ import importlib.util
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest
 from lm.store.locks import locked
 
@@ -36,13 +37,15 @@ FOLDER = "logs"
 """Of what the loggers write, in the folder of cells and reports."""
 
 
-def asked_for(given: str | Sequence[str], where: str = "--logger") -> tuple[str, ...]:
+def asked_for(given: object, where: str = "--logger") -> tuple[str, ...]:
     """The names of loggers in what was given at `where`, each once.
 
     Raises:
         InputError: for a name that there is not, with the nearest, and where a package is missing, with its command.
     """
     texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{where}: expected the name of a logger, or a list of names, found {shown(given)}")
     names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
     for name in names:
         if name not in NEEDS:

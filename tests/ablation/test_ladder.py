@@ -9,7 +9,7 @@ import yaml
 from conftest import ROOT
 from helpers import RUN, known
 
-from lm.ablation.ablate import Manner, ablate
+import lm
 from lm.ablation.experiment import load_experiment
 from lm.ablation.ladder import plan_ladder, rungs_of, together
 from lm.cli import main
@@ -125,11 +125,6 @@ def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
     assert told.count("\n") == 1
 
 
-def test_a_program_is_told_how_a_ladder_is_carried_out(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a ladder; carry it out with `lm ablate`"):
-        ablate(load_experiment(write(tmp_path), {}), Manner(tmp_path / "out"))
-
-
 def test_the_shipped_ladder_can_be_read() -> None:
     experiment = load_experiment(ROOT / "experiments" / "ladder_swiglu.yaml", {})
     assert experiment.ladder is not None
@@ -162,5 +157,7 @@ def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
         cost = Store(out).record(cell)["cost"]
         assert rung["compute"]["layer"] == pytest.approx(known(cost["flops_per_token"]) * known(cost["tokens"]))
     before = {path.name for path in Store(out).cells.iterdir()}
-    assert main(command) == 0
+    found = lm.ablate(path, out=out, workers=2)
+    assert isinstance(found, lm.Ladder)
+    assert found.cells.query("metric == 'nll'").status.tolist() == ["ok"] * 16
     assert {path.name for path in Store(out).cells.iterdir()} == before

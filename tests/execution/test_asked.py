@@ -9,7 +9,7 @@ import pytest
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.execution import asked
-from lm.execution.asked import asked_for, minutes
+from lm.execution.asked import asked_for, minutes, usable
 from lm.execution.engines import EXECUTORS, room, threads
 
 
@@ -41,8 +41,8 @@ def test_what_can_be_asked_for(installed: None, text: str, name: str, options: d
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("slrum", "no executor 'slrum'. Did you mean slurm? Choose from local, ray, slurm"),
-        ("", "no executor ''. Choose from local, ray, slurm"),
+        ("slrum", "--executor: no executor 'slrum'. Did you mean slurm? Choose from local, ray, slurm"),
+        ("", "--executor: no executor ''. Choose from local, ray, slurm"),
         ("local:threads=2", "--executor local: no option 'threads'. It takes none"),
         ("slurm:partitoin=x", "no option 'partitoin'. Did you mean partition? Choose from partition, account"),
         ("slurm:partition", "partition: expected partition=VALUE, as sbatch takes it"),
@@ -65,6 +65,12 @@ def test_what_cannot_be_asked_for_is_answered_with_what_can(installed: None, tex
         asked_for(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_is_named_after_where_it_was_given(installed: None) -> None:
+    for text in ("slrum", "slurm:partitoin=x", "slurm:cpus=0", "slurm:time=soon", "ray://head", "ray://127.0.0.1:1"):
+        with pytest.raises(InputError, match=r"^executor[: ]"):
+            usable(text, [], "executor")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +102,10 @@ def test_a_wrong_executor_ends_the_command_before_anything_is_written(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--out", str(tmp_path / "out"), "--executor", "rya"]) == 2
-    assert capsys.readouterr().err == "lm: no executor 'rya'. Did you mean ray? Choose from local, ray, slurm\n"
+    assert (
+        capsys.readouterr().err
+        == "lm: --executor: no executor 'rya'. Did you mean ray? Choose from local, ray, slurm\n"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -117,6 +126,8 @@ def test_loggers_are_not_told_of_runs_whose_files_stay_on_other_machines(
     assert main(command) == 2
     assert capsys.readouterr().err.startswith("lm: --logger: what is logged on a node of a Ray cluster stays there")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match=r"^loggers: what is logged .* stays there; expected another executor$"):
+        usable("ray", ["csv"], "executor", "loggers")
 
 
 def test_every_executor_that_can_be_asked_for_can_be_made() -> None:

@@ -17,6 +17,7 @@ from scipy import stats
 
 from lm.analysis.ladder import load_ladder, read_ladder
 from lm.cli import main
+from lm.cli.options import called
 from lm.config.tree import InputError
 from lm.report import ladder_page
 from lm.report.ladder import forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
@@ -192,6 +193,22 @@ def test_a_damaged_ladder_is_one_line(tmp_path: Path, change: Any, words: str) -
         load_ladder(folder)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_ladder(tmp_path / "results", seeds=(2, 2))
+    monkeypatch.chdir(tmp_path)
+    assert called(Path("climb")).resolve() == folder
+    assert called(Path("climbing")) == Path("climbing")
+
+
+def test_a_rung_that_lies_elsewhere_is_not_read(tmp_path: Path) -> None:
+    folder = make_ladder(tmp_path / "out", seeds=(2, 2))
+    rung = folder.with_name("climb.s")
+    rung.rename(tmp_path / "elsewhere")
+    rung.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"climb\.s: is a link that leads out of"):
+        load_ladder(folder)
 
 
 def test_what_is_no_ladder_and_what_is_no_experiment_is_said(

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+import lm
 from lm.analysis.rates import rate_curve, sensitivity_difference, sensitivity_of
 from lm.analysis.results import load
 from lm.config.tree import InputError
@@ -148,6 +149,7 @@ def test_runs_that_were_lost_are_crosses_and_the_best_are_stars(
         ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("o", (0.001, 0.01, 0.1)), ("*", (0.1,))
     }  # fmt: skip
     assert lines["x", (0.1,)] == [pytest.approx(UNTRAINED)]
+    assert lm.figure(lm.load(folder), "lr_curve").axes[0].get_xlabel() == "optim.lr"
 
 
 @pytest.mark.parametrize("arms", [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None])

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+import lm
 from lm.analysis.results import load
 from lm.report.tuning import FOLDER, draw_tuning, notes, rows, tuning_of
 from lm.report.write import write_report
@@ -116,6 +117,7 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(
     dots, line = axes.get_lines()
     assert np.asarray(dots.get_xydata()).tolist() == [[0.001, 1.8], [0.012345, 1.5], [0.1, 1.9]]
     assert line.get_label() == "arm", "an arm without a complete trial has no line"
+    assert lm.figure(lm.load(folder), "tuning").axes[0].get_xlabel() == "optim.lr"
 
 
 @pytest.mark.parametrize(

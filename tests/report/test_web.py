@@ -309,6 +309,14 @@ def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> N
     assert len(last_lines(log).splitlines()) == 12
 
 
+@pytest.mark.usefixtures("no_library")
+def test_an_axis_is_called_as_what_is_drawn_along_it(hostile: MakeExperiment) -> None:
+    specs = Page(made(hostile())).json("specs")
+    for name, axis, title in (("costs", "x", "parameters"), ("curves", "y", "validation NLL (nats/token)")):
+        assert specs[name]["titled"] == axis
+        assert {layer["encoding"][axis]["title"] for layer in specs[name]["spec"]["layer"]} == {title}
+
+
 def test_text_is_escaped_wherever_it_stands() -> None:
     assert tag("b", "<", title='"&') == '<b title="&quot;&amp;">&lt;</b>'
     assert tag("b", ["<", tag("i", ">")]) == "<b>&lt;<i>&gt;</i></b>"
@@ -328,10 +336,10 @@ def test_every_chart_is_one_that_vega_lite_knows() -> None:
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     names = ["a", "b"]
     specs = [
-        charts.forest(names), charts.learning_curve(names), charts.learning_curve(names, few=True),
+        charts.forest(names), charts.learning_curve(names, "y"), charts.learning_curve(names, "y", few=True),
         charts.gradients([0.1, 1.0], [1, 2], ["a"]), charts.by_length(names, charts.number("x"), charts.number("y")),
         charts.reliability(names), charts.lines(names, charts.number("x"), charts.number("y"), "way", way=True),
-        charts.scatter(names, charts.number("x"), "y", along=True), charts.trials(names, "y"),
+        charts.scatter(names, charts.number("x"), "y", along=True), charts.trials(names, "x", "y"),
     ]  # fmt: skip
     for spec in specs:
         sets = {

@@ -157,6 +157,12 @@ def test_arms_are_switched_off_and_a_point_tells_what_it_is(hostile: MakeExperim
     page.locator("select[data-for='curves']").select_option("gradient_norm")
     page.locator("[data-log='curves']").check()
     page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+    assert page.locator("#chart-curves svg text", has_text="gradient norm before clipping").count() == 1
+    costs = page.locator("select[data-for='costs']")
+    for chosen in costs.locator("option").all():
+        title = chosen.inner_text()
+        costs.select_option(title)
+        page.locator("#chart-costs svg text", has_text=title).wait_for()
 
 
 def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, show: Callable[..., Any]) -> None:

@@ -113,9 +113,9 @@ def forest(names: Sequence[str]) -> Spec:
     )
 
 
-def learning_curve(names: Sequence[str], few: bool = False) -> Spec:
+def learning_curve(names: Sequence[str], y_title: str, few: bool = False) -> Spec:
     """Means over seeds, with bands, and with markers where the points of a curve are few."""
-    y, by_colour = number("mean", axis={"title": None}), {"color": arms(names, colour)}
+    y, by_colour = number("mean", y_title), {"color": arms(names, colour)}
     points = {"y": y, **by_colour, "shape": arms(names, shape), "tooltip": tips("arm", "step", "mean", "sd", "n")}
     return chart(
         height=360,
@@ -198,10 +198,10 @@ def scatter(names: Sequence[str], x: Spec, y_title: str, along: bool = False) ->
     return chart(layer=[*([through] if along else []), *layers])
 
 
-def trials(names: Sequence[str], y_title: str) -> Spec:
+def trials(names: Sequence[str], x_title: str, y_title: str) -> Spec:
     """A point a trial."""
     encoding = {
-        "x": number("x", "the value that was tried", log=True),
+        "x": number("x", x_title, log=True),
         "y": number("y", y_title),
         "color": arms(names, colour),
         "shape": arms(names, shape),

@@ -20,6 +20,7 @@ FEW = 20
 
 LENGTHS = "Thin: a sliding window. Dotted: the length that was trained with."
 SPREAD = "Mean over seeds, and one standard deviation either way."
+EACH = "A point a trial."
 
 
 class Charts:
@@ -51,14 +52,15 @@ class Charts:
             field: by which rows are chosen from a list.
             options: that list: what `field` may be, and how each is called.
             note: below the title.
-            how: `chosen`, the option at first; `log`, whether the vertical axis can be made logarithmic; `arms`, False
-                where arms cannot be switched off in it.
+            how: `chosen`, the option at first; `titled`, the axis, `x` or `y`, that is called as the chosen option is;
+                `log`, whether the vertical axis can be made logarithmic; `arms`, False where arms cannot be switched
+                off in it.
         """
         if not rows["rows"] or not self.drawn:
             return Html()
         sets = {part: self._kept(f"{name}-{part}", found) for part, found in rows.items()}
-        arms = how.get("arms", True)
-        self.specs[name] = {"spec": {"data": {"name": "rows"}, **spec}, "sets": sets, "field": field, "arms": arms}
+        told = {"field": field, "arms": how.get("arms", True), "titled": how.get("titled", "")}
+        self.specs[name] = {"spec": {"data": {"name": "rows"}, **spec}, "sets": sets, **told}
         controls = []
         if options:
             chosen = how.get("chosen", "")
@@ -111,8 +113,9 @@ def _curves(results: Results, drawing: Charts) -> Html:
     options = _there(rows["rows"], "column", numbers.CURVES)
     note = f"{SPREAD} At most {numbers.points(results)} steps a curve, those that keep its shape."
     first = list(zip(rows["rows"].get("column", ()), rows["rows"].get("arm", ()), strict=True))
-    spec = charts.learning_curve(results.arms, bool(first) and first.count(first[0]) <= FEW)
-    return drawing.add("curves", "Learning curves", spec, rows, "column", options, note, log=True)
+    few = bool(first) and first.count(first[0]) <= FEW
+    spec = charts.learning_curve(results.arms, _first(options), few)
+    return drawing.add("curves", "Learning curves", spec, rows, "column", options, note, titled="y", log=True)
 
 
 def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> list[Html]:
@@ -129,22 +132,30 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
     tokens, position = number("length", "tokens of context", log=True), number("position", "position", log=True)
     lengths = charts.by_length(arms, tokens, nll)
     by_position = charts.lines(arms, position, nll, "position", "nll")
-    over, against = (charts.scatter(arms, number("x", title), y, title == "value") for title in ("value", "cost"))
+    over = charts.scatter(arms, number("x", _first(varied)), y, along=True)
+    against = charts.scatter(arms, number("x", _first(costs)), y)
     alike = f"{SPREAD} Lines join arms alike in all else."
-    trials = charts.trials(arms, y)
+    trials = charts.trials(arms, _first(tried), y)
     return [
-        drawing.add("costs", "Loss against cost", against, rows["costs"], "cost", costs, SPREAD, log=True),
+        drawing.add("costs", "Loss against cost", against, rows["costs"], "cost", costs, SPREAD, titled="x", log=True),
         drawing.add("reliability", "Reliability", charts.reliability(arms), rows["reliability"], note=pooled),
         drawing.add("lengths", "Other lengths of context", lengths, rows["lengths"], note=LENGTHS),
         drawing.add("positions", "Loss by position", by_position, rows["positions"], note="In the longest blocks."),
-        drawing.add("numbers", "Loss over what was varied", over, rows["numbers"], "path", varied, alike, log=True),
-        drawing.add("trials", "Trials of the searches", trials, rows["trials"], "path", tried, "A point a trial."),
+        drawing.add(
+            "numbers", "Loss over what was varied", over, rows["numbers"], "path", varied, alike, titled="x", log=True
+        ),
+        drawing.add("trials", "Trials of the searches", trials, rows["trials"], "path", tried, EACH, titled="x"),
     ]
 
 
 def _there(rows: Columns, field: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a field of the rows may be, in order, and how each is called."""
     return {found: (names or {}).get(found, found) for found in dict.fromkeys(rows.get(field, ()))}
+
+
+def _first(options: Mapping[str, str]) -> str:
+    """How the option is called that is shown at first."""
+    return next(iter(options.values()), "")
 
 
 def _heat(results: Results, drawing: Charts) -> list[Html]:

@@ -139,11 +139,18 @@
   const draw = async (name) => {
     const spec = structuredClone(specs[name].spec), log = document.querySelector(`[data-log="${CSS.escape(name)}"]`);
     spec.datasets = Object.fromEntries(Object.keys(specs[name].sets).map((part) => [part, rows(name, part)]));
-    const logarithmic = (node) => {
-      if (node.encoding && node.encoding.y && node.encoding.y.scale) node.encoding.y.scale = { type: "log", nice: false };
-      (node.layer || []).forEach(logarithmic);
+    const each = (node, change) => {
+      if (node.encoding) change(node.encoding);
+      (node.layer || []).forEach((one) => each(one, change));
     };
-    if (log && log.checked) logarithmic(spec);
+    const { titled } = specs[name];
+    if (titled && select(name)) {
+      const title = select(name).selectedOptions[0].text;
+      each(spec, (encoding) => { if (encoding[titled]) encoding[titled].title = title; });
+    }
+    if (log && log.checked) {
+      each(spec, (encoding) => { if (encoding.y && encoding.y.scale) encoding.y.scale = { type: "log", nice: false }; });
+    }
     if (views.has(name)) views.get(name).finalize();
     const tooltip = (handler, event, item, value) => {
       if (!value || typeof value !== "object") return hide();

@@ -1,0 +1,108 @@
+"""Experiments carried out from a program."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm.api.begin import begin, modules, plain
+from lm.api.results import Ladder, Results, load
+from lm.config.plain import shown
+from lm.config.tree import InputError
+from lm.execution.asked import usable
+from lm.training.loggers import asked_for
+
+
+def ablate(
+    spec: str | Path,
+    *,
+    out: str | Path = "results",
+    seeds: int | str | Sequence[int] | None = None,
+    tier: str = "",
+    workers: int | None = None,
+    executor: str = "local",
+    retry_failed: bool = False,
+    underpowered: bool = False,
+    checkpoint_seconds: float = 20.0,
+    hang_minutes: float = 30.0,
+    loggers: str | Sequence[str] = (),
+    trusted_only: bool = False,
+    **changes: Any,
+) -> Results | Ladder:
+    """Trains every arm with every seed that is not trained yet, as `lm ablate` does, and writes the report.
+
+    Cells have processes of their own: a script calls this below `if __name__ == "__main__":`.
+
+    Args:
+        spec: a YAML file, or the name of a shipped one such as `quickstart`.
+        out: folder of cells and reports.
+        seeds: instead of the file's: a number, a list, or a range such as `0-5`.
+        tier: the experiment at another of its sizes.
+        workers: cells trained at a time; one a device, or one a core, where none are given.
+        executor: what trains the cells: `local`, `ray`, `ray://HOST:PORT` or `slurm:partition=P,time=H:M:S`.
+        retry_failed: whether to train failed cells again.
+        underpowered: whether to go on with seeds too few for any difference to be significant.
+        checkpoint_seconds: between checkpoints.
+        hang_minutes: without a sign of life after which a cell's process is ended; 0 for never.
+        loggers: that follow each run, such as `csv` or `["tensorboard", "mlflow"]`.
+        trusted_only: whether to refuse every class that is not part of lm.
+        changes: of every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
+
+    Returns:
+        What `load` gives of it: the results of an experiment, or of a ladder.
+
+    Raises:
+        InputError: for an experiment that cannot be carried out.
+
+    >>> import lm
+    >>> lm.ablate("quickstart", seeds=2)
+    Traceback (most recent call last):
+    ...
+    lm.config.tree.InputError: quickstart: 2 seeds cannot reach significance in 1 comparison (6 could); ...
+    """
+    folder = begin(out, checkpoint_seconds, workers, hang_minutes)
+    if not isinstance(spec, str | os.PathLike):
+        raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
+    if given := {"seed", "seeds"} & changes.keys():
+        raise InputError(f"{min(given)}: an experiment has several; use seeds=[0, 1, 2]")
+    named = asked_for(loggers, "loggers")
+    trains = usable(executor, named, "executor", "loggers")
+    with modules(trusted_only):
+        from lm.ablation.ablate import Manner
+        from lm.ablation.ablate import ablate as carry_out
+        from lm.ablation.climb import climb
+        from lm.ablation.experiment import load_experiment
+
+        settings, chosen = plain(changes), plain(seeds)
+        experiment = load_experiment(Path(spec), settings, chosen, tier, str)
+        manner = Manner(
+            folder,
+            workers,
+            retry_failed,
+            checkpoint_seconds,
+            underpowered,
+            _command(Path(spec), folder, chosen, tier, underpowered, settings),
+            hang_seconds=60 * hang_minutes,
+            loggers=named,
+            executor=trains,
+        )
+        (carry_out if experiment.ladder is None else climb)(experiment, manner)
+    return load(folder / experiment.name)
+
+
+def _command(
+    spec: Path, out: Path, seeds: Any, tier: str, underpowered: bool, settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The arguments of `lm` that ask for the same cells, for whoever looks at them later."""
+    words = ["ablate", str(spec), "--out", str(out)]
+    if seeds is not None:
+        words += ["--seeds", seeds if isinstance(seeds, str) else json.dumps(seeds)]
+    if tier:
+        words += ["--tier", tier]
+    if underpowered:
+        words.append("--underpowered")
+    return (
+        *words,
+        *(word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value, default=str)}")),
+    )

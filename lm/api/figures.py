@@ -1,0 +1,65 @@
+"""The figures of reports, as Matplotlib has them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lm.api.results import Ladder, Results
+from lm.config.tree import nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Draw = Callable[[], "Figure | None"]
+"""Draws a figure; None where there is nothing to draw."""
+
+
+def figure(results: Results | Ladder, name: str) -> "Figure":
+    """One of the figures of a report.
+
+    Args:
+        results: of an experiment, or of a ladder.
+        name: of the figure, such as `learning_curve` or `reliability`; a ladder has one, `ladder`.
+
+    Raises:
+        ValueError: for a name that there is not, or where no run left anything to draw it from.
+
+    >>> import lm
+    >>> results = lm.load("results/reference/quickstart")
+    >>> [axes.get_ylabel() for axes in lm.figure(results, "learning_curve").axes]
+    ['validation NLL (nats/token)']
+    >>> lm.figure(results, "learning_curv")
+    Traceback (most recent call last):
+    ...
+    ValueError: no figure 'learning_curv'. Did you mean learning_curve? Choose from ...
+    """
+    import seaborn as sns
+
+    figures, more = _figures(results)
+    if name not in figures:
+        raise ValueError(f"no figure {name!r}.{nearest(name, list(figures))} Choose from {', '.join(figures)}{more}")
+    with sns.axes_style("whitegrid"):
+        found = figures[name]()
+    if found is None:
+        raise ValueError(f"{name}: no run of {results.name} left anything to draw it from")
+    return found
+
+
+def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
+    """The figures by name, each to be drawn, and where others are to be found."""
+    if isinstance(results, Ladder):
+        from lm.report.ladder_figure import NAME
+        from lm.report.ladder_figure import figure as of_ladder
+
+        more = f"; a rung has others, as in lm.figure(results.rungs[{next(iter(results.rungs))!r}], 'learning_curve')"
+        return {NAME: partial(of_ladder, results.records)}, more
+    from lm.report import rates, tuning
+    from lm.report.figures import FIGURES
+
+    place = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
+    found: dict[str, Draw] = {name: partial(make, results.records) for name, make in FIGURES.items()}
+    if (tuned := tuning.tuning_of(results.records, place)) is not None:
+        found[tuning.FIGURE] = partial(tuning.tuning_figure, results.records, tuned[2])
+    if (over := rates.rates_of(results.records, place)) is not None:
+        found[rates.FIGURE] = partial(rates.rates_figure, results.records, over)
+    return found, ""

@@ -1,0 +1,185 @@
+"""Results as tables: those of an experiment, and those of a ladder, which has one for each of its rungs."""
+
+import contextlib
+import functools
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from lm.analysis.compare import compare
+from lm.analysis.results import Results as Records
+from lm.analysis.results import load as load_records
+from lm.analysis.tidy import cells, curves
+
+if TYPE_CHECKING:
+    from lm.analysis.ladder import LadderResults
+
+MOST_ROWS = 20
+"""Rows of the table that a `repr` shows."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Results:
+    """An experiment's results; shown, they are a short table.
+
+    Args:
+        folder: of the experiment, or the pack that it was read from.
+        records: everything behind the tables: manifest, records, where curves lie.
+    """
+
+    folder: Path
+    records: Records
+
+    @property
+    def name(self) -> str:
+        """Of the experiment."""
+        return self.records.manifest["name"]
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms, the baseline first."""
+        return self.records.arms
+
+    @functools.cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row for each arm, seed and quantity: `experiment`, `arm`, `seed`, `cell` (the id), `status`, `metric`,
+        `label`, `unit`, `better` and `value`, which is NaN where the cell measured nothing."""
+        return cells(self.records)
+
+    @functools.cached_property
+    def comparisons(self) -> pd.DataFrame:
+        """A row for each quantity and arm, as in table.csv: `n`, `mean`, `sd`, the paired `difference` to the baseline
+        with `low` and `high`, `p`, `verdict`, `health`, and `bold`: a test found a difference of healthy arms."""
+        return compare(self.records)
+
+    @functools.cached_property
+    def curves(self) -> pd.DataFrame:
+        """A row for each arm, seed and step: `experiment`, `arm`, `seed`, `step`, `train_loss`, `validation_nll` and
+        whatever else was logged, losses in nats per token; NaN where a step measured less."""
+        return curves(self.records)
+
+    def __repr__(self) -> str:
+        from lm.report.tables import summary
+
+        columns, rows, _ = summary(self.records, self.comparisons)
+        return _short(self.records.manifest["title"], columns[:6], [row[:6] for row in rows], "arms")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Ladder:
+    """The results of a ladder, an experiment at several sizes; shown, they are a short table.
+
+    Args:
+        folder: of the ladder.
+        records: everything behind the tables: manifest, the results of the rungs, laws.
+    """
+
+    folder: Path
+    records: "LadderResults"
+
+    @property
+    def name(self) -> str:
+        """Of the ladder."""
+        return self.records.manifest["name"]
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms, the baseline first."""
+        return [self.records.manifest["baseline"], *(arm.name for arm in self.records.arms)]
+
+    @functools.cached_property
+    def rungs(self) -> dict[str, Results]:
+        """The results of each rung, an experiment of its own, from the least compute to the most."""
+        there = zip(self.records.manifest["rungs"], self.records.rungs, strict=True)
+        return {rung["name"]: Results(self.folder.parent / rung["experiment"], found) for rung, found in there}
+
+    @functools.cached_property
+    def cells(self) -> pd.DataFrame:
+        """Those of the rungs, whose name is the first column, `rung`."""
+        return self._of_rungs(lambda rung: rung.cells)
+
+    @functools.cached_property
+    def comparisons(self) -> pd.DataFrame:
+        """Those of the rungs, whose name is the first column, `rung`."""
+        return self._of_rungs(lambda rung: rung.comparisons)
+
+    @functools.cached_property
+    def curves(self) -> pd.DataFrame:
+        """Those of the rungs, whose name is the first column, `rung`."""
+        return self._of_rungs(lambda rung: rung.curves)
+
+    @functools.cached_property
+    def worth(self) -> pd.DataFrame:
+        """A row for each rung and arm, as in the ladder's table.csv: `compute` in training FLOPs of a run, `n`,
+        `mean` and `sd` of the headline, and of all but the baseline `difference` and compute-equivalent `gain`, a
+        factor, with their intervals, and `verdict`."""
+        from lm.report.ladder_csv import worth_table
+
+        return worth_table(self.records)
+
+    @functools.cached_property
+    def trends(self) -> pd.DataFrame:
+        """A row for each arm and for difference and gain, as in trends.csv: the `slope` per decade of compute with its
+        interval, of gains that of the natural logarithm, and what it `says`."""
+        from lm.report.ladder_csv import trend_table
+
+        return trend_table(self.records)
+
+    def __repr__(self) -> str:
+        from lm.report.ladder import worth_columns, worth_rows
+
+        rows, _ = worth_rows(self.records)
+        return _short(self.records.manifest["title"], worth_columns(self.records), rows, "rows")
+
+    def _of_rungs(self, table: Callable[[Results], pd.DataFrame]) -> pd.DataFrame:
+        found = {name: table(rung) for name, rung in self.rungs.items()}
+        there = {name: one for name, one in found.items() if not one.empty} or dict(list(found.items())[:1])
+        return pd.concat([one.assign(rung=name)[["rung", *one]] for name, one in there.items()], ignore_index=True)
+
+
+def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder:
+    """The results of an experiment or of a ladder.
+
+    Args:
+        folder: that `lm ablate` made, or the pack that `lm pack` made of it, or its name alone.
+        out: folder of results, where `folder` is a name.
+
+    Raises:
+        InputError: where there is no experiment, or one that this version cannot read.
+
+    >>> import lm
+    >>> results = lm.load("results/reference/quickstart")
+    >>> results.arms
+    ['post_norm', 'pre_norm']
+    >>> nll = results.comparisons.query("metric == 'nll' and arm == 'pre_norm'")
+    >>> nll[["n", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")
+    [{'n': 6, 'mean': 1.733, 'difference': 0.0538, 'low': 0.025, 'high': 0.0848, 'verdict': 'worse'}]
+    >>> results.cells.query("metric == 'nll'").groupby("arm").value.mean().round(4).to_dict()
+    {'post_norm': 1.6792, 'pre_norm': 1.733}
+    """
+    from lm.analysis.ladder import FILE, load_ladder
+    from lm.report.pack import opened
+
+    given = Path(folder)
+    if len(given.parts) == 1 and not os.path.lexists(given):
+        given = Path(out) / given
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(opened(given))
+        if os.path.isfile(place.folder / FILE):
+            return Ladder(place.folder, load_ladder(place.folder))
+        results = Results(place.pack or place.folder, load_records(place.folder))
+        if place.pack is not None:  # its curves are read when they are asked for
+            weakref.finalize(results, stack.pop_all().close)
+    return results
+
+
+def _short(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> str:
+    """A title and a table of a few rows."""
+    table = pd.DataFrame(rows[:MOST_ROWS], columns=list(columns)).to_string(index=False)
+    more = f"\n... and {len(rows) - MOST_ROWS} more {what}" if len(rows) > MOST_ROWS else ""
+    return f"{title}\n{table}{more}"

@@ -1,0 +1,109 @@
+"""Runs and the models that they trained."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lm.api.begin import begin, modules, plain
+from lm.config.reading import config_of
+from lm.config.tree import override
+from lm.store.record import Record
+from lm.training.loggers import asked_for
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from torch import nn
+
+NAMELESS = "fit"
+"""What loggers call a run whose configuration is a mapping."""
+
+
+class Run(NamedTuple):
+    """A run that ended: its record, and the folder with that, its configuration, curve and weights."""
+
+    record: Record
+    folder: Path
+
+
+class Trained(NamedTuple):
+    """A trained model, in eval mode on the CPU, and the tokenizer of the text that it learnt from."""
+
+    model: "nn.Module"
+    tokenizer: "Tokenizer"
+
+
+def fit(
+    config: str | Path | Mapping[str, Any],
+    *,
+    out: str | Path = "results",
+    checkpoint_seconds: float = 20.0,
+    progress: bool = True,
+    loggers: str | Sequence[str] = (),
+    trusted_only: bool = False,
+    **changes: Any,
+) -> Run:
+    """Trains one configuration in this process, as `lm fit` does; one that is trained already is found.
+
+    A run that failed or diverged is returned too: see `record["status"]` and `record["error"]`.
+
+    Args:
+        config: a YAML file, the name of a shipped one such as `char_tiny`, or a mapping with what a file holds.
+        out: folder of cells and reports.
+        checkpoint_seconds: between checkpoints.
+        progress: whether standard error is told what `auto` came to, and a line a second how far training is.
+        loggers: that are told the rows of history.csv too, such as `csv` or `["tensorboard", "mlflow"]`.
+        trusted_only: whether to refuse every class that is not part of lm.
+        changes: of the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
+
+    Raises:
+        InputError: for anything that would keep it from being trained.
+
+    >>> import lm, tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"trainer.max_steps": 2, "trainer.val_check_interval": 2, "optim.schedule.warmup": 1}
+    ...     run = lm.fit("char_tiny", out=out, progress=False, **short)
+    ...     model, tokenizer = lm.load_model(run)
+    >>> run.record["status"], run.record["steps"]
+    ('ok', 2)
+    >>> model.training, type(model).__name__, tokenizer.decode(tokenizer.encode("def").ids)
+    (False, 'Decoder', 'def')
+    >>> lm.fit("char_tiny", **{"model.position": "Rpoe"})
+    Traceback (most recent call last):
+    ...
+    lm.config.tree.InputError: model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from ...
+    """
+    place = begin(out, checkpoint_seconds)
+    with modules(trusted_only):
+        tree = override(config_of(plain(config)), plain(changes))
+        from lm.execution.alone import train_alone
+        from lm.store.store import Store
+
+        named = NAMELESS if isinstance(config, Mapping) else Path(config).stem
+        folder = train_alone(tree, place, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
+        return Run(Store(place).record(folder.name), folder)
+
+
+def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_only: bool = False) -> Trained:
+    """The model that a run trained, and its tokenizer.
+
+    Args:
+        run: what `fit` returned, or what commands call one: `experiment/arm/seed`, a folder, the beginning of its id.
+        out: folder of cells and reports, where `run` is a name or the beginning of an id.
+        trusted_only: whether to refuse every class that is not part of lm.
+
+    Returns:
+        The model, which takes tokens (b, t) and returns logits (b, t, vocabulary), and a tokenizer whose
+        `encode(text).ids` are tokens; of an encoder-decoder the model takes pairs of texts.
+
+    Raises:
+        InputError: where there is no such run, it did not end well, or its weights were not kept.
+    """
+    from lm.model.transformer import Model
+    from lm.runs.finished import FinishedRun, find
+    from lm.runs.generate import load_tokenizer
+
+    with modules(trusted_only):
+        found = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))
+        kind: Any = Model  # the class of all, which has no instances of its own
+        return Trained(found.model(kind, "a {} is no model"), load_tokenizer(found))
