@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from lm.config.tree import InputError
 from lm.model.block import Block
 from lm.store.disk import intact, put
+from lm.training.adapter import gives_gradients
 from lm.training.tensor_parallel import NAME as TENSOR_PARALLEL
 from lm.training.tensor_parallel import parallelize
 
@@ -216,8 +217,11 @@ def nothing_but_tensors(path: Path) -> Iterator[None]:
 def for_strategy(trainer: Any, path: Path) -> Path | None:
     """The checkpoint at `path` as the trainer's strategy can take it up; None where there is none.
 
-    A cell may have begun with its weights shared out and go on without: the folder becomes one file.
+    A cell may have begun with its weights shared out and go on without: the folder becomes one file. DeepSpeed, whose
+    own checkpoints are not read, begins anew.
     """
+    if not gives_gradients(trainer):
+        return None
     if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
         one = path.with_name(ONE)
         consolidate(path, one)

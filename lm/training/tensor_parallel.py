@@ -97,7 +97,7 @@ def _attention(name: str, module: Attention, among: int) -> dict[str, Split]:
         or kind.forward is not SoftmaxAttention.forward
         or kind.projected is not SoftmaxAttention.projected
     ):
-        raise _refusal(f"{name}, {kind.__name__},", "mixes positions in a way of its own")
+        raise _refusal(f"{name} ({kind.__name__})", "mixes positions in a way of its own")
     for what, features in (("heads", module.query.out_features), ("key-value heads", module.key.out_features)):
         if (heads := features // module.head_size) % among:
             raise _undivided(name, heads, what, among)
@@ -109,7 +109,7 @@ def _attention(name: str, module: Attention, among: int) -> dict[str, Split]:
 def _mlp(name: str, module: MLP, among: int) -> dict[str, Split]:
     gated = isinstance(module, GatedMLP)
     if type(module).forward is not (GatedMLP.forward if gated else MLP.forward):
-        raise _refusal(f"{name}, {type(module).__name__},", "computes something of its own")
+        raise _refusal(f"{name} ({type(module).__name__})", "computes something of its own")
     if module.up.out_features % among:
         raise _undivided(name, module.up.out_features, "hidden units", among)
     if module.dropout.p:
@@ -142,9 +142,11 @@ def _check_position(position: Position, heads: int) -> None:
 def _undivided(name: str, count: int, what: str, among: int) -> InputError:
     return InputError(
         f"trainer.strategy: {among} processes cannot share out {count} {what} of {name}; expected a "
-        f"tensor_parallel_size that divides {count}, or strategy fsdp2"
+        f"number that divides {count}, or strategy fsdp2 or ddp"
     )
 
 
 def _refusal(what: str, why: str) -> InputError:
-    return InputError(f"trainer.strategy: tensor parallelism cannot share out {what}, which {why}; or strategy fsdp2")
+    return InputError(
+        f"trainer.strategy: tensor parallelism cannot share out {what}, which {why}; expected strategy fsdp2 or ddp"
+    )

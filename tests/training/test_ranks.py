@@ -97,6 +97,59 @@ def test_a_sharded_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Pat
     assert set(killed.record()["evaluations"]) == {"test", "lengths"}
 
 
+PLAIN = {
+    "model.position": "Alibi",
+    "model.heads": 4,
+    "model.attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2}},
+    "model.mlp": "ReGLU",
+    "model.block": "PostNorm",
+    "model.dropout": 0.1,
+}
+"""A decoder that tensor parallelism carries out, unlike the usual one in most of its parts."""
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.parametrize("rows", [1, 2])
+def test_layers_shared_out_killed_and_resumed_give_the_run_of_one_process(tmp_path: Path, rows: int) -> None:
+    """Two processes for the layers, or two pairs of them for the rows besides; alone the draws of dropout are those of
+    one process too."""
+    changes = PLAIN if rows == 1 else {**PLAIN, "model.dropout": 0.0}
+    sizes = {"data_parallel_size": rows, "tensor_parallel_size": 2}
+    strategy = {"class_path": "ModelParallelStrategy", "init_args": sizes}
+    shared = {"trainer.strategy": strategy, "trainer.devices": 2 * rows, "evaluate.lengths": [8, 16]}
+    one, killed = (
+        Place(tmp_path / name, {**changes, **more})
+        for name, more in zip(
+            made(tmp_path, "one", "killed"), ({"trainer.devices": 1, "evaluate.lengths": [8, 16]}, shared), strict=True
+        )
+    )
+    assert one.fit() == 0, (tmp_path / "one" / "said.txt").read_text()
+    assert killed.fit("0:7:dies") == -signal.SIGKILL
+    (checkpoint,) = killed.out.glob("cells/.*.work/last.ckpt")
+    assert checkpoint.is_dir()
+    assert killed.fit() == 0, (tmp_path / "killed" / "said.txt").read_text()
+    (found, _, weights), (expected, _, other_weights) = killed.found(), one.found()
+    assert found["provenance"]["resumed"]
+    assert (found["id"], found["pairing"]) == (expected["id"], expected["pairing"])
+    assert found["evaluated"] == expected["evaluated"]
+    assert found["reliability"]["count"] == expected["reliability"]["count"]
+    assert found["cost"]["parameters"] == expected["cost"]["parameters"]
+    for name in expected["metrics"].keys() - {"noise_scale"}:
+        assert found["metrics"][name] == pytest.approx(expected["metrics"][name], rel=1e-9), name
+    for name in expected["final"]:
+        assert_near(found["final"][name], expected["final"][name], name)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, other_weights[name], rtol=1e-9, atol=1e-12)
+
+
+def assert_near(found: Any, expected: Any, name: str) -> None:
+    """Lists of numbers, or of such lists, that are equal within 1e-9."""
+    torch.testing.assert_close(
+        torch.tensor(found).double(), torch.tensor(expected).double(), rtol=1e-9, atol=1e-12, msg=name
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.extra
 def test_one_process_takes_up_what_two_have_begun_in_shares(tmp_path: Path) -> None:
