@@ -102,13 +102,13 @@ def shared_out(strategy: Any) -> Asked | None:
 
 
 def known(strategy: Any) -> str:
-    """The name by which Lightning's trainer knows a strategy of a configuration."""
+    """The name, in small letters, by which Lightning's trainer knows a strategy of a configuration."""
     found = asked(strategy)
     if found.name == "ModelParallelStrategy":
-        return register(f"ModelParallelStrategy {found.options}", "Rows and layers shared out", **found.options)
+        return register(f"model parallel {found.options}", "Rows and layers shared out", **found.options)
     if found.name in (*DEEPSPEED, "DeepSpeedStrategy"):
         options = {"stage": STAGES.get(found.name, 2), **found.options}
-        name = f"DeepSpeedStrategy {options}"
+        name = f"deepspeed {options}"
         StrategyRegistry.register(
             name, DeepSpeed, description="Lightning's, with a file at the end", override=True, **options
         )
