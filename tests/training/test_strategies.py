@@ -61,7 +61,7 @@ def test_lightning_knows_what_is_asked_for_by_a_name() -> None:
 )  # fmt: skip
 def test_what_is_not_offered_is_answered_in_a_line(strategy: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        check(override(RUN, {"trainer.strategy": strategy}))
+        check_sharded({**SETTINGS, "strategy": strategy})
     assert "\n" not in str(caught.value)
 
 
