@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from helpers import decoder, tokens
 from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
 
 from lm.data.batch import Batch
 from lm.metrics.gradients import Groups, clip_by_norm, gradient_norm, largest_gradient, local
@@ -27,7 +28,7 @@ def compare(changes: dict[str, Any], way: Any) -> None:
     """Raises AssertionError where the shares of a decoder compute something else than the whole."""
     whole, shared = (attending(decoder(changes).double(), way) for _ in range(2))
     names = [name for name, _ in shared.named_parameters()]
-    parallelize(shared, distributed.init_device_mesh("cpu", (2,)))
+    parallelize(shared, init_device_mesh("cpu", (2,)))
     assert [name for name, _ in shared.named_parameters()] == names
     read_bt = tokens()
     for model in (whole, shared):

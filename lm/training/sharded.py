@@ -65,10 +65,9 @@ class ModelParallel(ModelParallelStrategy):
         Raises:
             InputError: where these are not as many as there are processes.
         """
-        world, tensor = self.num_nodes * self.num_processes, self._tensor_parallel_size
-        tensor = self.num_processes if tensor == "auto" else int(tensor)
-        data = self._data_parallel_size
-        data = max(1, world // tensor) if data == "auto" else int(data)
+        world, rows, layers = self.num_nodes * self.num_processes, self._data_parallel_size, self._tensor_parallel_size
+        tensor = self.num_processes if layers == "auto" else int(layers)
+        data = max(1, world // tensor) if rows == "auto" else int(rows)
         if data * tensor != world:
             raise InputError(
                 f"trainer.strategy: {data} times {tensor} processes share out rows and layers, and there are {world}; "

@@ -52,9 +52,12 @@ def plan(model: nn.Module, among: int) -> dict[str, Split]:
     Raises:
         InputError: with the first part that cannot be shared out, and why.
     """
-    kind = type(model)
-    if not isinstance(model, Decoder) or kind.forward is not Decoder.forward or kind._stream is not Decoder._stream:
-        raise _refusal(f"a model of class {kind.__name__}", "is not the decoder that it knows")
+    if (
+        not isinstance(model, Decoder)
+        or type(model).forward is not Decoder.forward
+        or type(model)._stream is not Decoder._stream
+    ):
+        raise _refusal(f"a model of class {type(model).__name__}", "is not the decoder that it knows")
     found: dict[str, Split] = {}
     for name, module in model.named_modules():
         if isinstance(module, Attention):
@@ -91,13 +94,12 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def _attention(name: str, module: Attention, among: int) -> dict[str, Split]:
-    kind = type(module)
     if (
         not isinstance(module, SoftmaxAttention)
-        or kind.forward is not SoftmaxAttention.forward
-        or kind.projected is not SoftmaxAttention.projected
+        or type(module).forward is not SoftmaxAttention.forward
+        or type(module).projected is not SoftmaxAttention.projected
     ):
-        raise _refusal(f"{name} ({kind.__name__})", "mixes positions in a way of its own")
+        raise _refusal(f"{name} ({type(module).__name__})", "mixes positions in a way of its own")
     for what, features in (("heads", module.query.out_features), ("key-value heads", module.key.out_features)):
         if (heads := features // module.head_size) % among:
             raise _undivided(name, heads, what, among)

@@ -16,7 +16,6 @@ from helpers import RUN
 from lightning.pytorch.strategies import DeepSpeedStrategy, StrategyRegistry
 
 from lm.config.tree import InputError, override
-from lm.training import strategies
 from lm.training.adapter import gives_gradients, is_whole
 from lm.training.cell import check
 from lm.training.strategies import DEEPSPEED, DeepSpeed, asked, check_sharded, known, shared_out
@@ -81,7 +80,7 @@ SETTINGS = {
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if DeepSpeed and a CUDA device were there."""
-    monkeypatch.setattr(strategies.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
