@@ -18,7 +18,7 @@ from lm.store.formats import MANIFEST
 from lm.store.quantities import averaged
 from lm.store.store import Store
 from lm.training.cell import Cell, check, seeded, sizes
-from lm.training.sharded import check_strategy
+from lm.training.strategies import check_strategy
 
 
 @dataclass(frozen=True)

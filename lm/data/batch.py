@@ -7,7 +7,7 @@ what makes resuming exact.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -113,12 +113,20 @@ class Data(LightningDataModule, ABC):
         trainer = self.trainer
         assert trainer is not None
         every = trainer.accumulate_grad_batches
-        count = trainer.max_steps * every
-        return self.training_batches(trainer.global_step * every, count, trainer.global_rank, trainer.world_size)
+        return self.training_batches(trainer.global_step * every, trainer.max_steps * every, *share_of(trainer))
 
     def val_dataloader(self) -> Batches:
         assert self.trainer is not None
-        return self.evaluation_batches("validation", self.trainer.global_rank, self.trainer.world_size)
+        return self.evaluation_batches("validation", *share_of(self.trainer))
+
+
+def share_of(trainer: Any) -> tuple[int, int]:
+    """The number of this process among those that share out the rows of each batch, from 0, and how many they are.
+
+    They are all processes of a run, but under tensor parallelism, where several read the same rows.
+    """
+    found = trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
+    return found["rank"], found["num_replicas"]
 
 
 def require_batch(context: int, **rows: int | None) -> None:

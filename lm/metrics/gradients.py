@@ -4,6 +4,7 @@ Legend: p parameters, g groups, each the parameters of one kind in one part of t
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,14 +41,26 @@ def local(tensor: Tensor) -> Tensor:
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The 2-norm of all gradients together, a scalar tensor; zero where there are none."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    return local(get_total_norm(gradients, foreach=None)) if gradients else torch.zeros(())
+    return _together([p.grad for p in parameters if p.grad is not None], 2.0)
 
 
 def largest_gradient(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    return local(get_total_norm(gradients, torch.inf, foreach=None)) if gradients else torch.zeros(())
+    return _together([p.grad for p in parameters if p.grad is not None], torch.inf)
+
+
+def _together(gradients: Sequence[Tensor], order: float) -> Tensor:
+    """The norm of all gradients together; those that are held in different ways, whole or in shares, one after the
+    other."""
+    held: dict[Any, list[Tensor]] = {}
+    for gradient in gradients:
+        held.setdefault((getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)), []).append(
+            gradient
+        )
+    norms = [local(get_total_norm(alike, order, foreach=None)) for alike in held.values()]
+    if len(norms) < 2:
+        return norms[0] if norms else torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(norms), order)
 
 
 def clip_by_norm(parameters: Sequence[nn.Parameter], limit: float, norm: Tensor) -> None:

@@ -4,9 +4,9 @@ Legend: b batch, h heads, g key-value heads, q queries, s keys, t time, d width,
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lm.analysis.health import COLLAPSED
 from lm.data import IGNORED
 from lm.data.batch import Batch
+from lm.metrics.gradients import local
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.block import Block
 from lm.model.mixing import attention_weights, causal_bias
@@ -61,6 +62,14 @@ class Inside:
         if self.dead_share:
             found["dead_share"] = sum(self.dead_share) / len(self.dead_share)
         return found
+
+    def of_heads(self, among: Callable[[Tensor], Tensor]) -> "Inside":
+        """The same with what was seen of each head taken through `among`, (3, l, h) -> (3, l, h)."""
+        if not self.entropy:
+            return self
+        of_each = among(torch.tensor([self.entropy, self.largest_logit, self.first_share], dtype=torch.float64))
+        entropy, largest_logit, first_share = of_each.tolist()
+        return replace(self, entropy=entropy, largest_logit=largest_logit, first_share=first_share)
 
     def flags(self) -> list[str]:
         """What looks like a collapse, in words."""
@@ -112,7 +121,7 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
         inside.residual_norm.append(float(x_btd.double().norm(dim=-1).mean()))
 
     def hidden(module: nn.Module, given: tuple[Any, ...]) -> None:
-        x_btf = given[0]
+        x_btf = local(given[0])
         kept = kept_bt if kept_bt.shape == x_btf.shape[:2] else torch.ones_like(x_btf[..., 0], dtype=torch.bool)
         inside.dead_share.append(float((x_btf[kept] == 0).all(dim=0).float().mean()))
 

@@ -168,8 +168,10 @@ class SoftmaxAttention(Attention):
             k_bgsk, v_bgsk = self._split(in_one(memory_bsd, self.key, self.value)).chunk(2, dim=1)
             return self.query_norm(self._split(self.query(x_bqd))), self.key_norm(k_bgsk), v_bgsk
         start = 0 if cache is None else cache.length
-        heads, shared = self.query.out_features // self.head_size, self.key.out_features // self.head_size
-        both, v_bgsk = self._split(in_one(x_bqd, self.query, self.key, self.value)).split((heads + shared, shared), 1)
+        joined = self._split(in_one(x_bqd, self.query, self.key, self.value))
+        shared = joined.shape[1] // (self.groups + 2)  # of the heads that this process computes, all or some
+        heads = self.groups * shared
+        both, v_bgsk = joined.split((heads + shared, shared), dim=1)
         if position.alike and isinstance(self.query_norm, nn.Identity):
             q_bhqk, k_bgsk = position.rotate(both, start).split((heads, shared), dim=1)
         else:

@@ -91,6 +91,9 @@ class Decoder(Model):
         parametrization: how first values, rates and multipliers go with the width; the standard one by default.
     """
 
+    own_heads = slice(None)
+    """Which heads of each layer this process computes: all, where they are not shared out among several."""
+
     def __init__(
         self,
         vocabulary: int,
@@ -140,8 +143,12 @@ class Decoder(Model):
         """The residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         time = tokens_bt.shape[1]
-        bias = self.position.bias(time, start + time, self.causal)
-        mask = Mask(self.causal, bias, slopes_h=self.position.slopes())
+        bias, slopes_h = self.position.bias(time, start + time, self.causal), self.position.slopes()
+        mask = Mask(
+            self.causal,
+            None if bias is None else bias[self.own_heads],
+            slopes_h=None if slopes_h is None else slopes_h[self.own_heads],
+        )
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
         for index, block in enumerate(self.blocks):
             x_btd = block(x_btd, self.position, mask, caches[index] if caches else None)

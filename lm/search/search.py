@@ -37,7 +37,7 @@ from lm.store.formats import SEARCH
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.run import Run
-from lm.training.sharded import check_strategy
+from lm.training.strategies import check_strategy
 from lm.training.train import Execution
 
 BEST = "best.yaml"

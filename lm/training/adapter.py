@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
 from torch import Tensor, nn
@@ -56,7 +56,12 @@ def device_of(trainer: Any) -> torch.device:
 
 def is_whole(trainer: Any) -> bool:
     """Whether each process holds all weights, which can be differentiated apart from their strategy."""
-    return isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy))
+    return isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)) and gives_gradients(trainer)
+
+
+def gives_gradients(trainer: Any) -> bool:
+    """Whether gradients and optimiser state can be had from outside of the strategy, which DeepSpeed's cannot."""
+    return not isinstance(trainer.strategy, DeepSpeedStrategy)
 
 
 class InPlace(TorchCheckpointIO):
@@ -81,10 +86,28 @@ def save_in_place(trainer: Any) -> None:
 # processes -----------------------------------------------------------------------------------------------------------
 
 
+def data_group(trainer: Any) -> Any:
+    """The processes that share out each batch with this one; None where they are all."""
+    return None if among(trainer) == 1 else trainer.strategy.device_mesh["data_parallel"].get_group()
+
+
+def among(trainer: Any) -> int:
+    """How many processes share out the layers of a model: 1 but under tensor parallelism."""
+    strategy = trainer.strategy
+    return strategy.device_mesh["tensor_parallel"].size() if isinstance(strategy, ModelParallelStrategy) else 1
+
+
 def over_processes(trainer: Any, values: Tensor, how: Literal["mean", "sum", "max"]) -> Tensor:
-    """Numbers of all processes made one; `mean` changes its argument in place."""
-    found: Tensor = trainer.strategy.reduce(values, reduce_op=how)
+    """Numbers of all processes that share out batches made one; `mean` changes its argument in place."""
+    found: Tensor = trainer.strategy.reduce(values, group=data_group(trainer), reduce_op=how)
     return found
+
+
+def of_all_heads(trainer: Any, values: Tensor) -> Tensor:
+    """What each of the processes that share out the layers of a model has of its heads, (..., h), side by side."""
+    group = trainer.strategy.device_mesh["tensor_parallel"].get_group()
+    everywhere: Tensor = trainer.strategy.all_gather(values.to(device_of(trainer)), group=group)
+    return torch.cat(list(everywhere), dim=-1)
 
 
 def as_the_first_says(trainer: Any, answer: bool) -> bool:

@@ -20,11 +20,12 @@ from lm.model.count import flops_per_token
 from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model, initialized
 from lm.training import callbacks
-from lm.training.adapter import looks_across_rows, quiet
+from lm.training.adapter import quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
 from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, Run, Trainer
-from lm.training.sharded import FSDP2, check_shapes, check_sharded
+from lm.training.sharded import Processes, processes
+from lm.training.strategies import check_model, check_sharded
 
 MOST_PARAMETERS = 10**12
 
@@ -152,10 +153,10 @@ def check(tree: Tree) -> Cell:
     run: Run = build(config, Run)
     facts = _facts(canonical(config["data"]), run)
     data = opened(run, facts).data
-    world = _check_execution(run, data, config["trainer"])
-    sharded = config["trainer"]["strategy"] == FSDP2.strategy_name
-    if sharded or (world > 1 and not config["trainer"]["sync_batchnorm"]):
-        _check_apart(run, facts, data.context, world, sharded)
+    among = _check_execution(run, data, config["trainer"])
+    if among.model_is_shared or (among.rows > 1 and not config["trainer"]["sync_batchnorm"]):
+        with blame("model"), torch.device("meta"):
+            check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, among)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         raise InputError(
@@ -214,32 +215,19 @@ def _check_settings(settings: Tree) -> None:
         )
 
 
-def _check_execution(run: Run, data: Data, settings: Tree) -> int:
-    """How many processes share the run. Raises InputError where they cannot."""
+def _check_execution(run: Run, data: Data, settings: Tree) -> Processes:
+    """The processes that share the run. Raises InputError where they cannot."""
     _check_settings(settings)
     key = canonical({**settings, "callbacks": None})
     if key not in _worlds:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
-            _worlds[key] = run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)).world_size
-    data.check_devices(_worlds[key])
+            _worlds[key] = processes(run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)))
+    data.check_devices(_worlds[key].rows)
     return _worlds[key]
 
 
-def _check_apart(run: Run, facts: Facts, context: int, world: int, sharded: bool) -> None:
-    """Refuses parts that compute something else in several processes than in one. Raises InputError."""
-    with blame("model"), torch.device("meta"):
-        model = run.model(facts.vocabulary, context)
-    if sharded:
-        check_shapes(model)
-    if world > 1 and any(map(looks_across_rows, model.modules())):
-        raise InputError(
-            f"trainer.devices: batch norm would see the rows of each of {world} processes alone, and compute something "
-            "else than in one; expected one device, or sync_batchnorm"
-        )
-
-
-_worlds: dict[str, int] = {}
-"""How many processes a trainer with these settings has; settings that arms have in common are checked once."""
+_worlds: dict[str, Processes] = {}
+"""The processes that a trainer with these settings has; settings that arms have in common are checked once."""
 
 
 _prepared: dict[str, Facts] = {}

@@ -14,13 +14,13 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from lm.data import IGNORED
-from lm.data.batch import Batch
+from lm.data.batch import Batch, share_of
 from lm.data.clusters import Clusters
 from lm.data.order import seed_of
 from lm.metrics.gradients import Groups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
-from lm.training.adapter import clips_by_value, is_whole, over_processes, placed, stepping
+from lm.training.adapter import clips_by_value, data_group, gives_gradients, is_whole, over_processes, placed, stepping
 from lm.training.compiled import as_written, compile_blocks, without_trace
 from lm.training.halves import halves, later, shares
 from lm.training.life import alive
@@ -93,6 +93,7 @@ class LanguageModel(LightningModule):
     def configure_model(self) -> None:
         """Shares out the model among processes, where the strategy asks for it."""
         shard(self.trainer, self.model)
+        self.validation.process_group = data_group(self.trainer)
 
     def on_fit_start(self) -> None:
         """Compiles the model's blocks, where that is asked for, before any step is timed."""
@@ -111,7 +112,7 @@ class LanguageModel(LightningModule):
     def _try_out(self) -> None:
         """A step that changes nothing."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        batch = next(iter(data.training_batches(0, 1, self.global_rank, self.trainer.world_size)))
+        batch = next(iter(data.training_batches(0, 1, *share_of(self.trainer))))
         batch = halves(batch)[0] if self.halved else batch
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.model.train()
@@ -120,7 +121,7 @@ class LanguageModel(LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
-        seed = seed_of("batch", self.seed_value, batch_idx, self.global_rank)
+        seed = seed_of("batch", self.seed_value, batch_idx, share_of(self.trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed costs half a millisecond where CUDA is asleep
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -155,7 +156,7 @@ class LanguageModel(LightningModule):
 
     def weight(self, batch: Batch) -> Any:
         """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
-        if self.trainer.world_size == 1:
+        if share_of(self.trainer)[1] == 1:
             return 1.0
         mine: Any = (batch.targets_bt != IGNORED).sum().double()
         return mine / over_processes(self.trainer, mine.clone(), "mean")
@@ -202,6 +203,8 @@ class LanguageModel(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Measures the gradients, here unscaled and whole, then clips them by global norm or by value."""
+        if not gives_gradients(self.trainer):  # it clips them itself, by norm
+            return
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = gradient_norm(parameters)
         self.norms.append(norm)
@@ -233,11 +236,14 @@ def numbers(scalars: list[Tensor]) -> list[float]:
 
 
 def gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
-    """Row numbers of each batch over all processes, in their global order; batches may differ in size."""
+    """Row numbers of each batch over all processes that share it out, in their global order; batches may differ in
+    size."""
     most = torch.tensor(max(map(len, rows)), device=rows[0].device)
     size = int(over_processes(module.trainer, most, "max"))
     padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
-    everywhere: Any = module.all_gather(padded)  # (batches, b), or (world, batches, b)
+    everywhere: Any = module.all_gather(
+        padded, group=data_group(module.trainer)
+    )  # (batches, b), or (world, batches, b)
     if everywhere.ndim == 3:
         everywhere = everywhere.transpose(0, 1).flatten(1)
     return [rows_b[rows_b >= 0] for rows_b in everywhere.cpu().numpy()]

@@ -11,7 +11,7 @@ from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.noise import noise_of_pieces
 from lm.metrics.probe import first_rows, inspect
 from lm.model.count import flops_per_token
-from lm.training.adapter import device_of, evaluating, is_whole, placed, stepping
+from lm.training.adapter import among, device_of, evaluating, is_whole, of_all_heads, placed, stepping
 from lm.training.compiled import as_written
 from lm.training.module import LanguageModel
 from lm.training.provenance import peak_memory
@@ -43,6 +43,8 @@ class Observer:
         batch = placed(trainer, next(iter(self.data.evaluation_batches("validation"))))
         with evaluating(trainer), as_written(module.model):
             inside = inspect(module.model, first_rows(batch))
+        if among(trainer) > 1:
+            inside = inside.of_heads(lambda seen_nlh: of_all_heads(trainer, seen_nlh))
         self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
         if trainer.global_step == 0:
             self.initial = {**self.initial, **inside.measured()}

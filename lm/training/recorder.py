@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from lm.data.batch import Data
+from lm.data.batch import Data, share_of
 from lm.data.order import chain
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
@@ -19,7 +19,7 @@ from lm.store.disk import save
 from lm.store.files import curve, finite, to_json, write_atomic
 from lm.store.formats import OUTCOME
 from lm.store.quantities import WATCHED, metrics_of
-from lm.training.adapter import as_the_first_says, evaluating, over_processes, placed
+from lm.training.adapter import as_the_first_says, evaluating, gives_gradients, over_processes, placed
 from lm.training.by_document import by_document
 from lm.training.life import alive
 from lm.training.module import LanguageModel, gathered, numbers
@@ -113,7 +113,7 @@ class Recorder(Callback):
             self.drain(trainer, pl_module)
             self.write_row(trainer, pl_module)
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
-            self.checkpoint_due = as_the_first_says(trainer, overdue)
+            self.checkpoint_due = as_the_first_says(trainer, overdue) and gives_gradients(trainer)
         # Not where validation follows: Lightning would not run it again after a resume.
         validates = trainer.val_check_batch and done % trainer.val_check_batch == 0
         ends = trainer.should_stop or trainer.global_step >= trainer.max_steps
@@ -167,7 +167,7 @@ class Recorder(Callback):
             tokens=float(self.tokens),
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
-            gradient_norm=sum(self.norms) / len(self.norms),
+            **({"gradient_norm": sum(self.norms) / len(self.norms)} if gives_gradients(trainer) else {}),
             **self.observer.matrices(trainer, module),
         )
         self.losses, self.norms = [], []
@@ -249,7 +249,7 @@ class Recorder(Callback):
         if not begun:
             module.on_validation_epoch_start()
         module.eval()
-        batches = self.data.evaluation_batches("validation", trainer.global_rank, trainer.world_size)
+        batches = self.data.evaluation_batches("validation", *share_of(trainer))
         for batch in itertools.islice(batches, module.validated, None):
             there = placed(trainer, batch)
             with evaluating(trainer):
@@ -268,8 +268,10 @@ class Recorder(Callback):
         metrics, strange = metrics_of(measured if self.diverged is None else {})
         if self.diverged is None:
             metrics["train_loss"] = rows[-1]["train_loss"] if rows else None
-            metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
-            metrics["clipped_share"] = self.clipped / max(1, self.norm_count) if trainer.gradient_clip_val else None
+            if gives_gradients(trainer):
+                metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
+                clipped_share = self.clipped / max(1, self.norm_count)
+                metrics["clipped_share"] = clipped_share if trainer.gradient_clip_val else None
             metrics |= self.observer.metrics()
             if (best := self.data.entropy_per_token()) is not None:
                 metrics["excess_nll"] = measured["nll"] - best

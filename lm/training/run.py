@@ -14,7 +14,7 @@ from lm.training.adapter import save_in_place
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
-from lm.training.sharded import NAME
+from lm.training.strategies import known, shared_out
 
 
 class Trainer(lightning.pytorch.Trainer):
@@ -27,6 +27,7 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: optimiser steps.
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
+        strategy: how devices share a cell: a name such as ddp, fsdp2 or tensor_parallel, or class_path and init_args.
         attention: how scores become what is mixed (`lm.model.mixing.Way`); the same numbers up to rounding.
         compile: whether the steps of training run code compiled for the model's blocks.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
@@ -44,6 +45,7 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: int,
         devices: list[int] | str | int = 1,
         log_every_n_steps: int = 50,
+        strategy: str | dict[str, Any] = "auto",
         attention: Way = "sdpa",
         compile: bool = False,
         callbacks: list[dict[str, Any] | str] | None = None,
@@ -53,9 +55,10 @@ class Trainer(lightning.pytorch.Trainer):
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
-        if settings.get("strategy") == NAME:
+        if shared_out(strategy) is not None:
             settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(
+            strategy=known(strategy),
             callbacks=[recorder],
             max_steps=max_steps,
             devices=devices,

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimiser states shared out among processes: FSDP2 under Lightning, by the name `fsdp2`."""
+"""A model shared out among processes: FSDP2 under Lightning, by the name `fsdp2`, and tensor parallelism."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import pickle
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric.utilities.load import _load_distributed_checkpoint
@@ -18,20 +18,11 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from lm.config.tree import InputError
 from lm.model.block import Block
 from lm.store.disk import intact, put
+from lm.training.adapter import gives_gradients
+from lm.training.tensor_parallel import NAME as TENSOR_PARALLEL
+from lm.training.tensor_parallel import parallelize
 
 NAME = "fsdp2"
-
-FORKING = ("fork", "spawn", "notebook")
-"""In the names of strategies that start their processes as copies of one that runs already."""
-
-PRECISIONS = ("32-true", "64-true", "bf16-true", "bf16-mixed")
-"""Those in which gradients need no scaling by a number that is sought on the way."""
-
-REFUSED = {
-    "deepspeed": "has settings of its own elsewhere and keeps gradients to itself, which a run measures",
-    "fsdp": "flattens weights, which decay, are measured and are clipped by their shape",
-}
-"""Strategies of Lightning's, by how their names begin, and why."""
 
 MARK = ".metadata"
 """What torch writes last into the folder of a sharded checkpoint, once all of it is there."""
@@ -54,19 +45,38 @@ ONE = "one.ckpt"
 """A sharded checkpoint on its way to become one file."""
 
 
-class FSDP2(ModelParallelStrategy):
-    """Every process holds a share of each weight, of its gradient and of its optimiser state, over all devices.
+class ModelParallel(ModelParallelStrategy):
+    """Processes share out the model: as FSDP2 every weight, gradient and optimiser state, in tensor parallelism layers.
 
     A checkpoint on the way is a folder, in which each process writes its own share.
+
+    Args:
+        data_parallel_size: processes, or groups of them, that share out the rows of a batch; `auto` is all that there
+            are for the other.
+        tensor_parallel_size: processes that share out the layers; `auto` is all of a machine.
     """
 
-    strategy_name = NAME
+    def __init__(self, data_parallel_size: int | str = "auto", tensor_parallel_size: int | str = "auto") -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size)  # type: ignore[arg-type]
 
-    def __init__(self) -> None:
-        super().__init__(tensor_parallel_size=1)
+    def sizes(self) -> tuple[int, int]:
+        """How many share out the rows, and how many the layers.
+
+        Raises:
+            InputError: where these are not as many as there are processes.
+        """
+        world, rows, layers = self.num_nodes * self.num_processes, self._data_parallel_size, self._tensor_parallel_size
+        tensor = self.num_processes if layers == "auto" else int(layers)
+        data = max(1, world // tensor) if rows == "auto" else int(rows)
+        if data * tensor != world:
+            raise InputError(
+                f"trainer.strategy: {data} times {tensor} processes share out rows and layers, and there are {world}; "
+                "expected trainer.devices times trainer.num_nodes to be their product"
+            )
+        return data, tensor
 
     def setup_environment(self) -> None:
-        self._data_parallel_size = self.num_nodes * self.num_processes
+        self._data_parallel_size, self._tensor_parallel_size = self.sizes()
         super().setup_environment()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
@@ -83,12 +93,44 @@ class FSDP2(ModelParallelStrategy):
             self._save_distributed_checkpoint = True
 
 
-StrategyRegistry.register(NAME, FSDP2, description="Fully sharded data parallel training, on any device")
+def register(name: str, what: str, **sizes: int | str) -> str:
+    """Makes Lightning's trainer know `ModelParallel` with these sizes by a name; returns the name.
+
+    An object in the place of a name would be refused float64.
+    """
+    StrategyRegistry.register(name, ModelParallel, description=what, override=True, **sizes)
+    return name
+
+
+register(NAME, "Fully sharded data parallel training, on any device", tensor_parallel_size=1)
+register(TENSOR_PARALLEL, "Layers shared out among the devices of a machine, on any kind of them")
+
+
+class Processes(NamedTuple):
+    """How many processes of a run share out the rows of each batch, how many the layers of the model, and whether they
+    share out the model at all."""
+
+    rows: int
+    layers: int
+    model_is_shared: bool
+
+
+def processes(trainer: Any) -> Processes:
+    """The processes of a trainer, whether they run or not. Raises InputError where sizes do not fit."""
+    if isinstance(trainer.strategy, ModelParallel):
+        return Processes(*trainer.strategy.sizes(), True)
+    return Processes(trainer.world_size, 1, False)
 
 
 def shard(trainer: Any, model: nn.Module) -> None:
-    """Shares out a model block by block where the strategy asks for it; its first values stay what they are."""
-    if not isinstance(trainer.strategy, FSDP2):
+    """Shares out a model where the strategy asks for it, layer by layer and block by block; its first values stay what
+    they are."""
+    if not isinstance(trainer.strategy, ModelParallel):
+        return
+    data, tensor = trainer.strategy.sizes()
+    if tensor > 1:
+        parallelize(model, trainer.strategy.device_mesh["tensor_parallel"])
+    if not shards(data, tensor):
         return
     mesh = trainer.strategy.device_mesh["data_parallel"]
     for module in model.modules():
@@ -98,55 +140,14 @@ def shard(trainer: Any, model: nn.Module) -> None:
     fully_shard(model, mesh=mesh)
 
 
+def shards(data: int, tensor: int) -> bool:
+    """Whether with these sizes every parameter is shared out, and not those of the layers alone."""
+    return data > 1 or tensor == 1
+
+
 def unsharded(trainer: Any) -> contextlib.AbstractContextManager[Any]:
     """Within it a checkpoint is one file, whatever the strategy."""
-    return trainer.strategy.whole() if isinstance(trainer.strategy, FSDP2) else contextlib.nullcontext()
-
-
-def check_sharded(settings: Any) -> None:
-    """Refuses strategies under which a run computes something else, and settings that FSDP2 does not carry out.
-
-    Raises:
-        InputError: with what to take instead.
-    """
-    strategy, precision = str(settings["strategy"]), settings["precision"] or "32-true"
-    for name, reason in REFUSED.items():
-        if strategy.startswith(name) and strategy != NAME:
-            raise InputError(f"trainer.strategy: {strategy!r} {reason}; expected another, such as ddp or {NAME}")
-    if strategy != NAME:
-        return
-    if precision not in PRECISIONS:
-        raise InputError(
-            f"trainer.precision: {precision!r} is nothing that strategy {NAME} carries out; "
-            f"expected one of {', '.join(PRECISIONS)}"
-        )
-    if settings["sync_batchnorm"]:
-        raise InputError(f"trainer.sync_batchnorm: strategy {NAME} does not carry it out; expected strategy ddp")
-
-
-def check_strategy(settings: Any) -> None:
-    """Refuses strategies that fork, as a cell has a process of its own with threads and its forks would hang, and cells
-    of several machines, of which nobody starts the others."""
-    strategy = str(settings["strategy"])
-    if any(word in strategy for word in FORKING):
-        raise InputError(
-            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
-        )
-    if settings["num_nodes"] > 1:
-        raise InputError(
-            f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
-            "srun starts on each; expected 1"
-        )
-
-
-def check_shapes(model: nn.Module) -> None:
-    """Refuses parameters that cannot be shared out. Raises InputError."""
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 0:
-            raise InputError(
-                f"trainer.strategy: {NAME} shares out parameters by their rows, and {name} is a single number; "
-                "expected strategy ddp, or a model without it"
-            )
+    return trainer.strategy.whole() if isinstance(trainer.strategy, ModelParallel) else contextlib.nullcontext()
 
 
 # what lies on disk ---------------------------------------------------------------------------------------------------
@@ -215,9 +216,12 @@ def nothing_but_tensors(path: Path) -> Iterator[None]:
 def for_strategy(trainer: Any, path: Path) -> Path | None:
     """The checkpoint at `path` as the trainer's strategy can take it up; None where there is none.
 
-    A cell may have begun with its weights shared out and go on without: the folder becomes one file.
+    A cell may have begun with its weights shared out and go on without: the folder becomes one file. DeepSpeed, whose
+    own checkpoints are not read, begins anew.
     """
-    if path.is_dir() and not isinstance(trainer.strategy, FSDP2):
+    if not gives_gradients(trainer):
+        return None
+    if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
         one = path.with_name(ONE)
         consolidate(path, one)
         put(one, path)

@@ -135,7 +135,8 @@ def test_the_seed_decides_the_order_and_nothing_else(corpus: LocalText) -> None:
 
 
 def test_the_loader_starts_where_the_trainer_stands(data: TextData) -> None:
-    stand = {"accumulate_grad_batches": 2, "max_steps": 6, "global_step": 2, "global_rank": 1, "world_size": 2}
+    share = {"rank": 1, "num_replicas": 2}
+    stand = {"accumulate_grad_batches": 2, "max_steps": 6, "global_step": 2, "distributed_sampler_kwargs": share}
     data.trainer = SimpleNamespace(**stand)  # type: ignore[assignment]
     assert same(list(data.train_dataloader()), list(data.training_batches(4, 12, 1, 2)))
     assert len(data.train_dataloader()) == 12

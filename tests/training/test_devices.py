@@ -52,7 +52,9 @@ def columns_of(curve: list[str]) -> dict[str, list[float]]:
     return {name: [float(row[name] or 0.0) for row in rows] for name in rows[0]}
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_fork", marks=pytest.mark.extra), "fsdp2"])
+@pytest.mark.parametrize(
+    "strategy", ["ddp", pytest.param("ddp_fork", marks=pytest.mark.extra), "fsdp2", "tensor_parallel"]
+)
 def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, of_one: Run, strategy: str) -> None:
     one, curve, weights, kept = of_one
     two, other_curve, other_weights, other_kept = fit(
@@ -63,7 +65,7 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
     assert two["pairing"] == one["pairing"]
     assert two["evaluated"] == one["evaluated"]
     assert two["reliability"]["count"] == one["reliability"]["count"]
-    noise = strategy == "fsdp2"  # which is measured where a process holds all weights
+    noise = strategy in ("fsdp2", "tensor_parallel")  # which is measured where a process holds all weights
     for name, value in one["metrics"].items():
         if noise and name == "noise_scale":
             assert two["metrics"][name] is None

@@ -19,7 +19,7 @@ def clipped(algorithm: str | None, scale: float = 1.0) -> tuple[list[Tensor], li
     """Gradients before and after clipping at LIMIT, and the module that did it."""
     optim: Optim = object.__new__(Optim)  # has no part in it
     module = LanguageModel(decoder().double(), optim, torch.ones(11), 0)
-    module._trainer = SimpleNamespace(global_step=1, log_every_n_steps=50)  # type: ignore[assignment]
+    module._trainer = SimpleNamespace(global_step=1, log_every_n_steps=50, strategy=None)  # type: ignore[assignment]
     for index, parameter in enumerate(module.model.parameters()):
         parameter.grad = scale * example(*parameter.shape, seed=index)
     before = [p.grad.clone() for p in module.model.parameters() if p.grad is not None]

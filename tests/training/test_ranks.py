@@ -97,6 +97,56 @@ def test_a_sharded_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Pat
     assert set(killed.record()["evaluations"]) == {"test", "lengths"}
 
 
+PLAIN = {
+    "model.position": "Alibi",
+    "model.heads": 4,
+    "model.attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2}},
+    "model.mlp": "ReGLU",
+    "model.block": "PostNorm",
+}
+"""A decoder that tensor parallelism carries out, unlike the usual one in most of its parts."""
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.parametrize(("rows", "dies"), [(1, True), (2, False)])
+def test_layers_shared_out_give_the_run_of_one_process(tmp_path: Path, rows: int, dies: bool) -> None:
+    """Two processes for the layers, killed and resumed, or two pairs of them for the rows besides. Of rows that are not
+    shared out dropout draws what it draws in one process."""
+    changes = {**PLAIN, "evaluate.lengths": [8, 16], "model.dropout": 0.1 if rows == 1 else 0.0}
+    sizes = {"data_parallel_size": rows, "tensor_parallel_size": 2}
+    strategy = {"class_path": "ModelParallelStrategy", "init_args": sizes}
+    names = made(tmp_path, "one", "shared")
+    one = Place(tmp_path / names[0], {**changes, "trainer.devices": 1})
+    shared = Place(tmp_path / names[1], {**changes, "trainer.strategy": strategy, "trainer.devices": 2 * rows})
+    assert one.fit() == 0, (tmp_path / "one" / "said.txt").read_text()
+    if dies:
+        assert shared.fit("0:7:dies") == -signal.SIGKILL
+        (checkpoint,) = shared.out.glob("cells/.*.work/last.ckpt")
+        assert checkpoint.is_dir()
+    assert shared.fit() == 0, (tmp_path / "shared" / "said.txt").read_text()
+    (found, _, weights), (expected, _, other_weights) = shared.found(), one.found()
+    assert found["provenance"]["resumed"] is dies
+    for name in ("id", "pairing", "evaluated"):
+        assert found[name] == expected[name], name
+    assert found["reliability"]["count"] == expected["reliability"]["count"]
+    assert found["cost"]["parameters"] == expected["cost"]["parameters"]
+    for name in expected["metrics"].keys() - {"noise_scale"}:
+        assert found["metrics"][name] == pytest.approx(expected["metrics"][name], rel=1e-9), name
+    for when in ("initial", "final"):
+        assert numbers_of(found[when]) == pytest.approx(numbers_of(expected[when]), rel=1e-9, abs=1e-12)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, other_weights[name], rtol=1e-9, atol=1e-12)
+
+
+def numbers_of(seen: Any, name: str = "") -> dict[str, float]:
+    """What was seen inside a model, layer by layer and head by head, each number by its place."""
+    if isinstance(seen, (int, float)):
+        return {name: seen}
+    parts = seen.items() if isinstance(seen, dict) else enumerate(seen)
+    return {place: number for at, part in parts for place, number in numbers_of(part, f"{name}.{at}").items()}
+
+
 @pytest.mark.slow
 @pytest.mark.extra
 def test_one_process_takes_up_what_two_have_begun_in_shares(tmp_path: Path) -> None:

@@ -79,11 +79,6 @@ def test_what_is_refused_leaves_the_identity_alone_where_it_says_nothing() -> No
     assert check(override(RUN, {"trainer.benchmark": False})).id == check(RUN).id
 
 
-def test_strategies_with_settings_of_their_own_are_refused_by_the_plan() -> None:
-    with pytest.raises(InputError, match=r"trainer.strategy: 'deepspeed_stage_2' has settings .* such as ddp or fsdp2"):
-        check(override(RUN, {"trainer.strategy": "deepspeed_stage_2"}))
-
-
 def test_batch_norm_in_several_processes_is_refused_by_the_plan() -> None:
     """Each would take its statistics from its own rows: one identity, and a number that hangs on the machine."""
     two = {"trainer.devices": 2, "trainer.strategy": "ddp"}

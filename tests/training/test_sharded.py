@@ -15,7 +15,8 @@ from lm.config.tree import InputError, override
 from lm.metrics.gradients import clip_by_norm, clip_by_value
 from lm.store.disk import BEFORE, put, put_back
 from lm.training.cell import check
-from lm.training.sharded import MARK, PRECISIONS, consolidate, described, nothing_but_tensors, whole
+from lm.training.sharded import MARK, consolidate, described, nothing_but_tensors, whole
+from lm.training.strategies import PRECISIONS
 
 SHARDED = {"trainer.strategy": "fsdp2", "trainer.devices": 2, "trainer.accelerator": "cpu"}
 

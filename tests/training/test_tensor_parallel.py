@@ -1,0 +1,156 @@
+"""Tensor parallelism: which map is split how, what is refused, and that shares compute what the whole does.
+
+Whole runs are held against one process in test_devices.py and test_ranks.py.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import RUN, decoder
+from torch import nn
+from torch.optim import SGD, Adafactor, AdamW
+
+from lm.config.tree import InputError, override
+from lm.training.cell import check
+from lm.training.optim import MuonAdamW
+from lm.training.sharded import Processes
+from lm.training.strategies import check_model
+from lm.training.tensor_parallel import check_optimizer, plan
+
+TWO = {"trainer.strategy": "tensor_parallel", "trainer.devices": 2, "trainer.accelerator": "cpu"}
+
+
+def test_heads_and_hidden_units_are_what_is_split() -> None:
+    found = plan(decoder({"layers": 1, "mlp": "SwiGLU"}), 2)
+    assert found == {
+        "blocks.0.attention.query": "columns",
+        "blocks.0.attention.key": "columns",
+        "blocks.0.attention.value": "columns",
+        "blocks.0.attention.output": "rows",
+        "blocks.0.mlp.gate": "columns",
+        "blocks.0.mlp.up": "columns",
+        "blocks.0.mlp.down": "rows",
+    }
+    assert [name for name in plan(decoder(), 2) if "mlp" in name] == [
+        "blocks.0.mlp.up", "blocks.0.mlp.down", "blocks.1.mlp.up", "blocks.1.mlp.down",
+    ]  # fmt: skip
+
+
+def of(name: str, **options: Any) -> dict[str, Any]:
+    return {"class_path": name, "init_args": options}
+
+
+@pytest.mark.parametrize(
+    ("changes", "among", "words"),
+    [
+        ({}, 3, "3 processes cannot share out 2 heads of blocks.0.attention; expected a number that divides 2,"),
+        ({"attention": "MultiQuery"}, 2, "2 processes cannot share out 1 key-value heads of blocks.0.attention"),
+        ({"heads": 4, "attention": of("GroupedQuery", key_value_heads=2)}, 4, "cannot share out 2 key-value heads"),
+        ({"heads": 4, "mlp": of("GELU", expansion=0.6)}, 4, "cannot share out 10 hidden units of blocks.0.mlp"),
+        ({"mlp": of("GELU", dropout=0.1)}, 2, "blocks.0.mlp.dropout, which would be drawn"),
+        ({"attention": of("MultiHead", dropout=0.1)}, 2, "blocks.0.attention.dropout, which would be drawn"),
+        ({"attention": of("MultiHead", qk_norm=True)}, 2, "blocks.0.attention.query_norm.weight, which is learnt"),
+        ({"attention": "LinearAttention"}, 2, r"blocks.0.attention \(LinearAttention\), which mixes positions"),
+        ({"position": "T5Bias"}, 2, "position T5Bias, which has a bias that is learnt from all heads"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_named(changes: dict[str, Any], among: int, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        plan(decoder(changes), among)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("trainer.strategy: ")
+
+
+@pytest.mark.parametrize("part", ["position", "mlp", "output"])
+def test_what_is_not_known_to_fit_is_refused(part: str) -> None:
+    model = decoder()
+    if part == "position":
+        model.position.__class__ = type("OwnWay", (type(model.position),), {"alike": False})
+    elif part == "mlp":
+        mlp: Any = model.blocks[0].mlp
+        mlp.__class__ = type("OwnWay", (type(mlp),), {"forward": lambda self, x: x})
+    else:
+        output: Any = model.blocks[0].attention.output  # type: ignore[union-attr]
+        output.__class__ = type("OwnWay", (nn.Linear,), {"forward": lambda self, x: x})
+    with pytest.raises(InputError, match=r"OwnWay|blocks.0.attention.output, which is more than a linear map"):
+        plan(model, 2)
+
+
+def test_a_model_of_another_kind_is_refused() -> None:
+    class Own(type(decoder())):  # type: ignore[misc]
+        def forward(self, *inputs: Any) -> Any:
+            return super().forward(*inputs)
+
+    model = decoder()
+    model.__class__ = Own
+    with pytest.raises(InputError, match="a model of class Own, which is not the decoder that it knows"):
+        plan(model, 2)
+    with pytest.raises(InputError, match="a model of class Linear"):
+        check_model(nn.Linear(2, 2), AdamW, Processes(1, 2, True))
+
+
+def test_optimisers_that_look_at_whole_matrices_are_refused() -> None:
+    check_optimizer(AdamW)
+    check_optimizer(SGD)
+    for optimizer in (MuonAdamW, Adafactor):
+        with pytest.raises(InputError, match=f"optim.optimizer: {optimizer.__name__} may look at whole matrices"):
+            check_optimizer(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trainer.devices": 4}, "4 processes cannot share out 2 heads of blocks.0.attention"),
+        ({"optim.optimizer.init_args.fused": True}, "optim.optimizer.fused: .* cannot be updated in one call"),
+        ({"optim.optimizer": "MuonAdamW"}, "optim.optimizer: MuonAdamW may look at whole matrices"),
+        ({"trainer.precision": "16-mixed"}, "trainer.precision: '16-mixed' is nothing that strategy tensor_parallel"),
+        (
+            {"trainer.strategy": {"class_path": "ModelParallelStrategy", "init_args": {"data_parallel_size": 3}}},
+            "3 times 2 processes share out rows and layers, and there are 2; expected trainer.devices",
+        ),
+        (
+            {"trainer.strategy": {"class_path": "ModelParallelStrategy", "init_args": {"tensor_parallel_size": 0}}},
+            "trainer.strategy.init_args.tensor_parallel_size: expected 1 to 1024 processes, or auto, found 0",
+        ),
+    ],
+)
+def test_the_plan_refuses_what_would_fail_in_training(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check(override(RUN, {**TWO, **changes}))
+
+
+def test_who_computes_what_is_no_part_of_the_identity() -> None:
+    strategy = {
+        "class_path": "ModelParallelStrategy",
+        "init_args": {"tensor_parallel_size": 2, "data_parallel_size": 1},
+    }
+    expected = check(RUN).id
+    assert check(override(RUN, TWO)).id == expected
+    assert check(override(RUN, {**TWO, "trainer.strategy": strategy})).id == expected
+
+
+def test_several_processes_that_read_the_same_rows_need_no_batch_that_they_divide() -> None:
+    one_row = {"data.batch_size": 1}
+    check(override(RUN, {**TWO, **one_row}))
+    with pytest.raises(InputError, match="devices"):
+        check(override(RUN, {**TWO, "trainer.strategy": "ddp", **one_row}))
+
+
+# two processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_shares_compute_what_the_whole_does(tmp_path: Path) -> None:
+    """Logits, gradients and what is seen inside, for every kind of part that fits; see tensor_world.py."""
+    script = Path(__file__).parents[1] / "tensor_world.py"
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path / "meet"), str(rank)], stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
