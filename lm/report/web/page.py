@@ -186,12 +186,12 @@ def one_file(title: str, main: Html, numbers: Html, several: bool = False) -> st
         title: of the file.
         main: what is to be seen.
         numbers: the data that its script reads.
-        several: whether it holds several pages, of which some may have pictures.
+        several: whether these are several pages, below an overview.
     """
     own, *styles = (_file(name) for name in ("page.js", "page.css", *["several.css"] * several))
     script, style, first = library(), "".join(styles), "overview" if several else "verdict"
     allowed = " ".join(digest(text) for text in (script, own) if text)
-    pictures = "img-src data:; " if several else ""
+    pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
     policy = (
         f"default-src 'none'; {pictures}script-src {allowed}; style-src {digest(style)}; base-uri 'none'; "
         "form-action 'none'"
