@@ -188,6 +188,13 @@
     if (folded) folded.open = true;
   }));
 
+  const watch = new IntersectionObserver((entries) => entries.forEach((one) => {
+    const link = document.querySelector(`nav.contents a[href="#${one.target.id}"]`);
+    if (one.isIntersecting) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }), { rootMargin: "-10% 0px -89% 0px" }); // what lies a tenth below the top is what is being read
+  all("#overview, details.report").forEach((one) => watch.observe(one));
+
   // printing ---------------------------------------------------------------------------------------------------------
 
   let opened = [];
