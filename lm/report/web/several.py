@@ -112,7 +112,7 @@ def _row(line: Line, leads: str) -> Html:
     return tag(
         "tr",
         tag("th", tag("a", line.arm, href=f"#{leads}"), scope="row"),
-        tag("td", line.n, class_="n"),
+        tag("td", line.n, class_="n" if line.n.isdecimal() else "warn"),
         tag("td", tag("strong", line.difference) if line.bold else line.difference),
         tag("td", mark, line.verdict, class_=f"{which}{' long' * (len(line.verdict) > SENTENCE)}"),
         tag("td", tag("span", "⚠ ", aria_hidden="true") if ill else "", line.health, class_="warn" if ill else "hint"),
