@@ -311,7 +311,9 @@ def test_several_in_print_begin_on_pages_of_their_own_and_are_unfolded(
     assert page.eval_on_selector("#e2", "one => getComputedStyle(one).breakBefore") == "page"
 
 
-def test_three_experiments_of_the_reference_are_one_file_of_a_few_megabytes(show: Callable[..., Any], tmp_path: Path) -> None:
+def test_three_experiments_of_the_reference_are_one_file_of_a_few_megabytes(
+    show: Callable[..., Any], tmp_path: Path
+) -> None:
     with contextlib.ExitStack() as stack:
         packs = [REFERENCE / f"{name}.lmpack" for name in ("quickstart", "glu", "extrapolation")]
         folders = [stack.enter_context(opened(path)).folder for path in packs]
