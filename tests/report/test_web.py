@@ -238,6 +238,7 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
     assert of_trained(results) == {"length": [8, 16], "text": ["trained", "trained"]}
     page = html(results, compare(results))
     assert "Dotted: the length that was trained with." in page
+    assert '"title":"tokens of context","scale":{"type":"log","nice":false},"axis":{"values":[8,16]}' in page
 
 
 def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> None:
