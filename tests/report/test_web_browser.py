@@ -82,6 +82,15 @@ def _alone(told: Told) -> str:
     return html_of(told)
 
 
+def until(page: Any, expression: str, given: Any = None) -> None:
+    """Waits until an expression holds; asked from outside, for the page's policy lets nothing in it be evaluated."""
+    for _ in range(600):
+        if page.evaluate(expression, given):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came: {expression}")
+
+
 def column(page: Any, at: int, table: str = "comparison") -> list[str]:
     return [text.strip() for text in page.locator(f"#{table} tbody tr:visible > :nth-child({at})").all_inner_texts()]
 
@@ -152,17 +161,17 @@ def test_arms_are_switched_off_and_a_point_tells_what_it_is(hostile: MakeExperim
     lines = page.locator("#chart-curves .mark-line path")
     assert lines.count() == 3
     page.locator("input[data-shown='1']").uncheck()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 2")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 2")
     page.locator("button[data-all='none']").click()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 0")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 0")
     page.locator("button[data-all='all']").click()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 3")
     page.locator("#chart-curves .mark-symbol path").first.hover(force=True)
-    page.wait_for_function("!document.getElementById('tip').hidden")
+    until(page, "!document.getElementById('tip').hidden")
     assert "step: 10" in page.locator("#tip").inner_text()
     page.locator("select[data-for='curves']").select_option("gradient_norm")
     page.locator("[data-log='curves']").check()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 3")
 
 
 def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
@@ -270,7 +279,7 @@ def test_what_is_done_to_the_second_of_several_leaves_the_first_alone(
     page.locator("#e2 summary", has_text="Columns").click()
     page.locator("#e2").get_by_label("verdict", exact=True).uncheck()
     page.locator("#e2 input[data-shown='1']").uncheck()
-    page.wait_for_function("document.querySelectorAll('#e2-chart-curves .mark-line path').length === 2")
+    until(page, "document.querySelectorAll('#e2-chart-curves .mark-line path').length === 2")
     assert column(page, 1, "e1-comparison") == before == ["base", IMAGE, SCRIPT]
     assert page.locator("#e1-count").inner_text() == ""
     assert page.locator("#e1-comparison thead th:visible").count() == wide
@@ -288,15 +297,15 @@ def test_links_of_several_lead_where_they_say_into_what_is_folded_too(
         "id => { const top = document.getElementById(id).getBoundingClientRect().top; return top >= 0 && top < 200; }"
     )
     page.locator(".overview a", has_text="base").nth(1).click()
-    page.wait_for_function(at_top, arg="e2-verdict")
+    until(page, at_top, "e2-verdict")
     page.locator("#e2 > summary").press("Enter")
     assert page.locator("#e2-comparison").is_hidden()
     page.set_viewport_size({"width": 800, "height": 800})
     page.locator("nav.contents a", has_text="demo").nth(1).press("Enter")
-    page.wait_for_function(at_top, arg="e2")
+    until(page, at_top, "e2")
     page.locator("#e2 nav a", has_text="Charts").click()
-    page.wait_for_function(at_top, arg="e2-charts")
-    page.wait_for_function("document.querySelector('#e2-chart-curves svg').getBoundingClientRect().width > 300")
+    until(page, at_top, "e2-charts")
+    until(page, "document.querySelector('#e2-chart-curves svg').getBoundingClientRect().width > 300")
 
 
 def test_several_in_print_begin_on_pages_of_their_own_and_are_unfolded(
