@@ -16,9 +16,10 @@ from lm.report.less import put, wanting
 from lm.report.notes import notes
 from lm.report.page import listed
 from lm.report.paper import METADATA, Kind, paper_figures
+from lm.report.several import Told, damaged, page_of, read, show_any
 from lm.report.sheet import Sheet, markdown_sheet, sheet
 from lm.report.tables import as_csv, escape
-from lm.report.write import Findings, find, html_of, less_than, page_files, show
+from lm.report.write import Findings, html_of, less_than, page_files
 
 Files = dict[str, str | bytes]
 
@@ -56,12 +57,20 @@ def read_formats(text: str) -> tuple[str, ...]:
     return found
 
 
-def files_of(found: Sequence[Findings], asked: Asked) -> Files:
+def files_of(told: Sequence[Told], asked: Asked) -> Files:
     """The files of a report by their names; the page, where there is one, comes last.
 
+    The page of HTML alone may be of ladders and searches too, and tells apart what has the same name.
+
     Raises:
-        InputError: for a column that an experiment did not measure, or two experiments of the same name.
+        InputError: for a column that an experiment did not measure; else for two experiments of the same name, or for
+            what is none.
     """
+    if len(told) > 1 and asked.formats == (HTML,) and asked.columns is None:
+        return {"report.html": page_of(told)}
+    found = [one for one in told if isinstance(one, Findings)]
+    if len(found) < len(told):
+        raise InputError(f"a ladder or a search has no part in a report of several but with --format {HTML}")
     names = [one.results.manifest["name"] for one in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
@@ -86,10 +95,7 @@ def _md(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Fil
 
 
 def _html(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
-    """Those of several experiments are pages of their own, that begin with their names."""
-    if len(found) == 1:
-        return {"report.html": html_of(found[0])}
-    return {f"{one.results.manifest['name']}_report.html": html_of(one) for one in found}
+    return {"report.html": html_of(found[0]) if len(found) == 1 else page_of(found)}
 
 
 def _latex(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
@@ -120,11 +126,11 @@ def _figures(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -
     return files
 
 
-PAGE = "md"
+PAGE, HTML = "md", "html"
 
 FORMATS: Mapping[str, Callable[[Sequence[Findings], Sequence[Sheet], Asked], Files]] = {
     PAGE: _md,
-    "html": _html,
+    HTML: _html,
     "latex": _latex,
     "csv": _csv,
     "parquet": _parquet,
@@ -146,21 +152,22 @@ def write_formats(folders: Sequence[Path], into: Path, asked: Asked, console: Co
     """Prints the tables of experiments, and writes their report; returns whether a record or a curve is damaged.
 
     Raises:
-        InputError: where there is no experiment that this version reads, or for what `files_of` refuses.
+        InputError: where there is nothing that this version reads, or for what `files_of` refuses.
         LessError: where a page or a table that is there says more and `replace` is not given; nothing is written then.
     """
-    found = [find(folder) for folder in folders]
+    found = [read(folder) for folder in folders]
     files = files_of(found, asked)
     less = less_than(into, files)
     try:
         for one in found:
-            show(one, console)
+            show_any(one, console)
     finally:  # also where nobody reads the terminal to its end
-        why = "; ".join(dict.fromkeys(wanting(one.results) for one in found)) if asked.columns is None else CHOSEN
+        results = [one.results for one in found if isinstance(one, Findings)]
+        why = "; ".join(dict.fromkeys(map(wanting, results))) if asked.columns is None else CHOSEN
         line = put(into, files, less, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
-    return any(one.damaged for one in found)
+    return any(damaged(one) for one in found)
 
 
 def check(folders: Sequence[Path], into: Path, asked: Asked) -> int:
@@ -169,7 +176,7 @@ def check(folders: Sequence[Path], into: Path, asked: Asked) -> int:
     Raises:
         InputError: as `write_formats` does.
     """
-    files = files_of([find(folder) for folder in folders], asked)
+    files = files_of([read(folder) for folder in folders], asked)
     different = differing(into, files)
     if different:
         print(f"{into}: {len(different)} of {len(files)} files differ from what is rebuilt: {', '.join(different)}")

@@ -4,6 +4,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
 
 from lm.analysis.ladder import LadderResults, losses
 from lm.report.arms import Colour, blank
@@ -16,6 +17,13 @@ from lm.stats.tests import t_interval
 NAME = "ladder"
 LARGEST = 20.0
 """Factor beyond which the end of a gain's interval is not drawn."""
+
+
+class Factor(LogFormatterSciNotation):
+    """A tick of a logarithmic axis as a plain number, 1.2 and not 1.2 x 10^0, where that axis has a label."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:zg}" if super().__call__(x, pos) else ""
 
 
 def draw_ladder(results: LadderResults) -> Drawn:
@@ -37,6 +45,8 @@ def figure(results: LadderResults) -> Figure:
     for place, arm in enumerate(arms[1:]):
         _gain(right, results, arm, colours[arm], 1 + 0.04 * (place - (len(arms) - 2) / 2))
     right.set(xscale="log", yscale="log", xlabel="training FLOPs of a run", ylabel="compute-equivalent gain")
+    right.yaxis.set_major_formatter(Factor())
+    right.yaxis.set_minor_formatter(Factor())
     right.set_title("Worth in compute, 95 % intervals")
     return whole
 

@@ -30,7 +30,8 @@ from lm.report.less import put, wanting
 from lm.report.page import listed, show
 from lm.report.tables import as_csv, escape, markdown_row
 from lm.report.web.elements import tag
-from lm.report.web.ladder import ladder_html
+from lm.report.web.ladder import ladder_body, ladder_html
+from lm.report.web.page import Body
 from lm.report.web.still import Shown
 from lm.report.write import less_than
 
@@ -98,6 +99,16 @@ def _bold(part: Part, place: int, row: list[str]) -> list[str]:
 
 def html_of(results: LadderResults, figure: bytes) -> str:
     """The page of HTML."""
+    return ladder_html(results, _shown(results), figure)
+
+
+def body_of(results: LadderResults) -> Body:
+    """The same as a part of a page of several."""
+    return ladder_body(results, _shown(results), draw_ladder(results)[NAME]["png"])
+
+
+def _shown(results: LadderResults) -> list[Shown]:
+    """The tables as a page of HTML has them, whose bold cells are elements."""
     shown: list[Shown] = []
     for part in parts(results):
         rows = [
@@ -105,7 +116,7 @@ def html_of(results: LadderResults, figure: bytes) -> str:
             for row, bold in zip(part.rows, part.bold or [False] * len(part.rows), strict=True)
         ]
         shown.append((part.title or "What the arms are worth", part.columns, rows, part.notes))
-    return ladder_html(results, shown, figure)
+    return shown
 
 
 def files_of(results: LadderResults) -> dict[str, str | bytes]:

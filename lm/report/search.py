@@ -16,7 +16,8 @@ from lm.report.web.search import search_html
 from lm.store.files import write_atomic
 
 
-def _importance(study: Study) -> dict[str, list[Importance]] | str:
+def importance_of(study: Study) -> dict[str, list[Importance]] | str:
+    """Importances of the parameters of a search, by objective, or why there are none."""
     if len(study.complete) < FEWEST:
         return f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
     return importances(study.complete, list(study.objectives), study.space)
@@ -25,7 +26,7 @@ def _importance(study: Study) -> dict[str, list[Importance]] | str:
 def write_page(folder: Path, into: Path) -> None:
     """Writes report.html alone. Raises InputError where there is no search that this version reads."""
     study = load_study(folder)
-    write_atomic(into / "report.html", search_html(study, _importance(study)))
+    write_atomic(into / "report.html", search_html(study, importance_of(study)))
     if not library():
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
 
@@ -45,7 +46,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
             nothing written.
     """
     study, into = load_study(folder), into or folder
-    found = _importance(study)
+    found = importance_of(study)
     lines, figures, trials = importance_lines(found), draw_study(study), as_csv(study.trials)
     page = markdown(study, lines, list(figures))
     files: dict[str, str | bytes] = {

@@ -21,7 +21,7 @@ from lm.report.study import Study
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
 from lm.report.web.library import MISSING, library
-from lm.report.web.page import html
+from lm.report.web.page import Body, body, html
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ def page_files(found: Findings, first: Sequence[str] | None = None) -> dict[str,
 def html_of(found: Findings) -> str:
     """The page of HTML."""
     return html(found.results, found.table, found.claims, found.tuning, found.rates)
+
+
+def body_of(found: Findings) -> Body:
+    """The same as a part of a page of several."""
+    return body(found.results, found.table, found.claims, found.tuning, found.rates)
 
 
 def show(found: Findings, console: Console) -> None:

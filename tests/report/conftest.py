@@ -1,4 +1,4 @@
-"""Experiments whose arms nobody vouches for."""
+"""Experiments whose arms nobody vouches for, a search, and pages without the script that draws."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import ARM_NAMES, CELLS
+from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
+
+from lm.report.web import page
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import SEARCH
 
 
 @pytest.fixture
@@ -23,3 +27,32 @@ def hostile(experiment: Callable[..., Path]) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script that draws is a line, which is enough for all but drawing."""
+    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = 1;")
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Path:
+    """The folder of a search with six trials, the first of them pruned."""
+    trials = [
+        {
+            "number": at, "state": "complete" if at else "pruned", "params": {"lr": 0.1 / (at + 1), "kind": IMAGE},
+            "values": [2.0 + (at - 3) ** 2] if at else None, "reason": None, "cells": {}, "seconds": 1.0,
+            "reported": {"50": 3.0, "100": 2.5},
+        }
+        for at in range(6)
+    ]  # fmt: skip
+    space = {
+        "lr": {"low": 1e-3, "high": 1.0, "log": True, "step": None, "int": False}, "kind": {"choices": [IMAGE, "b"]},
+    }  # fmt: skip
+    method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
+    manifest = {
+        "format": SEARCH.version, "name": "demo", "title": SCRIPT, "notes": "", "objectives": {"nll": "lower"},
+        "space": space, "trials": 6, "seeds": [0], "methods": [method], "study": trials,
+    }  # fmt: skip
+    write_atomic(tmp_path / "search" / "study.json", to_json(manifest))
+    return tmp_path / "search"

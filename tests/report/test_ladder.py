@@ -22,7 +22,7 @@ from lm.config.tree import InputError
 from lm.report import ladder_page
 from lm.report.ladder import forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
 from lm.report.ladder_csv import worth_table
-from lm.report.ladder_figure import figure
+from lm.report.ladder_figure import Factor, figure
 from lm.report.ladder_page import files_of, html_of, markdown_ladder, show_ladder, write_ladder_report
 from lm.stats.ladder import Gain
 from lm.stats.trend import Estimate
@@ -146,6 +146,8 @@ def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
     left, right = whole.axes
     assert [line.get_label() for line in right.lines if not str(line.get_label()).startswith("_")] == ["arm"]
     assert len(left.containers) == 4  # the means of both arms, and a forecast of each
+    assert [Factor()(one) for one in (1.0, 0.5, 10.0)] == ["1", "0.5", "10"]
+    assert isinstance(right.yaxis.get_minor_formatter(), Factor)
 
 
 def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:

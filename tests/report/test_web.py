@@ -1,19 +1,17 @@
 """The page: safe whoever named the arms, whole without a network, and the same numbers as table.csv."""
 
-import base64
-import hashlib
 import io
 import itertools
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from pages import Page
 from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
 from rich.console import Console
 
@@ -22,8 +20,8 @@ from lm.analysis.results import load
 from lm.report.claims import answers
 from lm.report.pack import pack
 from lm.report.tables import as_csv
-from lm.report.web import charts, library, page
-from lm.report.web.elements import EMPTY, data, table, tag
+from lm.report.web import charts, library
+from lm.report.web.elements import data, table, tag
 from lm.report.web.heat import gradients, of_gradients, parts_of
 from lm.report.web.library import MISSING
 from lm.report.web.numbers import of_curves, of_trained, thinned
@@ -36,46 +34,6 @@ MakeExperiment = Callable[..., Path]
 FOR_MAIL = ("verdict", "differences", "table", "charts", "confounds", "lost", "provenance", "again", "all")
 
 
-class Page(HTMLParser):
-    """A page as a browser reads it: its elements with their attributes, and the text of each."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag not in EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append((self.open[-1] if self.open else "", data))
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-    def told(self) -> str:
-        return "\n".join(text for tag, text in self.texts if tag not in ("script", "style"))
-
-    def json(self, name: str) -> Any:
-        scripts = [text for tag, text in self.texts if tag == "script"]
-        place = [attributes.get("id") for attributes in self.of("script")].index(name)
-        return json.loads(scripts[place])
-
-
-@pytest.fixture
-def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script that draws is a line, which is enough for all but drawing."""
-    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = 1;")
-
-
 def made(folder: Path) -> str:
     results = load(folder)
     return html(results, compare(results), [(results.manifest["name"], one) for one in answers(results)])
@@ -83,24 +41,7 @@ def made(folder: Path) -> str:
 
 @pytest.mark.usefixtures("no_library")
 def test_a_page_names_by_hash_all_that_may_run_and_loads_nothing(hostile: MakeExperiment) -> None:
-    text = made(hostile())
-    found = Page(text)
-    assert found.open == []
-    (policy,) = [one["content"] for one in found.of("meta") if one.get("http-equiv") == "Content-Security-Policy"]
-    assert policy is not None
-    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
-    assert "unsafe" not in policy
-    for kind in ("script", "style"):
-        bodies = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for body in bodies]
-        assert rules[f"{kind}-src"].split() == [f"'sha256-{digest}'" for digest in digests]
-    for name, attributes in found.found:
-        assert name not in ("link", "iframe", "object", "embed", "base", "form", "img")
-        assert "src" not in attributes, name
-        assert "style" not in attributes, name
-        assert not [key for key in attributes if key.startswith("on")], name
-        assert (attributes.get("href") or "#").startswith("#")
+    Page(made(hostile())).require_safe()
 
 
 @pytest.mark.usefixtures("no_library")
@@ -297,6 +238,7 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
     assert of_trained(results) == {"length": [8, 16], "text": ["trained", "trained"]}
     page = html(results, compare(results))
     assert "Dotted: the length that was trained with." in page
+    assert '"title":"tokens of context","scale":{"type":"log","nice":false},"axis":{"values":[8,16]}' in page
 
 
 def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> None:

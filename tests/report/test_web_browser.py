@@ -1,5 +1,6 @@
 """The page in a browser: what it does when it is read, sorted, filtered and pointed at."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -8,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ladders import make_ladder
 from records import IMAGE, SCRIPT
 
-from lm.analysis.compare import compare
-from lm.analysis.results import load
-from lm.report.study import load_study
-from lm.report.web.page import html
+from lm.report.pack import opened
+from lm.report.several import Search, Told, page_of, read
 from lm.report.web.search import search_html
-from lm.store.files import to_json, write_atomic
-from lm.store.formats import SEARCH
+from lm.report.write import Findings, html_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 MakeExperiment = Callable[..., Path]
@@ -25,6 +24,8 @@ OPENED = 3.0
 """Seconds in which a page opens; five times as many on a machine that has other things to do are no failure."""
 
 LARGEST = 15 * 2**20
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +47,16 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens the page of an experiment; at the end there has been no error, and nothing was asked of a network."""
+    """Opens the page of one or of several; at the end there has been no error, and nothing was asked of a network."""
     said: list[str] = []
     asked: list[str] = []
     pages = []
 
-    def opened(folder: Path, **how: Any) -> Any:
+    def open_page(*folders: Path, **how: Any) -> Any:
         path = tmp_path / "report.html"
-        if (folder / "study.json").is_file():
-            path.write_text(search_html(load_study(folder), "too few."), encoding="utf-8")
-        else:
-            results = load(folder)
-            path.write_text(html(results, compare(results)), encoding="utf-8")
+        found = [read(folder) for folder in folders]
+        text = page_of(found) if len(found) > 1 else _alone(found[0])
+        path.write_text(text, encoding="utf-8")
         page = chromium.new_page(**how)
         page.set_default_timeout(30_000)
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -69,15 +68,31 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         pages.append(page)
         return page
 
-    yield opened
+    yield open_page
     for page in pages:
         page.close()
     assert said == []
     assert [url for url in asked if not url.startswith("file:")] == []
 
 
-def column(page: Any, at: int) -> list[str]:
-    return [text.strip() for text in page.locator(f"#comparison tbody tr:visible > :nth-child({at})").all_inner_texts()]
+def _alone(told: Told) -> str:
+    if isinstance(told, Search):
+        return search_html(told.study, "too few.")
+    assert isinstance(told, Findings)
+    return html_of(told)
+
+
+def until(page: Any, expression: str, given: Any = None) -> None:
+    """Waits until an expression holds; asked from outside, for the page's policy lets nothing in it be evaluated."""
+    for _ in range(600):
+        if page.evaluate(expression, given):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came: {expression}")
+
+
+def column(page: Any, at: int, table: str = "comparison") -> list[str]:
+    return [text.strip() for text in page.locator(f"#{table} tbody tr:visible > :nth-child({at})").all_inner_texts()]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -146,17 +161,17 @@ def test_arms_are_switched_off_and_a_point_tells_what_it_is(hostile: MakeExperim
     lines = page.locator("#chart-curves .mark-line path")
     assert lines.count() == 3
     page.locator("input[data-shown='1']").uncheck()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 2")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 2")
     page.locator("button[data-all='none']").click()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 0")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 0")
     page.locator("button[data-all='all']").click()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 3")
     page.locator("#chart-curves .mark-symbol path").first.hover(force=True)
-    page.wait_for_function("!document.getElementById('tip').hidden")
+    until(page, "!document.getElementById('tip').hidden")
     assert "step: 10" in page.locator("#tip").inner_text()
     page.locator("select[data-for='curves']").select_option("gradient_norm")
     page.locator("[data-log='curves']").check()
-    page.wait_for_function("document.querySelectorAll('#chart-curves .mark-line path').length === 3")
+    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 3")
     assert page.locator("#chart-curves svg text", has_text="gradient norm before clipping").count() == 1
     costs = page.locator("select[data-for='costs']")
     for chosen in costs.locator("option").all():
@@ -204,26 +219,8 @@ def test_forty_arms_of_ten_seeds_and_five_thousand_steps_open_at_once(
     assert took < 5 * OPENED
 
 
-def test_the_page_of_a_search_is_sorted_filtered_and_drawn(show: Callable[..., Any], tmp_path: Path) -> None:
-    numbers = range(6)
-    trials = [
-        {
-            "number": at, "state": "complete" if at else "pruned", "params": {"lr": 0.1 / (at + 1), "kind": IMAGE},
-            "values": [2.0 + (at - 3) ** 2] if at else None, "reason": None, "cells": {}, "seconds": 1.0,
-            "reported": {"50": 3.0, "100": 2.5},
-        }
-        for at in numbers
-    ]  # fmt: skip
-    space = {
-        "lr": {"low": 1e-3, "high": 1.0, "log": True, "step": None, "int": False}, "kind": {"choices": [IMAGE, "b"]},
-    }  # fmt: skip
-    method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
-    manifest = {
-        "format": SEARCH.version, "name": "demo", "title": SCRIPT, "notes": "", "objectives": {"nll": "lower"},
-        "space": space, "trials": 6, "seeds": [0], "methods": [method], "study": trials,
-    }  # fmt: skip
-    write_atomic(tmp_path / "search" / "study.json", to_json(manifest))
-    page = show(tmp_path / "search")
+def test_the_page_of_a_search_is_sorted_filtered_and_drawn(search: Path, show: Callable[..., Any]) -> None:
+    page = show(search)
     assert page.locator("figure svg.marks").count() == 4
     page.locator("#comparison thead button", has_text="validation NLL").click()
     first = page.locator("#comparison tbody tr").first
@@ -245,3 +242,101 @@ def test_in_print_no_table_is_cut_or_lies_over_what_follows(
     assert page.eval_on_selector_all(".scroll", cut) == 0
     width = page.evaluate("document.getElementById('comparison').getBoundingClientRect().right")
     assert width <= 718
+
+
+# several on a page ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(hostile: MakeExperiment, tmp_path: Path) -> tuple[Path, Path]:
+    """An experiment, and one of the same name with the same arms from another folder."""
+    first = hostile(title=IMAGE)
+    return first, Path(shutil.copytree(tmp_path / "out", tmp_path / "elsewhere")) / first.name
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_several_are_drawn_on_one_page_and_none_is_wider_than_the_screen(
+    two: tuple[Path, Path], search: Path, tmp_path: Path, show: Callable[..., Any], width: int
+) -> None:
+    page = show(*two, search, make_ladder(tmp_path / "ladder"), viewport={"width": width, "height": 800})
+    for chart in page.locator(".chart").all():
+        assert chart.locator("svg path, svg line").count() > 5
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    assert len(set(ids)) == len(ids)
+    assert page.locator("img").count() == 1  # the ladder's figure
+    assert page.locator("#e1 > summary").inner_text() == f"1. {IMAGE}"
+    assert (
+        page.locator("nav.contents").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
+    )
+
+
+def test_what_is_done_to_the_second_of_several_leaves_the_first_alone(
+    two: tuple[Path, Path], show: Callable[..., Any]
+) -> None:
+    page = show(*two)
+    before = column(page, 1, "e1-comparison")
+    page.locator("#e2-comparison thead button", has_text="validation NLL").first.click()
+    assert column(page, 1, "e2-comparison") == [IMAGE, "base", SCRIPT]
+    page.locator("#e2-filter").fill("onerror")
+    assert column(page, 1, "e2-comparison") == [IMAGE]
+    assert page.locator("#e2-count").inner_text() == "1 of 3 arms"
+    wide = page.locator("#e1-comparison thead th:visible").count()
+    page.locator("#e2 summary", has_text="Columns").click()
+    page.locator("#e2").get_by_label("verdict", exact=True).uncheck()
+    page.locator("#e2 input[data-shown='1']").uncheck()
+    until(page, "document.querySelectorAll('#e2-chart-curves .mark-line path').length === 2")
+    assert column(page, 1, "e1-comparison") == before == ["base", IMAGE, SCRIPT]
+    assert page.locator("#e1-count").inner_text() == ""
+    assert page.locator("#e1-comparison thead th:visible").count() == wide
+    assert page.locator("#e2-comparison thead th:visible").count() == wide - 1
+    assert page.locator("#e1-chart-curves .mark-line path").count() == 3
+    page.locator("#e2-comparison button[data-arm='1']").first.click()
+    assert f"lm trace demo '{IMAGE}' nll" in page.locator("#panel pre").inner_text()
+
+
+def test_links_of_several_lead_where_they_say_into_what_is_folded_too(
+    two: tuple[Path, Path], show: Callable[..., Any]
+) -> None:
+    page = show(*two)
+    at_top = (
+        "id => { const top = document.getElementById(id).getBoundingClientRect().top; return top >= 0 && top < 200; }"
+    )
+    page.locator(".overview a", has_text="base").nth(1).click()
+    until(page, at_top, "e2-verdict")
+    page.locator("#e2 > summary").press("Enter")
+    assert page.locator("#e2-comparison").is_hidden()
+    page.set_viewport_size({"width": 800, "height": 800})
+    page.locator("nav.contents a", has_text="demo").nth(1).press("Enter")
+    until(page, at_top, "e2")
+    page.locator("#e2 nav a", has_text="Charts").click()
+    until(page, at_top, "e2-charts")
+    until(page, "document.querySelector('#e2-chart-curves svg').getBoundingClientRect().width > 300")
+
+
+def test_several_in_print_begin_on_pages_of_their_own_and_are_unfolded(
+    two: tuple[Path, Path], show: Callable[..., Any]
+) -> None:
+    page = show(*two, viewport={"width": 718, "height": 900})
+    page.locator("#e2 > summary").click()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("nav:visible").count() == 0
+    assert page.locator("#e2-all table").is_visible()
+    assert page.eval_on_selector("#e2", "one => getComputedStyle(one).breakBefore") == "page"
+
+
+def test_three_experiments_of_the_reference_are_one_file_of_a_few_megabytes(
+    show: Callable[..., Any], tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        packs = [REFERENCE / f"{name}.lmpack" for name in ("quickstart", "glu", "extrapolation")]
+        folders = [stack.enter_context(opened(path)).folder for path in packs]
+        page = show(*folders, viewport={"width": 1280, "height": 900})
+    size = (tmp_path / "report.html").stat().st_size
+    print(f"{size / 2**20:z.2f} MiB")
+    assert size < LARGEST
+    begun = time.monotonic()
+    page.reload()
+    page.wait_for_selector("html[data-drawn]")
+    print(f"opened in {time.monotonic() - begun:z.2f} s")

@@ -64,17 +64,25 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
         write_page(folders[0], into)
         print(f"report: {into / 'report.html'}", file=sys.stderr)
         return 0
-    if searches and not usual:
+    ladders = [place for place in folders if os.path.isfile(place / FILE)]
+    page = len(folders) > 1 and options.format == "html" and options.columns is None  # one of whatever there is
+    if searches and not (usual or page):
         raise InputError(
             f"{searches[0]}: is a search, whose report is table.md, trials.csv, figures and report.html, or that alone "
-            "with --format html; other formats, --columns, --check and a report of several take experiments"
+            "with --format html, as is a page of several; other formats, --columns and --check take experiments"
         )
-    ladders = [place for place in folders if os.path.isfile(place / FILE)]
-    if ladders and not usual:
+    if ladders and not (usual or page):
         raise InputError(
-            f"{ladders[0]}: is a ladder, whose report is table.md, table.csv, trends.csv and a figure; --format, "
-            "--columns, --check and a report of several take experiments, such as its rungs"
+            f"{ladders[0]}: is a ladder, whose report is table.md, table.csv, trends.csv and a figure, or a part of a "
+            "page of several with --format html; else --format, --columns and --check take experiments, as its rungs"
         )
+    if not usual:
+        asked = asked_for(options.format, options.columns, several=len(folders) > 1)
+        if options.check:
+            return check(folders, into, asked)
+        damaged = write_formats(folders, into, asked, Console(), options.replace)
+        print(f"report: {into}", file=sys.stderr)
+        return 1 if damaged else 0
     damaged = False
     if ladders:
         from lm.report.ladder_page import write_ladder_report
@@ -82,16 +90,9 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
         damaged = write_ladder_report(folders[0], Console(), into, options.replace).damaged
     elif searches:
         write_study(folders[0], Console(), into, options.replace)
-    elif usual:
+    else:
         results = write_report(folders[0], Console(), into, options.replace)
         damaged = bool(results.damaged or results.broken)
-    else:
-        asked = asked_for(options.format, options.columns, several=len(folders) > 1)
-        if options.check:
-            return check(folders, into, asked)
-        damaged = write_formats(folders, into, asked, Console(), options.replace)
-        print(f"report: {into}", file=sys.stderr)
-        return 1 if damaged else 0
     if into != options.folders[0]:
         print(f"report: {into / 'table.md'}", file=sys.stderr)
     return 1 if damaged else 0

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ EMPTY = ("input", "meta", "line", "path", "img")
 
 SENTENCE = 40
 """Characters from which a text is one, and is not to stand as a column of single words on a phone."""
+
+WRITTEN = re.compile(r'<(/?)([a-z][a-z0-9]*)((?: [A-Za-z0-9-]+(?:="[^"]*")?)*)>')
+ATTRIBUTE = re.compile(r' ([A-Za-z0-9-]+)="([^"]*)"')
+"""What `tag` writes: the beginning or the end of an element, and an attribute in it."""
 
 
 class Html(str):
@@ -66,6 +71,29 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
 def _cell(text: str) -> Html:
     """A cell, with room for a sentence where it holds one."""
     return tag("td", text, class_="long" if len(text) > SENTENCE and not isinstance(text, Html) else False)
+
+
+def nested(one: Html, before: str) -> Html:
+    """Elements that stand beside others like them in a page: each id, and each link to one, begins with `before`, and
+    headings are a level lower.
+
+    No text is taken for an element or an attribute: `tag` has escaped its `<`, `>` and quotes.
+
+    >>> nested(tag("section", tag("h2", "<h2>", id="all"), tag("a", ' id="up"', href="#all")), "e1-")
+    '<section><h3 id="e1-all">&lt;h2&gt;</h3><a href="#e1-all"> id=&quot;up&quot;</a></section>'
+    """
+
+    def attribute(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name == "id":
+            return f' id="{before}{value}"'
+        return f' href="#{before}{value[1:]}"' if name == "href" and value.startswith("#") else found[0]
+
+    def element(found: re.Match[str]) -> str:
+        name = f"h{int(found[2][1]) + 1}" if re.fullmatch(r"h[1-5]", found[2]) else found[2]
+        return f"<{found[1]}{name}{ATTRIBUTE.sub(attribute, found[3])}>"
+
+    return Html(WRITTEN.sub(element, one))
 
 
 def data(name: str, value: Any) -> Html:

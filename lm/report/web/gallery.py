@@ -129,7 +129,9 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
     varied, tried = _there(found["numbers"], "path"), _there(found["trials"], "path")
     costs = _there(found["costs"], "cost", numbers.COSTS)
     pooled = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
-    tokens, position = number("length", "tokens of context", log=True), number("position", "position", log=True)
+    there = sorted(set(found["lengths"].get("length", ())))
+    tokens = number("length", "tokens of context", log=True, axis={"values": there})
+    position = number("position", "position", log=True)
     lengths = charts.by_length(arms, tokens, nll)
     by_position = charts.lines(arms, position, nll, "position", "nll")
     over = charts.scatter(arms, number("x", _first(varied)), y, along=True)

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 
 from lm.analysis.ladder import LadderResults
-from lm.report.web.elements import tag
-from lm.report.web.still import Shown, still
+from lm.report.web.elements import Html, joined, tag
+from lm.report.web.page import Body
+from lm.report.web.still import Picture, Shown, shown, still
+
+RUNGS = "Reports of the rungs"
 
 
 def ladder_html(results: LadderResults, parts: Sequence[Shown], figure: bytes) -> str:
@@ -19,15 +22,31 @@ def ladder_html(results: LadderResults, parts: Sequence[Shown], figure: bytes) -
     links = [
         tag("li", tag("a", rung["name"], href=f"../{rung['experiment']}/report.html")) for rung in manifest["rungs"]
     ]
-    notes = manifest["notes"].strip()
     return still(
         manifest["title"],
         _below(results),
         parts,
-        [("loss and gain against compute", figure)],
-        first=tag("p", notes, class_="notes") if notes else "",
-        last=tag("section", tag("h2", "Reports of the rungs"), tag("ul", links)),
+        [_picture(figure)],
+        first=_notes(results),
+        last=tag("section", tag("h2", RUNGS), tag("ul", links)),
     )
+
+
+def ladder_body(results: LadderResults, parts: Sequence[Shown], figure: bytes) -> Body:
+    """The same beside others in a page, which may lie anywhere: its rungs' reports are named, not led to."""
+    manifest = results.manifest
+    named = [tag("li", f"{rung['name']}: ", tag("code", rung["experiment"])) for rung in manifest["rungs"]]
+    rungs = tag("section", tag("h2", RUNGS), tag("ul", named))
+    return Body(manifest["title"], _below(results), joined(_notes(results), shown(parts, [_picture(figure)]), rungs))
+
+
+def _picture(figure: bytes) -> Picture:
+    return "loss and gain against compute", figure
+
+
+def _notes(results: LadderResults) -> Html:
+    notes = results.manifest["notes"].strip()
+    return tag("p", notes, class_="notes") if notes else Html()
 
 
 def _below(results: LadderResults) -> str:

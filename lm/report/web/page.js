@@ -1,7 +1,5 @@
 "use strict";
 (() => {
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const report = read("report"), specs = read("specs"), columns = read("columns");
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const make = (name, text = "", parent = null) => {
     const element = document.createElement(name);
@@ -21,24 +19,13 @@
     tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - width - 4))}px`;
     tip.style.top = `${y + 16 + height < innerHeight ? y + 16 : Math.max(4, y - height - 8)}px`;
   };
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+  document.addEventListener("scroll", hide, true);
 
-  // the numbers of the table -----------------------------------------------------------------------------------------
+  // one report of those on the page: `root` holds it, and its ids begin with `data-report` ---------------------------
 
-  const rowOf = new Map(report.table.metric.map((metric, at) => [JSON.stringify([metric, report.table.arm[at]]), at]));
-  const behind = (button) => {
-    const metric = button.dataset.metric, place = Number(button.dataset.arm);
-    const at = rowOf.get(JSON.stringify([metric, report.arms[place]]));
-    return { metric, place, of: (column) => report.table[column][at] };
-  };
   const short = (value) => typeof value === "number" ? String(Number(value.toPrecision(6))) : value === null ? "-" : String(value);
   const pair = (low, high) => `[${short(low)}, ${short(high)}]`;
-  const summary = ({ metric, place, of }) => {
-    const lines = [`${report.arms[place]}: ${report.labels[metric]}`, `n = ${of("n")}, mean ${short(of("mean"))}, sd ${short(of("sd"))}`];
-    if (of("difference") !== null) {
-      lines.push(`difference ${short(of("difference"))} ${pair(of("low"), of("high"))}, ${of("interval")} 95 % interval`, `${of("pairs")} pairs; ${of("verdict")}`);
-    }
-    return lines;
-  };
   const panel = document.getElementById("panel");
   const grid = (parent, heads, rows) => {
     const box = make("div", "", parent);
@@ -47,137 +34,173 @@
     heads.forEach((head) => { make("th", head, top).scope = "col"; });
     for (const row of rows) { const line = make("tr", "", body); row.forEach((cell) => make("td", short(cell), line)); }
   };
-  const open = (button) => {
-    const found = behind(button), { metric, place, of } = found, arm = report.arms[place];
-    panel.replaceChildren();
-    const top = make("header", "", panel);
-    make("h2", `${arm}: ${report.labels[metric]}`, top);
-    const close = make("button", "Close", top);
-    close.type = "button";
-    close.addEventListener("click", () => panel.close());
-    summary(found).slice(1).forEach((line) => make("p", line, panel));
-    make("h3", "Cells", panel);
-    const values = report.values[metric], base = place ? ["baseline", "difference"] : [];
-    grid(panel, ["seed", "status", "value", ...base, "cell"], report.seeds.map((seed, at) => {
-      const mine = values[place][at], other = values[0][at];
-      const beside = place ? [other, mine === null || other === null ? null : mine - other] : [];
-      return [seed, report.status[place][at], mine, ...beside, report.cells[place][at]];
-    }));
-    make("h3", "Look at them", panel);
-    make("p", "In the folder that holds cells/; each cell is a folder in it, by the id above.", panel).className = "hint";
-    make("pre", `${report.trace[place]} ${report.quoted[metric]}`, panel);
-    make("h3", "Its row of table.csv", panel);
-    grid(panel, ["column", "value"], Object.keys(report.table).map((column) => {
-      const value = of(column);
-      return [column, typeof value === "number" ? String(value) : value];
-    }));
-    hide();
-    panel.showModal();
-  };
-  const table = document.getElementById("comparison");
-  for (const kind of ["pointerover", "focusin"]) {
-    table.addEventListener(kind, (event) => {
+  const begin = (root) => {
+    const own = (id) => document.getElementById(root.dataset.report + id);
+    const [report, specs, columns] = ["report", "specs", "columns"].map((id) => JSON.parse(own(id).textContent));
+
+    // the numbers of the table ---------------------------------------------------------------------------------------
+
+    const rowOf = new Map(report.table.metric.map((metric, at) => [JSON.stringify([metric, report.table.arm[at]]), at]));
+    const behind = (button) => {
+      const metric = button.dataset.metric, place = Number(button.dataset.arm);
+      const at = rowOf.get(JSON.stringify([metric, report.arms[place]]));
+      return { metric, place, of: (column) => report.table[column][at] };
+    };
+    const summary = ({ metric, place, of }) => {
+      const lines = [`${report.arms[place]}: ${report.labels[metric]}`, `n = ${of("n")}, mean ${short(of("mean"))}, sd ${short(of("sd"))}`];
+      if (of("difference") !== null) {
+        lines.push(`difference ${short(of("difference"))} ${pair(of("low"), of("high"))}, ${of("interval")} 95 % interval`, `${of("pairs")} pairs; ${of("verdict")}`);
+      }
+      return lines;
+    };
+    const open = (button) => {
+      const found = behind(button), { metric, place, of } = found, arm = report.arms[place];
+      panel.replaceChildren();
+      const top = make("header", "", panel);
+      make("h2", `${arm}: ${report.labels[metric]}`, top);
+      const close = make("button", "Close", top);
+      close.type = "button";
+      close.addEventListener("click", () => panel.close());
+      summary(found).slice(1).forEach((line) => make("p", line, panel));
+      make("h3", "Cells", panel);
+      const values = report.values[metric], base = place ? ["baseline", "difference"] : [];
+      grid(panel, ["seed", "status", "value", ...base, "cell"], report.seeds.map((seed, at) => {
+        const mine = values[place][at], other = values[0][at];
+        const beside = place ? [other, mine === null || other === null ? null : mine - other] : [];
+        return [seed, report.status[place][at], mine, ...beside, report.cells[place][at]];
+      }));
+      make("h3", "Look at them", panel);
+      make("p", "In the folder that holds cells/; each cell is a folder in it, by the id above.", panel).className = "hint";
+      make("pre", `${report.trace[place]} ${report.quoted[metric]}`, panel);
+      make("h3", "Its row of table.csv", panel);
+      grid(panel, ["column", "value"], Object.keys(report.table).map((column) => {
+        const value = of(column);
+        return [column, typeof value === "number" ? String(value) : value];
+      }));
+      hide();
+      panel.showModal();
+    };
+    const table = own("comparison");
+    for (const kind of ["pointerover", "focusin"]) {
+      table.addEventListener(kind, (event) => {
+        const button = event.target.closest("td button");
+        if (!button) return hide();
+        const box = button.getBoundingClientRect();
+        tell(summary(behind(button)), box.left, box.bottom - 8);
+      });
+    }
+    table.addEventListener("click", (event) => {
       const button = event.target.closest("td button");
-      if (!button) return hide();
-      const box = button.getBoundingClientRect();
-      tell(summary(behind(button)), box.left, box.bottom - 8);
+      if (button) open(button);
     });
-  }
-  table.addEventListener("click", (event) => {
-    const button = event.target.closest("td button");
-    if (button) open(button);
-  });
-  for (const kind of ["pointerleave", "focusout"]) table.addEventListener(kind, hide);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  document.addEventListener("scroll", hide, true);
+    for (const kind of ["pointerleave", "focusout"]) table.addEventListener(kind, hide);
 
-  // sorting, filtering, columns --------------------------------------------------------------------------------------
+    // sorting, filtering, columns ------------------------------------------------------------------------------------
 
-  const body = table.tBodies[0], lines = [...body.rows], heads = [...table.tHead.rows[0].cells];
-  const key = (row, at) => { const text = row.cells[at].dataset.v; return text === "" || isNaN(text) ? text : Number(text); };
-  const order = (a, b, way) => {
-    if (a === "" || b === "") return (a === "") - (b === ""); // what is not there comes last, whichever way
-    return way * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
-  };
-  heads.forEach((head, at) => head.firstElementChild.addEventListener("click", () => {
-    const way = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-    heads.forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
-    body.append(...[...lines].sort((a, b) => order(key(a, at), key(b, at), way)));
-  }));
-  const filter = document.getElementById("filter"), count = document.getElementById("count");
-  filter.addEventListener("input", () => {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    lines.forEach((row) => { row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word)); });
-    const shown = lines.filter((row) => !row.hidden).length;
-    count.textContent = shown < lines.length ? `${shown} of ${lines.length} ${report.rows || "arms"}` : "";
-  });
-  all("[data-column]").forEach((box) => box.addEventListener("change", () => {
-    const at = Number(box.dataset.column);
-    [heads[at], ...lines.map((row) => row.cells[at])].forEach((cell) => { cell.hidden = !box.checked; });
-  }));
-
-  // charts -----------------------------------------------------------------------------------------------------------
-
-  const views = new Map();
-  const boxes = all("[data-shown]");
-  const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));
-  const select = (name) => document.querySelector(`select[data-for="${CSS.escape(name)}"]`);
-  const rows = (name, part) => {
-    const { sets, field, arms } = specs[name], set = columns[sets[part]], names = Object.keys(set);
-    const wanted = select(name) ? select(name).value : null, on = arms ? shown() : null, found = [];
-    for (let at = 0; names.length && at < set[names[0]].length; at += 1) {
-      if (wanted !== null && set[field] && String(set[field][at]) !== wanted) continue;
-      if (on && set.arm && !on.has(set.arm[at])) continue;
-      const row = {};
-      for (const column of names) row[column] = set[column][at];
-      if (set.arm) row.arm = report.arms[row.arm];
-      found.push(row);
-    }
-    return found;
-  };
-  const draw = async (name) => {
-    const spec = structuredClone(specs[name].spec), log = document.querySelector(`[data-log="${CSS.escape(name)}"]`);
-    spec.datasets = Object.fromEntries(Object.keys(specs[name].sets).map((part) => [part, rows(name, part)]));
-    const each = (node, change) => {
-      if (node.encoding) change(node.encoding);
-      (node.layer || []).forEach((one) => each(one, change));
+    const body = table.tBodies[0], lines = [...body.rows], heads = [...table.tHead.rows[0].cells];
+    const key = (row, at) => { const text = row.cells[at].dataset.v; return text === "" || isNaN(text) ? text : Number(text); };
+    const order = (a, b, way) => {
+      if (a === "" || b === "") return (a === "") - (b === ""); // what is not there comes last, whichever way
+      return way * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
     };
-    const { titled } = specs[name];
-    if (titled && select(name)) {
-      const title = select(name).selectedOptions[0].text;
-      each(spec, (encoding) => { if (encoding[titled]) encoding[titled].title = title; });
-    }
-    if (log && log.checked) {
-      each(spec, (encoding) => { if (encoding.y && encoding.y.scale) encoding.y.scale = { type: "log", nice: false }; });
-    }
-    if (views.has(name)) views.get(name).finalize();
-    const tooltip = (handler, event, item, value) => {
-      if (!value || typeof value !== "object") return hide();
-      tell(Object.entries(value).map(([title, text]) => `${title}: ${text}`), event.clientX, event.clientY);
+    heads.forEach((head, at) => head.firstElementChild.addEventListener("click", () => {
+      const way = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
+      body.append(...[...lines].sort((a, b) => order(key(a, at), key(b, at), way)));
+    }));
+    const filter = own("filter"), count = own("count");
+    filter.addEventListener("input", () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      lines.forEach((row) => { row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word)); });
+      const shown = lines.filter((row) => !row.hidden).length;
+      count.textContent = shown < lines.length ? `${shown} of ${lines.length} ${report.rows || "arms"}` : "";
+    });
+    all("[data-column]", root).forEach((box) => box.addEventListener("change", () => {
+      const at = Number(box.dataset.column);
+      [heads[at], ...lines.map((row) => row.cells[at])].forEach((cell) => { cell.hidden = !box.checked; });
+    }));
+
+    // charts ---------------------------------------------------------------------------------------------------------
+
+    const views = new Map();
+    const boxes = all("[data-shown]", root);
+    const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));
+    const select = (name) => root.querySelector(`select[data-for="${CSS.escape(name)}"]`);
+    const rows = (name, part) => {
+      const { sets, field, arms } = specs[name], set = columns[sets[part]], names = Object.keys(set);
+      const wanted = select(name) ? select(name).value : null, on = arms ? shown() : null, found = [];
+      for (let at = 0; names.length && at < set[names[0]].length; at += 1) {
+        if (wanted !== null && set[field] && String(set[field][at]) !== wanted) continue;
+        if (on && set.arm && !on.has(set.arm[at])) continue;
+        const row = {};
+        for (const column of names) row[column] = set[column][at];
+        if (set.arm) row.arm = report.arms[row.arm];
+        found.push(row);
+      }
+      return found;
     };
-    const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, logLevel: 1, tooltip };
-    views.set(name, await vegaEmbed(document.getElementById(`chart-${name}`), spec, options));
+    const draw = async (name) => {
+      const spec = structuredClone(specs[name].spec), log = root.querySelector(`[data-log="${CSS.escape(name)}"]`);
+      spec.datasets = Object.fromEntries(Object.keys(specs[name].sets).map((part) => [part, rows(name, part)]));
+      const each = (node, change) => {
+        if (node.encoding) change(node.encoding);
+        (node.layer || []).forEach((one) => each(one, change));
+      };
+      const { titled } = specs[name];
+      if (titled && select(name)) {
+        const title = select(name).selectedOptions[0].text;
+        each(spec, (encoding) => { if (encoding[titled]) encoding[titled].title = title; });
+      }
+      if (log && log.checked) {
+        each(spec, (encoding) => { if (encoding.y && encoding.y.scale) encoding.y.scale = { type: "log", nice: false }; });
+      }
+      if (views.has(name)) views.get(name).finalize();
+      const tooltip = (handler, event, item, value) => {
+        if (!value || typeof value !== "object") return hide();
+        tell(Object.entries(value).map(([title, text]) => `${title}: ${text}`), event.clientX, event.clientY);
+      };
+      const options = { mode: "vega-lite", ast: true, renderer: "svg", actions: false, defaultStyle: false, logLevel: 1, tooltip };
+      views.set(name, await vegaEmbed(own(`chart-${name}`), spec, options));
+    };
+    const redraw = (name) => draw(name).catch((error) => {
+      make("p", `This chart could not be drawn: ${error.message}`, own(`chart-${name}`)).className = "warn";
+    });
+    all("select[data-for]", root).forEach((one) => one.addEventListener("change", () => redraw(one.dataset.for)));
+    all("[data-log]", root).forEach((one) => one.addEventListener("change", () => redraw(one.dataset.log)));
+    const toggled = () => Object.keys(specs).filter((name) => specs[name].arms).forEach(redraw);
+    boxes.forEach((box) => box.addEventListener("change", toggled));
+    all("[data-all]", root).forEach((button) => button.addEventListener("click", () => {
+      boxes.forEach((box) => { box.checked = button.dataset.all === "all"; });
+      toggled();
+    }));
+    return Object.keys(specs).map((name) => () => redraw(name));
   };
-  const redraw = (name) => draw(name).catch((error) => {
-    make("p", `This chart could not be drawn: ${error.message}`, document.getElementById(`chart-${name}`)).className = "warn";
-  });
   const later = window.requestIdleCallback || ((call) => setTimeout(call, 0));
-  const queue = Object.keys(specs);
+  const queue = all("[data-report]").flatMap(begin);
   const next = () => {
-    const name = queue.shift();
-    if (name) redraw(name).then(() => later(next));
+    const drawing = queue.shift();
+    if (drawing) drawing().then(() => later(next));
     else document.documentElement.dataset.drawn = "true";
   };
   if (window.vegaEmbed) later(next);
-  all("select[data-for]").forEach((one) => one.addEventListener("change", () => redraw(one.dataset.for)));
-  all("[data-log]").forEach((one) => one.addEventListener("change", () => redraw(one.dataset.log)));
-  const toggled = () => Object.keys(specs).filter((name) => specs[name].arms).forEach(redraw);
-  boxes.forEach((box) => box.addEventListener("change", toggled));
-  all("[data-all]").forEach((button) => button.addEventListener("click", () => {
-    boxes.forEach((box) => { box.checked = button.dataset.all === "all"; });
-    toggled();
+
+  // several reports on a page ----------------------------------------------------------------------------------------
+
+  all("details.report").forEach((one) => one.addEventListener("toggle", () => {
+    if (one.open) dispatchEvent(new Event("resize")); // what was drawn in a folded report has no width yet
   }));
+  all('a[href^="#"]').forEach((link) => link.addEventListener("click", () => {
+    const target = document.getElementById(link.hash.slice(1)), folded = target && target.closest("details.report");
+    if (folded) folded.open = true;
+  }));
+
+  const watch = new IntersectionObserver((entries) => entries.forEach((one) => {
+    const link = document.querySelector(`nav.contents a[href="#${one.target.id}"]`);
+    if (one.isIntersecting) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }), { rootMargin: "-10% 0px -89% 0px" }); // what lies a tenth below the top is what is being read
+  all("#overview, details.report").forEach((one) => watch.observe(one));
 
   // printing ---------------------------------------------------------------------------------------------------------
 

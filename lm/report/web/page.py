@@ -1,6 +1,7 @@
 """The page: one file that needs no network, and whose policy forbids it any."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,23 @@ HERE = Path(__file__).parent
 Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
 
 
+@dataclass(frozen=True)
+class Body:
+    """What a page says, before it is a file.
+
+    Args:
+        title: its heading.
+        below: a line below it.
+        shown: all else that is to be seen.
+        data: what its script reads, by name; empty where it has no numbers that lead on and no charts.
+    """
+
+    title: str
+    below: str
+    shown: Html
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
 def html(
     results: Results,
     compared: pd.DataFrame,
@@ -34,7 +52,18 @@ def html(
     tuning: Tuning | None = None,
     rates: of_rates.Rates | None = None,
 ) -> str:
-    """The whole report as one file.
+    """The whole report as one file, of what `body` takes."""
+    return alone(body(results, compared, claims, tuning, rates))
+
+
+def body(
+    results: Results,
+    compared: pd.DataFrame,
+    claims: Sequence[tuple[str, Answer]] = (),
+    tuning: Tuning | None = None,
+    rates: of_rates.Rates | None = None,
+) -> Body:
+    """What the page of an experiment says.
 
     Args:
         results: of the experiment.
@@ -43,9 +72,7 @@ def html(
         tuning: what tuning found, where there was any.
         rates: the learning-rate curves, where there are any.
     """
-    script = library()
-    drawing, notes, paces = Charts(bool(script)), grouped(results, compared), pace(results)
-    title = results.manifest["title"]
+    drawing, notes, paces = Charts(bool(library())), grouped(results, compared), pace(results)
     parts = [
         section(
             "verdict",
@@ -69,14 +96,8 @@ def html(
         section("again", "How to run it again", again(results)),
         section("all", "All measurements", _all(compared)),
     ]
-    missing = "" if script else tag("p", f"No charts: {MISSING}.", class_="warn")
-    shown = joined(tag("h1", title), tag("p", _below(results), class_="soft"), missing, contents(parts, NAMES), parts)
-    embedded = joined(
-        data("report", behind(results, compared)),
-        data("specs", drawing.specs),
-        data("columns", drawing.columns),
-    )
-    return one_file(title, shown, embedded, script)
+    data_of = {"report": behind(results, compared), "specs": drawing.specs, "columns": drawing.columns}
+    return Body(results.manifest["title"], _below(results), joined(contents(parts, NAMES), parts), data_of)
 
 
 def _confounds(lines: Sequence[str]) -> Html:
@@ -137,18 +158,55 @@ def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
     return joined(table(of_claims.COLUMNS, [of_claims.row(one) for one in answers]), listed(lines))
 
 
-def one_file(title: str, shown: Html, embedded: Html, script: str) -> str:
-    """The file, in which nothing runs but the two scripts whose hashes its policy names, and nothing is fetched."""
-    style, own = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+def alone(one: Body) -> str:
+    """A file with this one page."""
+    said = [tag("h1", one.title), tag("p", one.below, class_="soft"), no_charts(), one.shown]
+    return one_file(one.title, tag("main", said, drawn_by(), data_report=""), embedded(one))
+
+
+def no_charts() -> Html:
+    """What to install where there are no charts."""
+    return Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
+
+
+def drawn_by() -> Html:
+    """Whose work the charts are."""
+    return tag("p", DRAWN_BY, class_="hint") if library() else Html()
+
+
+def embedded(one: Body, before: str = "") -> Html:
+    """The data of a page, under names that begin with `before`."""
+    return joined(data(f"{before}{name}", value) for name, value in one.data.items())
+
+
+def one_file(title: str, main: Html, numbers: Html, several: bool = False) -> str:
+    """The file, in which nothing runs but the two scripts whose hashes its policy names, and nothing is fetched.
+
+    Args:
+        title: of the file.
+        main: what is to be seen.
+        numbers: the data that its script reads.
+        several: whether these are several pages, below an overview.
+    """
+    own, *styles = (_file(name) for name in ("page.js", "page.css", *["several.css"] * several))
+    script, style, first = library(), "".join(styles), "overview" if several else "verdict"
     allowed = " ".join(digest(text) for text in (script, own) if text)
-    policy = f"default-src 'none'; script-src {allowed}; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
-    body = [
-        tag("a", "To the verdict", href="#verdict", class_="skip"),
-        tag("main", shown, tag("p", DRAWN_BY, class_="hint") if script else ""),
+    pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
+    policy = (
+        f"default-src 'none'; {pictures}script-src {allowed}; style-src {digest(style)}; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    inside = [
+        tag("a", f"To the {first}", href=f"#{first}", class_="skip"),
+        main,
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("dialog", id="panel", aria_label="behind a number"),
-        embedded,
+        numbers,
         tag("script", Html(script)) if script else "",
         tag("script", Html(own)),
     ]
-    return document(title, style, policy, body)
+    return document(title, style, policy, inside)
+
+
+def _file(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")

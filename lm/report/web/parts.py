@@ -62,26 +62,25 @@ def found(results: Results, compared: pd.DataFrame) -> Html:
     rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
     rows = [row for row in rows if row.verdict != "baseline"]
     for row in sorted(rows, key=lambda row: not row.bold) if len(rows) > MOST_VERDICTS else rows:
-        kind = _kind(str(row.verdict))
+        way = kind(str(row.verdict))
         if len(lines) == MOST_VERDICTS:
-            others[kind] += 1
+            others[way] += 1
             continue
         what = f"{row.arm}, {heading(str(row.metric))}" if len(results.judged) > 1 else str(row.arm)
-        mark = tag("span", MARKS.get(kind, "●"), class_="mark", aria_hidden="true")
+        mark = tag("span", MARKS.get(way, "●"), class_="mark", aria_hidden="true")
         number = tag("span", difference(row), class_="number")
         lines.append(
-            tag("li", mark, tag("strong", what), number, tag("span", str(row.verdict), class_="word"), class_=kind)
+            tag("li", mark, tag("strong", what), number, tag("span", str(row.verdict), class_="word"), class_=way)
         )
     if not lines:
         lines = [tag("li", "One arm, compared with nothing.", class_="none")]
-    counted = ", ".join(
-        f"{count} {'without a direction' if kind == 'none' else kind}" for kind, count in others.items()
-    )
+    counted = ", ".join(f"{count} {'without a direction' if way == 'none' else way}" for way, count in others.items())
     more = tag("p", f"And {sum(others.values())} more in the table below: {counted}.") if others else ""
     return joined(tag("h3", "What was found"), tag("ul", lines, class_="verdicts"), more)
 
 
-def _kind(verdict: str) -> str:
+def kind(verdict: str) -> str:
+    """`better`, `worse`, or `none` for a verdict without a direction."""
     word = re.match(r"(?:exploratory: )?(better|worse)\b", verdict)
     return word[1] if word else "none"
 

@@ -10,11 +10,11 @@ import pandas as pd
 from lm.report.importance import Importance
 from lm.report.study import Study, best_rows, importance_lines, notes, warnings_of
 from lm.report.web.charts import INK, Spec, chart, layer, number, tips
-from lm.report.web.elements import Html, data, joined, listed, table, tag
+from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.gallery import Charts
-from lm.report.web.library import MISSING, library
+from lm.report.web.library import library
 from lm.report.web.numbers import Columns, columns, label, short
-from lm.report.web.page import contents, one_file
+from lm.report.web.page import Body, alone, contents
 from lm.report.web.parts import section
 
 Found = dict[str, list[Importance]] | str
@@ -24,18 +24,28 @@ SHAPES = {"complete": "circle", "pruned": "cross", "failed": "triangle-down", "o
 
 
 def search_html(study: Study, importance: Found) -> str:
-    """The whole report of a search as one file.
+    """The whole report of a search as one file, of what `search_body` takes."""
+    return alone(search_body(study, importance))
+
+
+def search_body(study: Study, importance: Found) -> Body:
+    """What the page of a search says.
 
     Args:
         study: the search.
         importance: of its parameters, by objective, or why there is none.
     """
-    script, manifest = library(), study.manifest
-    drawing = Charts(bool(script))
+    drawing, manifest = Charts(bool(library())), study.manifest
     columns_of_best, best = best_rows(study)
     several = len(study.objectives) > 1
     parts = [
-        section("verdict", "Verdict", _best(study), listed(warnings_of(study), class_="warn"), listed(notes(study))),
+        section(
+            "verdict",
+            "Verdict",
+            tag("p", best_line(study), class_="lead"),
+            listed(warnings_of(study), class_="warn"),
+            listed(notes(study)),
+        ),
         section("best", "Pareto front" if several else "Best trials", table(columns_of_best, best) if best else ""),
         section("importance", "Importance", _importance(importance, drawing), listed(importance_lines(importance))),
         section(
@@ -50,15 +60,12 @@ def search_html(study: Study, importance: Found) -> str:
         section("lost", "Lost trials", _lost(study)),
         section("again", "How to run it again", _again(study)),
     ]
-    missing = "" if script else tag("p", f"No charts: {MISSING}.", class_="warn")
     said = f"{manifest['name']}: a search over {', '.join(study.space)}"
     about = tag("p", manifest["notes"].strip(), class_="notes") if manifest["notes"] else ""
-    shown = joined(
-        tag("h1", manifest["title"]), tag("p", said, class_="soft"), about, missing, contents(parts, NAMES), parts
-    )
+    shown = joined(about, contents(parts, NAMES), parts)
     behind = {"arms": list(COLOURS), "table": {"metric": [], "arm": []}, "rows": "trials"}
-    embedded = joined(data("report", behind), data("specs", drawing.specs), data("columns", drawing.columns))
-    return one_file(manifest["title"], shown, embedded, script)
+    data_of = {"report": behind, "specs": drawing.specs, "columns": drawing.columns}
+    return Body(manifest["title"], said, shown, data_of)
 
 
 NAMES = {
@@ -84,17 +91,17 @@ def _asked(study: Study, row: Any) -> str:
     return ", ".join(f"{name} {_text(row[name])}" for name in study.space if _text(row[name]) != "-")
 
 
-def _best(study: Study) -> Html:
+def best_line(study: Study) -> str:
     """What was found, in a sentence."""
     if study.complete.empty:
-        return tag("p", "No trial has been trained to its end yet.", class_="lead")
+        return "No trial has been trained to its end yet."
     if len(study.objectives) > 1:
         names = " and ".join(label(name) for name in study.objectives)
-        return tag("p", f"{len(study.best)} trials that no other beats in both {names}.", class_="lead")
+        return f"{len(study.best)} trials that no other beats in both {names}."
     (quantity,) = study.objectives
     best = study.best.iloc[0]
     said = f"Trial {best['number']} is the best of {len(study.complete)}: {label(quantity)} {_text(best[quantity])}"
-    return tag("p", f"{said}, at {_asked(study, best)}.", class_="lead")
+    return f"{said}, at {_asked(study, best)}."
 
 
 # charts --------------------------------------------------------------------------------------------------------------

@@ -28,14 +28,19 @@ def still(
         first: what stands before the tables.
         last: what stands after them.
     """
-    shown = [_part(*part) for part in parts]
-    seen = [tag("div", _image(*one), class_="scroll") for one in pictures]
-    if seen:
-        shown.insert(1, tag("section", tag("h2", "Figures" if len(seen) > 1 else "Figure"), seen))
-    body = joined(tag("h1", title), tag("p", below, class_="soft"), first, shown, last)
+    body = joined(tag("h1", title), tag("p", below, class_="soft"), first, shown(parts, pictures), last)
     style = (HERE / "page.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
     return document(title, style, policy, tag("main", body))
+
+
+def shown(parts: Sequence[Shown], pictures: Sequence[Picture]) -> Html:
+    """Tables, and pictures after the first of them."""
+    found = [_part(*part) for part in parts]
+    seen = [tag("div", _image(*one), class_="scroll") for one in pictures]
+    if seen:
+        found.insert(1, tag("section", tag("h2", "Figures" if len(seen) > 1 else "Figure"), seen))
+    return joined(found)
 
 
 def _image(words: str, content: bytes) -> Html:

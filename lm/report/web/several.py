@@ -1,0 +1,119 @@
+"""Several reports as one page: an overview that leads to each, and each as in its own page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
+from lm.report.web.page import Body, drawn_by, embedded, no_charts, one_file
+from lm.report.web.parts import MARKS, kind
+
+COLUMNS = ("arm", "n", "difference", "verdict", "health")
+HEALTHY = "healthy"
+
+
+@dataclass(frozen=True)
+class Line:
+    """An arm in the overview.
+
+    Args:
+        arm: its name.
+        n: how many cells went well, and what became of the others.
+        difference: to the baseline, with its interval.
+        verdict: on it.
+        health: `healthy`, or what ails it.
+        bold: whether a test of healthy arms found the difference.
+    """
+
+    arm: str
+    n: str
+    difference: str
+    verdict: str
+    health: str
+    bold: bool
+
+
+@dataclass(frozen=True)
+class Included:
+    """A report beside others on a page.
+
+    Args:
+        name: by which it is listed.
+        judged: what its differences are of; empty where there are none.
+        lines: its arms.
+        more: a line below them; empty for none.
+        body: what its own page says.
+    """
+
+    name: str
+    judged: str
+    lines: Sequence[Line]
+    more: str
+    body: Body
+
+
+def several_html(title: str, found: Sequence[Included]) -> str:
+    """The file. Reports are told apart by their place in it, whatever they and their arms are called."""
+    placed = list(enumerate(found, 1))
+    links = [tag("li", tag("a", one.name, href=f"#e{place}")) for place, one in placed]
+    charts = any(one.body.data for one in found)
+    main = tag(
+        "main",
+        tag("header", tag("h1", title), no_charts() if charts else ""),
+        tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
+        tag("div", _overview(placed), [_report(*one) for one in placed], drawn_by() if charts else ""),
+        class_="several",
+    )
+    return one_file(title, main, joined(embedded(one.body, _before(place)) for place, one in placed), several=True)
+
+
+def _before(place: int) -> str:
+    """What the ids of a report begin with."""
+    return f"e{place}-"
+
+
+def _report(place: int, one: Included) -> Html:
+    """A report below one heading, which folds it."""
+    inside = [tag("p", one.body.below, class_="soft"), one.body.shown]
+    return tag(
+        "details",
+        tag("summary", tag("h2", f"{place}. {one.body.title}")),
+        nested(joined(inside), _before(place)),
+        class_="report",
+        id=f"e{place}",
+        open=True,
+        data_report=_before(place) if one.body.data else False,
+    )
+
+
+# the overview --------------------------------------------------------------------------------------------------------
+
+
+def _overview(placed: Sequence[tuple[int, Included]]) -> Html:
+    """A table with a group of rows for each report."""
+    heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
+    inside = tag("table", heads, [_group(*one) for one in placed])
+    box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")
+    return tag("section", tag("h2", "Overview"), box, id="overview")
+
+
+def _group(place: int, one: Included) -> Html:
+    about = f"{one.body.below}{'; ' * bool(one.judged)}{one.judged}"
+    leads = tag("a", f"{place}. {one.body.title}", href=f"#e{place}")
+    top = tag("th", leads, tag("div", about, class_="hint"), colspan=len(COLUMNS), scope="rowgroup")
+    more = tag("tr", tag("td", one.more, colspan=len(COLUMNS))) if one.more else ""
+    verdict = f"{_before(place)}verdict" if one.body.data else f"e{place}"
+    return tag("tbody", tag("tr", top, class_="of"), [_row(line, verdict) for line in one.lines], more)
+
+
+def _row(line: Line, leads: str) -> Html:
+    which = kind(line.verdict)
+    mark = tag("span", f"{MARKS[which]} ", aria_hidden="true") if which in MARKS else ""
+    ill = line.health != HEALTHY
+    return tag(
+        "tr",
+        tag("th", tag("a", line.arm, href=f"#{leads}"), scope="row"),
+        tag("td", line.n, class_="n" if line.n.isdecimal() else "warn"),
+        tag("td", tag("strong", line.difference) if line.bold else line.difference),
+        tag("td", mark, line.verdict, class_=f"{which}{' long' * (len(line.verdict) > SENTENCE)}"),
+        tag("td", tag("span", "⚠ ", aria_hidden="true") if ill else "", line.health, class_="warn" if ill else "hint"),
+    )

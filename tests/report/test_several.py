@@ -1,0 +1,120 @@
+"""A page of several: each told apart whatever it is called, all of it safe, and an overview that leads to each."""
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ladders import make_ladder
+from pages import Page
+from records import IMAGE, SCRIPT
+
+from lm.cli import main
+from lm.report.several import Told, page_of, read
+from lm.report.web import page
+from lm.report.web.elements import nested, tag
+from lm.report.write import Findings
+
+MakeExperiment = Callable[..., Path]
+NASTY = f'" id="e1-verdict" <h2 id=x>{IMAGE}{SCRIPT}'
+
+pytestmark = pytest.mark.usefixtures("no_library")
+
+
+@pytest.fixture
+def two(hostile: MakeExperiment) -> list[Told]:
+    """An experiment, and another of the same name with the same arms."""
+    return [read(hostile(title=NASTY, notes=NASTY))] * 2
+
+
+def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[Told]) -> None:
+    found = Page(page_of(two))
+    found.require_safe()
+    assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-curves"} <= {*found.ids()}
+    assert [one["id"] for one in found.of("script") if one.get("type")] == [
+        f"e{place}-{name}" for place in (1, 2) for name in ("report", "specs", "columns")
+    ]
+    assert found.text.count("window.vegaEmbed = 1;") == 1
+    assert [one.get("data-report") for one in found.of("details") if one.get("class") == "report"] == ["e1-", "e2-"]
+
+
+def test_names_of_several_stay_text(two: list[Told]) -> None:
+    found = Page(page_of(two))
+    assert found.of("img") == []
+    headings = [text for kind, text in found.texts if kind == "h2"]
+    assert headings == ["Overview", f"1. {NASTY}", f"2. {NASTY}"]
+    assert [text for kind, text in found.texts if kind == "h1"] == ["Report of 2 experiments"]
+    assert found.json("e2-report")["arms"] == ["base", IMAGE, SCRIPT]
+
+
+def test_an_attribute_that_ends_like_an_id_is_left_alone() -> None:
+    one = tag("td", tag("input", hidden=True, id="a"), data_v=" id=", title='x href="#a"')
+    assert nested(one, "e1-") == ('<td data-v=" id=" title="x href=&quot;#a&quot;"><input hidden id="e1-a"></td>')
+
+
+def test_the_overview_has_a_row_for_each_arm_that_leads_to_its_report(two: list[Told]) -> None:
+    text = page_of(two)
+    overview = text[text.index('<section id="overview">') :].partition("</section>")[0]
+    rows = [re.sub(r"<[^>]*>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", overview)]
+    assert len(rows) == 1 + 2 * 3
+    assert re.search(r"onerror.* 6 .*-0\.2483 \[.*\].*6 seeds cannot reach significance.*healthy", rows[2])
+    assert re.search(r"script.* 1, 1 diverged, 4 missing .*on 1 of 6 seeds", rows[3])
+    assert re.findall(r'href="#(.*?)"', overview) == [
+        leads for place in (1, 2) for leads in (f"e{place}", *[f"e{place}-verdict"] * 3)
+    ]
+
+
+def test_of_many_arms_the_overview_has_those_that_stand_out(experiment: MakeExperiment) -> None:
+    arms = {"base": [2.0, 2.1], **{f"arm_{at:02}": [2.1, 2.0] for at in range(14)}, "last": [1.9, 1.8]}
+    told = read(experiment(arms))
+    assert isinstance(told, Findings)
+    last = told.table.arm == "last"
+    table = told.table.assign(bold=last, health=last.map({True: "clipped", False: "healthy"}))
+    found = Page(page_of([replace(told, table=table), told]))
+    overview = found.told()[: found.told().index("What was asked")]
+    assert "And 5 more arms in its own table." in overview
+    assert overview.index("last") < overview.index("arm_00")
+    assert "arm_13" not in overview
+    assert overview.count("\N{WARNING SIGN}") == overview.count("clipped") == 1
+
+
+@pytest.mark.slow
+def test_ladders_and_searches_are_parts_of_it_too(
+    hostile: MakeExperiment, search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(hostile()), str(search), str(make_ladder(tmp_path / "ladder"))]
+    out = str(tmp_path / "both")
+    for more in ([], ["--check"]):
+        assert main(["report", *folders, "--out", out, "--format", "html", *more]) == 0
+    assert [path.name for path in (tmp_path / "both").iterdir()] == ["report.html"]
+    found = Page((tmp_path / "both" / "report.html").read_text(encoding="utf-8"))
+    found.require_safe(pictures=True)
+    assert "Report of 1 experiment, 1 ladder and 1 search" in found.told()
+    assert "Trial 3 is the best of 5" in found.told()
+    assert "at the top rung, xl" in found.told()
+    (tmp_path / "both" / "report.html").write_text("another")
+    assert main(["report", *folders, "--out", out, "--format", "html", "--check"]) == 1
+    capsys.readouterr()
+    for kind, refused in (("md", "is a search"), ("html,csv", "is a search")):
+        assert main(["report", *folders, "--out", out, "--format", kind]) == 2
+        assert refused in capsys.readouterr().err
+
+
+def test_several_of_one_name_are_refused_where_names_alone_tell_them_apart(
+    experiment: MakeExperiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = experiment({"base": [2.0], "arm": [1.9]})
+    other = Path(shutil.copytree(tmp_path / "out", tmp_path / "elsewhere")) / folder.name
+    given = ["report", str(folder), str(other), "--out", str(tmp_path / "both")]
+    assert main([*given, "--format", "html,csv"]) == 2
+    assert "two experiments are called demo" in capsys.readouterr().err
+    assert main([*given, "--format", "html"]) == 0
+
+
+def test_without_the_library_it_is_said_once(two: list[Told], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "library", lambda: "")
+    found = Page(page_of(two))
+    assert found.told().count("No charts: ") == 1
+    assert not [one for one in found.of("div") if one.get("class") == "chart"]
