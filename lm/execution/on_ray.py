@@ -96,6 +96,11 @@ class Ray(Remote[OnRay]):
             self.texts.clear()
             disconnect()
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, ConnectionError):  # from outside; Ray ends a process on a node that is lost
+            raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
+
     def _job(self, handle: Handle, cell: Cell, execution: Execution) -> OnRay:
         return OnRay(handle, cell, execution)
 
@@ -133,7 +138,7 @@ class Ray(Remote[OnRay]):
 
     def _hear(self, job: OnRay, reply: Any) -> None:
         """Takes in what a post has answered, or that it has gone."""
-        if job.reply is not reply or job.post is None:  # let go meanwhile
+        if job.reply != reply or job.post is None:  # let go meanwhile; from outside a reply is another object each time
             return
         answer: Answer | str = ""
         try:
