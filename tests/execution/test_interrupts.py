@@ -36,22 +36,26 @@ def within() -> None:
         look()
 
 
+def nothing() -> None:
+    pass
+
+
 def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
 def test_what_was_swallowed_is_raised_where_one_looks() -> None:
-    assert block(look, press_unheard, list, look, list) == [0, 1, 2]
+    assert block(look, press_unheard, nothing, look, nothing) == [0, 1, 2]
     within()  # forgotten with the block
 
 
 def test_it_is_raised_within_another_block_and_as_the_outermost_ends_at_the_latest() -> None:
-    assert block(within, press_unheard, within, list) == [0, 1]
-    assert block(press_unheard, list) == [0, 1]
+    assert block(within, press_unheard, within, nothing) == [0, 1]
+    assert block(press_unheard, nothing) == [0, 1]
 
 
 def test_what_is_not_swallowed_is_raised_at_once() -> None:
-    assert block(press, list) == []
+    assert block(press, nothing) == []
 
 
 def test_another_error_stays_what_it_is() -> None:
