@@ -1,5 +1,6 @@
 """`lm` with empty pictures in its reports, in a process of its own: drawing takes longer than all else of a report."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ UNDRAWN = (sys.executable, str(Path(__file__)))
 """Before the arguments of a command."""
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the background of a shell ignores
     import lm.report.figures
     from lm.cli import main
 

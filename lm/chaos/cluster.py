@@ -3,18 +3,19 @@
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lm.chaos.database import free_port
 from lm.chaos.place import LOOK_SECONDS, StuckError, end, marked
-from lm.chaos.trial import Trial
+from lm.chaos.trial import Trial, last_line
 
 NODE = "LM_CHAOS_NODE"
 """In the environment of every process of a node: its folder."""
@@ -25,6 +26,12 @@ MEMORY = 80 * 2**20
 UP_SECONDS = 300.0
 """For a node to be there."""
 
+PORTS = ("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0")
+"""Free ones, where each node would take the same as the others."""
+
+SAID = "said.txt"
+"""What a node says, in its folder."""
+
 
 def no_ray() -> str:
     """Why there can be no cluster; nothing where there can."""
@@ -34,9 +41,9 @@ def no_ray() -> str:
 def node(trial: Trial) -> None:
     """Ends all processes of a node after both have left a checkpoint; its cell goes on at the other."""
     place = trial.place
-    with cluster() as (address, nodes):
+    with cluster() as (address, nodes, secret):
         place.more = ("--workers", "2", "--executor", f"ray:address={address}")
-        process = place.start()
+        process = place.start(secret)
         both = lambda: len(list((place.out / "cells").glob(".*.work/last.ckpt"))) == 2  # noqa: E731
         if not place.until(both, process):
             raise StuckError("no two cells were seen in training at a time")
@@ -46,19 +53,21 @@ def node(trial: Trial) -> None:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[tuple[str, list[Path]]]:
-    """The address of a head without cores, and the folders of two nodes of one core, each with a cache of its own."""
+def cluster() -> Iterator[tuple[str, list[Path], Mapping[str, str]]]:
+    """The address of a head without cores, the folders of two nodes of one core, each with a cache of its own, and what
+    whoever connects to it has in the environment."""
     top = Path(tempfile.mkdtemp(prefix="lm-ray-"))
-    folders, port = [top / name for name in ("head", "1", "2")], free_port()
+    folders, port, secret = [top / name for name in ("head", "1", "2")], free_port(), token()
     address = f"127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
     try:
         for folder in folders:
             head = folder is folders[0]
             own = ["--head", f"--port={port}", f"--temp-dir={top / 'ray'}", "--include-dashboard=false"]
-            which = [*own, "--num-cpus=0"] if head else [f"--address={address}", "--num-cpus=1"]
-            started.append(_started(folder, [*which, f"--object-store-memory={MEMORY}", "--block"]))
-        yield address, folders[1:]
+            which = [*own, "--num-cpus=0", *_clients()] if head else [f"--address={address}", "--num-cpus=1"]
+            started.append(_start(folder, [*which, f"--object-store-memory={MEMORY}", *PORTS, "--block"], secret))
+            _wait(started[-1], folder)
+        yield address, folders[1:], secret
     finally:
         for folder in folders:
             _lose(folder)
@@ -67,24 +76,41 @@ def cluster() -> Iterator[tuple[str, list[Path]]]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def _started(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
-    """Starts a node and waits until it says that it is there."""
+def token() -> dict[str, str]:
+    """What the processes of a cluster know each other by, of its own and in no file.
+
+    Without, a head takes the one that Ray has left in `~/.ray` when a program started a cluster; what joins the head
+    takes none by itself, and is turned away.
+    """
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def _clients() -> list[str]:
+    """A free port for connections from outside, which a head listens for where it can."""
+    return [f"--ray-client-server-port={free_port()}"] if importlib.util.find_spec("grpc") is not None else []
+
+
+def _start(folder: Path, options: list[str], secret: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Starts a node; what it says goes into a file."""
     (folder / "tmp").mkdir(parents=True)
-    own = {NODE: str(folder), "LM_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
+    own = {NODE: str(folder), "LM_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp"), **secret}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with (folder / "said.txt").open("wb") as log:
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *options]
+    with (folder / SAID).open("wb") as log:
         streams: dict[str, Any] = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
-        command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *options]
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command, env={**environment, **own, "PYTHONPATH": path}, start_new_session=True, **streams
         )
+
+
+def _wait(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """Waits until a node says that it is there. Raises StuckError where it does not."""
     deadline = time.monotonic() + UP_SECONDS
-    while "Ray runtime started" not in (folder / "said.txt").read_text(encoding="utf-8", errors="replace"):
+    while "Ray runtime started" not in (said := (folder / SAID).read_text(encoding="utf-8", errors="replace")):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise StuckError("a node of the cluster did not start")
+            raise StuckError(f"a node of the cluster did not start: {last_line(said)}")
         time.sleep(10 * LOOK_SECONDS)
-    return process
 
 
 def _lose(folder: Path) -> None:

@@ -79,9 +79,10 @@ def asked_for(given: object, where: str = "--executor") -> Asked:
     _check(name, options, f"{where} {name}")
     if name == "slurm" and options.get("executor") != "local" and shutil.which("sbatch") is None:
         raise InputError(f"{where} slurm: no sbatch on this machine; give the command where SLURM's commands are")
-    package = PACKAGES.get(name)
-    if package and importlib.util.find_spec(package) is None:
-        raise InputError(f"{where} {name} needs {package}: pip install 'lm-ablations[{name}]'")
+    outside = options.get("address", "").startswith("ray://")
+    for package in filter(None, (PACKAGES.get(name), "grpc" if outside else None)):
+        if importlib.util.find_spec(package) is None:
+            raise InputError(f"{where} {name} needs {package}: pip install 'lm-ablations[{name}]'")
     return Asked(name, options)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from lm.execution.elsewhere import by_process
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.interrupts import look, remembered
 from lm.execution.source import Listed, Planned, Source
 from lm.execution.watcher import Running, Watcher
 from lm.store import locks
@@ -61,8 +62,10 @@ def train_from(
     Raises:
         OSError: where a disk that is full or fails keeps cells from being trained, once no cell is in training any
             more.
+        KeyboardInterrupt: at Ctrl-C, though something may have swallowed the first one that was raised.
     """
-    return _Work(source, executor, watcher, execution, clock or Clock(time.monotonic, time.sleep)).done()
+    with remembered():
+        return _Work(source, executor, watcher, execution, clock or Clock(time.monotonic, time.sleep)).done()
 
 
 class _Work:
@@ -88,6 +91,7 @@ class _Work:
     def done(self) -> int:
         """Trains all there is to train; returns how many cells were interrupted."""
         while True:
+            look()
             self._look()
             self._hand_over()
             if self.running:

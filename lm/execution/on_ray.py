@@ -36,6 +36,9 @@ POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
 GRACE_SECONDS = 15.0
 """In which a cell that was cancelled has ended, and posts have gone, before they are ended by force."""
 
+STARTS = 5
+"""Posts of a cell that may go before they are up, as on a node that is lost without the cluster knowing it yet."""
+
 
 @dataclass(eq=False)
 class OnRay(Away):
@@ -45,11 +48,13 @@ class OnRay(Away):
         held: the cell's lock; None until it is held.
         post: that trains it.
         reply: what is awaited of the post.
+        early: posts that went before they were up.
     """
 
     held: ExitStack | None = None
     post: Stationed | None = None
     reply: Any = None
+    early: int = 0
     waits: Patience = field(default_factory=lambda: Patience(FIRST_SECONDS))
     kept: list[Files] = field(default_factory=list)
     """Pieces that the post may still ask for."""
@@ -96,6 +101,11 @@ class Ray(Remote[OnRay]):
             self.texts.clear()
             disconnect()
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, ConnectionError):  # from outside; Ray ends a process on a node that is lost
+            raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
+
     def _job(self, handle: Handle, cell: Cell, execution: Execution) -> OnRay:
         return OnRay(handle, cell, execution)
 
@@ -133,7 +143,7 @@ class Ray(Remote[OnRay]):
 
     def _hear(self, job: OnRay, reply: Any) -> None:
         """Takes in what a post has answered, or that it has gone."""
-        if job.reply is not reply or job.post is None:  # let go meanwhile
+        if job.reply != reply or job.post is None:  # let go meanwhile; from outside a reply is another object each time
             return
         answer: Answer | str = ""
         try:
@@ -205,10 +215,13 @@ class Ray(Remote[OnRay]):
             self._ended(job, End.INTERRUPTED)
 
     def _gone(self, job: OnRay, cause: str) -> None:
+        """A post has gone: the cell is tried again, or has ended. Before the post was up, nothing was lost with it."""
+        early = job.post is not None and not job.post.up and job.cancelled is None
         if job.post is not None:
             self.posts.dismiss(job.post)
         job.post = job.reply = None
-        if self._went_away(job, cause):
+        job.early += early
+        if (early and job.early < STARTS) or self._went_away(job, cause):
             job.waits.restart()
             self._station(job, self.posts.found(digest(job.cell), self._needs(job)))
 

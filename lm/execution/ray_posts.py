@@ -14,6 +14,9 @@ from lm.execution.parcel import code_of
 from lm.execution.post import Post
 from lm.training.cell import Cell
 
+GONE = RayError, ConnectionError
+"""What is raised where a post has gone, or the whole cluster that was reached from outside."""
+
 
 @dataclass(eq=False)
 class Stationed:
@@ -53,7 +56,7 @@ class Posts:
 
     def dismiss(self, post: Stationed) -> None:
         """Lets go of a post, which ends what it has begun and leaves nothing behind."""
-        with contextlib.suppress(RayError):
+        with contextlib.suppress(*GONE):
             if post.up:
                 self.leaving.append((post, post.actor.close.remote()))
                 post.actor.__ray_terminate__.remote()
@@ -66,10 +69,11 @@ class Posts:
             self.dismiss(post)
         try:
             if replies := [reply for _, reply in self.leaving]:
-                ray.wait(replies, num_returns=len(replies), timeout=seconds)
+                with contextlib.suppress(*GONE):
+                    ray.wait(replies, num_returns=len(replies), timeout=seconds)
         finally:
             for post, _ in self.leaving:
-                with contextlib.suppress(RayError):
+                with contextlib.suppress(*GONE):
                     ray.kill(post.actor)
             self.idle.clear()
             self.leaving.clear()

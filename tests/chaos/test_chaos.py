@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from lm.ablation.experiment import load_experiment
-from lm.chaos import disks, kills, run
+from lm.chaos import cluster, disks, kills, run
 from lm.chaos.faults import FAULTS, Fault
 from lm.chaos.outcome import Finished, Outcome, differences, names, outcome
 from lm.chaos.place import CELLS, EXPERIMENT, SWEEP, Place, StuckError
@@ -225,6 +226,39 @@ def test_rows_are_shown_and_written(tmp_path: Path, capsys: Said) -> None:
     found = json.loads((tmp_path / "c.json").read_text())
     assert (found["format"], found["kills"], [row["fault"] for row in found["faults"]]) == (1, 3, ["kills", "node"])
     assert "packages" in found["machine"]
+
+
+# a cluster -----------------------------------------------------------------------------------------------------------
+
+
+def test_head_nodes_and_command_of_a_cluster_share_a_token_that_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[str], Any]] = []
+
+    def start(folder: Path, options: list[str], secret: Any) -> Any:
+        started.append((options, secret))
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(cluster, "_start", start)
+    monkeypatch.setattr(cluster, "_wait", lambda process, folder: None)
+    monkeypatch.setattr(cluster, "_lose", lambda folder: None)
+    with cluster.cluster() as (address, nodes, secret), cluster.cluster() as (_, _, other):
+        assert [one for _, one in started] == [secret] * 3 + [other] * 3
+        assert ["--head" in options for options, _ in started[:3]] == [True, False, False]
+        assert all(f"--address={address}" in options for options, _ in started[1:3])
+        assert len(nodes) == 2
+    assert secret["RAY_AUTH_MODE"] == "token"
+    assert secret["RAY_AUTH_TOKEN"] != other["RAY_AUTH_TOKEN"]
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(bool(cluster.no_ray()), reason=cluster.no_ray())
+def test_a_node_of_a_cluster_that_is_lost_changes_nothing(tmp_path: Path, capsys: Said) -> None:
+    out = tmp_path / "c.json"
+    assert main(["chaos", "--faults", "node", "--out", str(out)]) == 0, capsys.readouterr()
+    (row,) = json.loads(out.read_text())["faults"]
+    assert (row["came_to"], row["hits"]) == (run.SAME, {"a node": 1})
 
 
 # the command ---------------------------------------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from interrupting import listening, press_unheard
 
 from lm.analysis import audit
 from lm.analysis.audit import Size
+from lm.cli.commands import commands
 from lm.cli.entry import main
 from lm.cli.schema import KINDS
 from lm.config.tree import InputError
@@ -101,3 +104,17 @@ def test_a_schema_is_written_for_each_kind_of_file(tmp_path: Path) -> None:
     assert main(["schema", "--write", str(tmp_path)]) == 0
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert {name: schema["title"] for name, schema in found.items()} == {kind: f"lm: {kind}" for kind in KINDS}
+
+
+def test_an_interrupt_that_is_swallowed_is_told_of_by_what_trains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Said
+) -> None:
+    def run(options: Any, overrides: Any) -> int:
+        press_unheard()
+        return 0
+
+    found = {**commands(), "ablate": replace(commands()["ablate"], run=run)}
+    monkeypatch.setattr("lm.cli.entry.commands", lambda: found)
+    with listening():
+        assert main(["ablate", "quickstart", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "lm: interrupted; the same command takes up where this one stopped\n"

@@ -89,6 +89,14 @@ def test_a_package_that_is_missing_is_named_with_the_command(name: str, monkeypa
         asked_for(name)
 
 
+def test_what_reaches_a_cluster_from_outside_is_asked_for_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else name)
+    assert asked_for("ray:address=head:6379").options == {"address": "head:6379"}
+    for text in ("ray://head:10001", "ray:address=ray://head:10001"):
+        with pytest.raises(InputError, match=r"--executor ray needs grpc: pip install 'lm-ablations\[ray\]'"):
+            asked_for(text)
+
+
 def test_slurm_is_asked_for_where_its_commands_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from in_threads import InThreads
+from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
 
 from lm.execution import carry_out
@@ -263,3 +264,17 @@ def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) 
     assert executor.at_work == {}
     with store.claim(FIRST) as free:
         assert free
+
+
+def test_an_interrupt_that_is_swallowed_ends_the_loop_all_the_same(store: Store) -> None:
+    class Swallows(Told):
+        def progress(self, running: list[Running], left: int) -> None:
+            if running and not self.seen:
+                press_unheard()
+            super().progress(running, left)
+
+    told = Swallows()
+    with listening(), pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
+        train_cells(planned(*map(StandIn, (FIRST, SECOND, THIRD))), executor, told, execution())
+    assert len(told.seen) == 1
+    assert executor.at_work == {}

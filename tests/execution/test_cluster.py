@@ -1,10 +1,12 @@
 """A shortened quickstart on every executor: the same records and the same table, whatever trains the cells."""
 
+import contextlib
 import csv
 import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,8 @@ import slurm
 import yaml
 from helpers import RUN
 from undrawn import UNDRAWN
+
+from lm.chaos.database import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]
 
@@ -32,6 +36,7 @@ class Slow(LayerNorm):
 
 COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+SMALL = {"object_store_memory": 80 * 2**20}
 
 
 def write(folder: Path) -> Path:
@@ -132,34 +137,61 @@ def whole(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Ray -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Any]:
-    """A head without cores and two nodes of one core, each with a cache of its own."""
+@contextlib.contextmanager
+def ray_cluster(**head: Any) -> Iterator[Any]:
+    """A cluster of one node, with such options."""
     utils = pytest.importorskip("ray.cluster_utils", reason="needs ray: pip install 'lm-ablations[ray]'")
-    small = {"object_store_memory": 80 * 2**20}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+        made = utils.Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **SMALL, **head})
         try:
-            for number in (1, 2):
-                made.add_node(num_cpus=1, env_vars={"LM_CACHE": str(tmp_path / f"cache{number}")}, **small)
             yield made
         finally:
             made.shutdown()
 
 
-def test_ray_with_a_node_lost_in_the_middle_leaves_the_same_table(
-    cluster: Any, spec: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_ray_with_a_node_lost_in_the_middle_leaves_the_same_table(spec: Path, whole: Path, tmp_path: Path) -> None:
+    """A head without cores and two nodes of one core, each with a cache of its own."""
     out = tmp_path / "out"
-    process = start(spec, out, f"ray:address={cluster.address}")
-    until(lambda: len(checkpoints(out)) == 2, process)
-    cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
-    said = ended(process)
+    with ray_cluster(num_cpus=0) as cluster:
+        for number in (1, 2):
+            cluster.add_node(num_cpus=1, env_vars={"LM_CACHE": str(tmp_path / f"cache{number}")}, **SMALL)
+        process = start(spec, out, f"ray:address={cluster.address}")
+        until(lambda: len(checkpoints(out)) == 2, process)
+        cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
+        said = ended(process)
     assert "tried again from its last checkpoint" in said
     assert same(out, whole)
     assert list(tmp_path.glob("cache[12]/tokens/*/train.npy"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio: pip install 'lm-ablations[ray]'")
+def test_ray_from_outside_goes_on_after_ctrl_c_and_leaves_the_same_table(
+    spec: Path, whole: Path, tmp_path: Path
+) -> None:
+    out, port = tmp_path / "out", free_port()
+    cache = {"LM_CACHE": str(tmp_path / "cache")}
+    with ray_cluster(num_cpus=2, ray_client_server_port=port, env_vars=cache):
+        while not listened_to(port):
+            time.sleep(0.1)
+        process = start(spec, out, f"ray://127.0.0.1:{port}")
+        until(lambda: checkpoints(out), process)
+        os.killpg(process.pid, signal.SIGINT)
+        assert "interrupted; the same command takes up where this one stopped" in ended(process, 130)
+        assert checkpoints(out)
+        ended(start(spec, out, f"ray://127.0.0.1:{port}"))
+    assert same(out, whole)
+    assert list(tmp_path.glob("cache/tokens/*/train.npy"))
+
+
+def listened_to(port: int) -> bool:
+    """Whether somebody takes connections at a port of this machine."""
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'lm-ablations[ray]'")

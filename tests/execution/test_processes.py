@@ -220,11 +220,6 @@ def measured_all(out: Path) -> list[tuple[dict[str, Any], str]]:
     ]
 
 
-def listen() -> None:
-    """Undoes what a background job inherits: Ctrl-C ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 WAITS = """
 import time
 from pathlib import Path
@@ -249,7 +244,6 @@ def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=listen,
     )
     while not (tmp_path / "waits").is_file() and process.poll() is None:  # however long the first cell takes
         time.sleep(0.02)

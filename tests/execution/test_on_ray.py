@@ -1,0 +1,62 @@
+"""What becomes of a cell whose post goes away, without a cluster."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lm.execution.executor import End, Handle
+from lm.store.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.extra]
+
+
+class Lost:
+    """An executor whose every post goes away."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        on_ray = pytest.importorskip("lm.execution.on_ray", reason="needs ray: pip install 'lm-ablations[ray]'")
+        self.executor = on_ray.Ray.__new__(on_ray.Ray)
+        super(on_ray.Ray, self.executor).__init__(store, 1, print)
+        self.executor.posts = SimpleNamespace(dismiss=lambda post: None, found=lambda code, needs: post(False))
+        monkeypatch.setattr(on_ray, "digest", lambda cell: "")
+        monkeypatch.setattr("lm.execution.away.fail", lambda *_: {})
+        monkeypatch.setattr(self.executor, "_needs", lambda job: {})
+        monkeypatch.setattr(self.executor, "_station", self.stationed)
+        monkeypatch.setattr(self.executor, "_let_go", lambda job, end: None)
+        self.tries = 0
+        self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), SimpleNamespace(id="a" * 16), SimpleNamespace(again=False))
+        self.executor.jobs[self.job.handle] = self.job
+        self.most = on_ray.STARTS
+
+    def stationed(self, job: Any, post: Any) -> None:
+        self.tries += 1
+        job.post = post
+
+    def lose(self, up: bool) -> None:
+        self.job.post = post(up)
+        self.executor._gone(self.job, "lost")
+
+    def ends(self) -> list[End]:
+        return [event.end for event in self.executor.events if hasattr(event, "end")]
+
+
+def post(up: bool) -> Any:
+    return SimpleNamespace(up=up)
+
+
+def test_a_post_that_goes_before_it_is_up_is_no_loss_of_the_cell(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Lost(store, monkeypatch)
+    lost.lose(True)
+    lost.lose(False)  # on a node that had gone too, which was not known
+    assert (lost.tries, lost.ends()) == (2, [])
+    lost.lose(True)
+    assert lost.ends() == [End.GIVEN_UP]
+
+
+def test_posts_that_never_come_up_end_in_giving_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Lost(store, monkeypatch)
+    while not lost.ends():
+        lost.lose(False)
+    assert lost.ends() == [End.GIVEN_UP]
+    assert lost.tries == lost.most
