@@ -101,9 +101,9 @@ class Ray(Remote[OnRay]):
             self.texts.clear()
             disconnect()
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        super().__exit__(kind, error, trace)
-        if isinstance(error, ConnectionError):  # from outside; Ray ends a process on a node that is lost
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if isinstance(error := raised[1], ConnectionError):  # from outside; Ray ends a process on a node that is lost
             raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
 
     def _job(self, handle: Handle, cell: Cell, execution: Execution) -> OnRay:

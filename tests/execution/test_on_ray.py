@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lm.execution.away import Remote
 from lm.execution.executor import End, Handle
 from lm.store.store import Store
 
@@ -17,7 +18,7 @@ class Lost:
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         on_ray = pytest.importorskip("lm.execution.on_ray", reason="needs ray: pip install 'lm-ablations[ray]'")
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
-        super(on_ray.Ray, self.executor).__init__(store, 1, print)
+        Remote.__init__(self.executor, store, 1, print)
         self.executor.posts = SimpleNamespace(dismiss=lambda post: None, found=lambda code, needs: post(False))
         monkeypatch.setattr(on_ray, "digest", lambda cell: "")
         monkeypatch.setattr("lm.execution.away.fail", lambda *_: {})
