@@ -133,7 +133,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
     """What became of cells that did not go well, and what they flagged."""
     yield from _damaged(results)
     missing: dict[str, list[int]] = {}
-    flagged: dict[tuple[str, str], dict[int, list[str]]] = {}
+    flagged: dict[tuple[str, str], dict[int, list[tuple[int, str]]]] = {}
     for (arm, seed), record in sorted(results.records.items()):
         if (arm, seed) in results.damaged:
             continue
@@ -142,8 +142,8 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         elif record["status"] != "ok":
             why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
             yield f"{arm} seed {seed} {record['status']}: {why}. It enters no mean."
-        for flag in map(_plain, record["flags"] if record else []):
-            flagged.setdefault((arm, MEASURED.sub("#", flag)), {}).setdefault(seed, []).append(flag)
+        for step, flag in map(_dated, record["flags"] if record else []):
+            flagged.setdefault((arm, MEASURED.sub("#", flag)), {}).setdefault(seed, []).append((step, flag))
     for arm, seeds in missing.items():
         yield f"{arm} {in_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
     for (arm, _), alike in flagged.items():
@@ -198,18 +198,24 @@ def _evaluation(results: Results) -> Iterator[str]:
         yield "Cells are not evaluated on the same number of tokens, so their losses are of different text."
 
 
-def _plain(flag: str) -> str:
-    """A flag without the step at which it was raised, so that it is told once."""
+def _dated(flag: str) -> tuple[int, str]:
+    """A flag as the step at which it was raised, 0 where none is told, and what it says."""
     step, _, text = flag.partition(": ")
-    return text if step.removeprefix("step ").isdigit() else flag
+    number = step.removeprefix("step ")
+    return (int(number), text) if number.isdigit() else (0, flag)
 
 
-def _in_one(flags: Sequence[str]) -> str:
-    """Flags that differ in what was measured alone, as one that tells from where to where that lay."""
-    places = list(zip(*map(MEASURED.findall, flags), strict=True))
+def _in_one(flags: Sequence[tuple[int, str]]) -> str:
+    """Flags that differ in step and in what was measured alone, as one that tells from where to where these lay."""
+    steps, said = zip(*flags, strict=True)
+    places = list(zip(*map(MEASURED.findall, said), strict=True))
     ends = [(min(found, key=float), max(found, key=float)) for found in places]
     texts = iter(low if low == high else f"{low} to {high}" for low, high in ends)
-    return MEASURED.sub(lambda _: next(texts), flags[0])
+    told = MEASURED.sub(lambda _: next(texts), said[0])
+    if not any(steps):
+        return told
+    first, last = min(filter(None, steps)), max(steps)
+    return f"{told} (step {first})" if first == last else f"{told} (steps {first} to {last})"
 
 
 def in_seeds(seeds: Sequence[object]) -> str:

@@ -125,10 +125,13 @@ def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
     assert told.count("\n") == 1
 
 
-def test_the_shipped_ladder_can_be_read() -> None:
-    experiment = load_experiment(ROOT / "experiments" / "ladder_swiglu.yaml", {})
-    assert experiment.ladder is not None
-    assert len(experiment.ladder.rungs) == 4
+def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
+    files = sorted((ROOT / "experiments").glob("ladder_*.yaml"))
+    family = [one for path in files if (one := load_experiment(path, {})).ladder is not None]
+    assert len(family) == 6
+    for one in family:
+        assert (one.tree, one.ladder, one.seeds) == (family[0].tree, family[0].ladder, family[0].seeds)
+        assert not one.arms[one.baseline]
 
 
 @pytest.mark.slow

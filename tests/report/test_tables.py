@@ -401,10 +401,16 @@ def test_what_runs_flagged_is_told_once(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if arm == "arm" and seed in (1, 4):
             record["flags"] = [f"step {step}: attention is all on one token" for step in (10, 20)]
+        if arm == "arm" and seed == 2:
+            record["flags"] = ["step 10: attention is uniform", "not compiled"]
 
     results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = [line for line in notes(results, compare(results)) if "attention" in line]
-    assert told == ["arm seeds 1, 4: attention is all on one token."]
+    told = [line for line in notes(results, compare(results)) if "attention" in line or "compiled" in line]
+    assert told == [
+        "arm seeds 1, 4: attention is all on one token (steps 10 to 20).",
+        "arm seed 2: attention is uniform (step 10).",
+        "arm seed 2: not compiled.",
+    ]
 
 
 def test_what_runs_flagged_again_and_again_is_told_with_its_range(experiment: MakeExperiment) -> None:
@@ -417,7 +423,8 @@ def test_what_runs_flagged_again_and_again_is_told_with_its_range(experiment: Ma
 
     results = load(experiment({"base": BASE, "arm": MIXED}, change))
     told = [line for line in notes(results, compare(results)) if "layer" in line]
-    assert told == [f"arm seeds 1, 4: layer {layer} of 4: at most 0.011 to 0.024, under 0.05." for layer in (2, 3)]
+    said = "at most 0.011 to 0.024, under 0.05 (steps 10 to 20)"
+    assert told == [f"arm seeds 1, 4: layer {layer} of 4: {said}." for layer in (2, 3)]
 
 
 def test_cells_still_to_come_are_told_of_in_a_line_an_arm(experiment: MakeExperiment) -> None:
