@@ -209,9 +209,9 @@ def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_f
     for name in ("ablate", "climb"):
         keeps = lambda experiment, manner, name=name: done.append((name, experiment.name, manner.executor))  # noqa: E731
         monkeypatch.setattr(f"lm.ablation.{name}.{name}", keeps)
-    monkeypatch.setattr("lm.api.ablations.load", lambda folder: folder)
+    monkeypatch.setattr("lm.api.ablations.load", str)
     monkeypatch.setattr(asked, "PACKAGES", {})
-    assert lm.ablate(spec, out=tmp_path, executor="slurm:executor=local") == tmp_path / spec
+    assert str(lm.ablate(spec, out=tmp_path, executor="slurm:executor=local")) == str(tmp_path / spec)
     assert done == [(way, spec, "slurm:executor=local")]
 
 
