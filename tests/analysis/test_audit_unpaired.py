@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from lm.analysis import audit_unpaired as module
 from lm.analysis.audit import NOISES
 from lm.analysis.audit_unpaired import audit_unpaired, judged
 from lm.analysis.finding import Finding
-from lm.stats.unpaired import confirm_apart, measure_apart
+from lm.stats.unpaired import Unpaired, confirm_apart, measure_apart, permutation_p
 
 NORMAL = {"normal": NOISES["normal"]}
 
@@ -36,17 +35,16 @@ def test_false_claims_are_rare_and_intervals_cover() -> None:
 
 
 def test_a_test_at_three_times_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = module.permutation_p
-    monkeypatch.setattr(module, "permutation_p", lambda mine, base: right(mine, base) / 3)
+    monkeypatch.setattr("lm.analysis.audit_unpaired.permutation_p", lambda mine, base: permutation_p(mine, base) / 3)
     assert {one.verdict for one in rows(300, "false claims")[:-1]} == {"NOT OK"}
 
 
 def test_intervals_that_are_too_short_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def alone(family: list[module.Unpaired]) -> None:
+    def alone(family: list[Unpaired]) -> None:
         confirm_apart(family)
         for one in family:
             half = 0.35 * (one.high - one.low)
             one.low, one.high = one.mean - half, one.mean + half
 
-    monkeypatch.setattr(module, "confirm_apart", alone)
+    monkeypatch.setattr("lm.analysis.audit_unpaired.confirm_apart", alone)
     assert {one.verdict for one in rows(300, "joint intervals")} == {"NOT OK"}
