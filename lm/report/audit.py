@@ -18,11 +18,11 @@ def all_right(findings: Sequence[Finding]) -> bool:
 
 def to_json(findings: Sequence[Finding]) -> str:
     """All of every finding."""
-    rows = [
-        asdict(finding)
-        | {"found": finding.found, "low": finding.interval[0], "high": finding.interval[1], "verdict": finding.verdict}
-        for finding in findings
-    ]
+    rows = []
+    for finding in findings:
+        low, high = finding.interval
+        told = {"events": int(finding.events), "found": float(finding.found), "low": low, "high": high}
+        rows.append(asdict(finding) | told | {"verdict": finding.verdict})
     return json.dumps({"verified": all_right(findings), "rows": rows}, indent=2)
 
 
