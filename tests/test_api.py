@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 import lm
 from lm.api.begin import plain
 from lm.cli import main
+from lm.execution import asked
 from lm.report.figures import FIGURES
 
 MakeExperiment = Callable[..., Path]
@@ -198,6 +199,20 @@ def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], obje
         call(tmp_path)
     assert "\n" not in str(found.value)
     assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.parametrize(("spec", "way"), [("quickstart", "ablate"), ("ladder_swiglu", "climb")])
+def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, way: str
+) -> None:
+    done: list[tuple[str, str, str]] = []
+    for name in ("ablate", "climb"):
+        keeps = lambda experiment, manner, name=name: done.append((name, experiment.name, manner.executor))  # noqa: E731
+        monkeypatch.setattr(f"lm.ablation.{name}.{name}", keeps)
+    monkeypatch.setattr("lm.api.ablations.load", str)
+    monkeypatch.setattr(asked, "PACKAGES", {})
+    assert str(lm.ablate(spec, out=tmp_path, executor="slurm:executor=local")) == str(tmp_path / spec)
+    assert done == [(way, spec, "slurm:executor=local")]
 
 
 def test_a_call_leaves_the_places_of_modules_as_they_were(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from lm.analysis.claims import Claim, by_seed
 from lm.analysis.compare import LOST
 from lm.analysis.results import Results
-from lm.analysis.texts import LOSS_OF, crossed, generalises, keeps
+from lm.analysis.texts import LOSS_OF, Read, crossed, generalises, keeps
 from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
@@ -68,13 +68,19 @@ class Answer:
     alone: str = ""
 
 
-def answer(results: Results, claim: Claim) -> Answer:
-    """Whether the results bear the claim out, at 5 %, each claim by itself."""
+def answer(results: Results, claim: Claim, read: Read | None = None) -> Answer:
+    """Whether the results bear the claim out, at 5 %, each claim by itself.
+
+    Args:
+        results: of the experiment.
+        claim: one of its claims.
+        read: losses by document that answers to other claims of these results have read, to which others are added.
+    """
     found_s = by_seed(results, claim)
     if not found_s:
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
-    noise, over, alone = _of_text(results, claim, list(found_s))
+    noise, over, alone = _of_text(results, claim, list(found_s), {} if read is None else read)
     found = decide(claim, list(found_s.values()), noise)
     parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), *([found.note] if found.note else [])]
     return replace(found, note="; ".join(parts), over=over, alone=alone)
@@ -170,7 +176,7 @@ def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def _of_text(results: Results, claim: Claim, seeds: list[int]) -> tuple[TwoWay | None, Over, str]:
+def _of_text(results: Results, claim: Claim, seeds: list[int], read: Read) -> tuple[TwoWay | None, Over, str]:
     """The noise of the claim's number over seeds and text, what its answer holds of, and why not of other text."""
     if claim.exact or not any(keeps(record) for arm in claim.arms for record in results.of(arm)):
         return None, "", ""
@@ -185,7 +191,7 @@ def _of_text(results: Results, claim: Claim, seeds: list[int]) -> tuple[TwoWay |
         if holds:
             return None, "seeds", reason
     try:
-        return crossed(results, weights, claim.metric, seeds, {})[0], "seeds and text", ""
+        return crossed(results, weights, claim.metric, seeds, read)[0], "seeds and text", ""
     except InputError as error:
         return None, "seeds", str(error)
 

@@ -7,13 +7,14 @@ truth is known. Audited are the functions that judge real experiments, not formu
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm.analysis.audit_ladder import audit_ladders
 from lm.analysis.audit_text import audit_text_claims, audit_text_power, audit_texts
+from lm.analysis.audit_unpaired import audit_unpaired
+from lm.analysis.finding import Finding
 from lm.analysis.results import Results, value
 from lm.stats.power import detectable, power
 from lm.stats.sequential import looks, repeated_interval, sequential
@@ -23,7 +24,6 @@ from lm.stats.tests import (
     bonferroni,
     bootstrap_interval,
     equivalence_p,
-    rate_interval,
     sign_flip_p,
     smallest_p,
     t_interval,
@@ -68,35 +68,7 @@ class Size:
 
 
 SMALL = Size(tests=2_000, intervals=500, bootstraps=100, sequences=300, ladders=20, draws=200)
-FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=1_000, ladders=400, draws=400)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A share found by simulation, its 99 % interval, and the bounds between which the method promises it to lie.
-
-    A promise that is not binding is one the reports do not rely on; where it is broken, that is said and nothing more.
-    """
-
-    name: str
-    found: float
-    low: float
-    high: float
-    at_least: float
-    at_most: float
-    binding: bool = True
-
-    @property
-    def ok(self) -> bool:
-        """Whether the promise may be kept, as far as the simulation can tell."""
-        return self.low <= self.at_most and self.high >= self.at_least
-
-    @property
-    def verdict(self) -> Literal["ok", "falls short", "NOT OK"]:
-        """In words; only a binding promise that is broken is not OK."""
-        if self.ok:
-            return "ok"
-        return "NOT OK" if self.binding else "falls short"
+FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=4_000, ladders=400, draws=400)
 
 
 def audit(full: bool = False) -> list[Finding]:
@@ -111,14 +83,12 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_coverage(random, size.intervals, size.bootstraps),
         *audit_power(random, size.tests),
         *(
-            _finding(one.name, one.events, one.trials, one.at_least, one.at_most, one.binding)
+            one
             for rows in (audit_texts, audit_text_claims, audit_text_power)
             for one in rows(np.random.default_rng(0), size.intervals)
         ),
-        *(
-            _finding(one.name, one.events, one.trials, one.at_least, one.at_most)
-            for one in audit_ladders(np.random.default_rng(0), size.ladders, size.draws)
-        ),
+        *audit_ladders(np.random.default_rng(0), size.ladders, size.draws),
+        *audit_unpaired(np.random.default_rng(0), size.intervals, NOISES),
     ]
 
 
@@ -151,7 +121,7 @@ def audit_null(random: np.random.Generator, experiments: int) -> Iterator[Findin
             p = sign_flip_ps(sample.reshape(-1, n)).reshape(experiments, arms)
             claims = sum(map(_claims, sample.mean(axis=2), p, [n] * experiments))
             title = f"false claims, {name} noise, {arms} arm{'s' * (arms > 1)}, {n} seeds"
-            yield _finding(title, claims, experiments, 0.0, ALPHA, binding=arm is baseline)
+            yield Finding(title, claims, experiments, 0.0, ALPHA, binding=arm is baseline)
 
 
 def _claims(means: Array, p: Array, n: int) -> bool:
@@ -169,14 +139,14 @@ def audit_sequential(random: np.random.Generator, experiments: int, maxima: tupl
             sample = differences(random, noise, noise, (experiments, ARMS, maximum)).tolist()
             found = [[sequential(arm, planned, maximum, ALPHA / ARMS) for arm in arms] for arms in sample]
             claims = sum(any(look is not None and look.rejected for look in arms) for arms in found)
-            yield _finding(f"false claims, {name} noise, {title}", claims, experiments, 0.0, ALPHA)
+            yield Finding(f"false claims, {name} noise, {title}", claims, experiments, 0.0, ALPHA)
         sample = differences(random, NOISES["normal"], NOISES["normal"], (experiments, 1, maximum)).tolist()
         planned = looks(min(SEEDS), maximum, 3)
         covered = sum(
             all(_covers(repeated_interval(arm[:n], planned, maximum), 0.0) for n in planned) for (arm,) in sample
         )
         title = f"all intervals cover, normal noise, looks at {', '.join(map(str, planned))} seeds"
-        yield _finding(title, covered, experiments, 1 - ALPHA, 1.0)
+        yield Finding(title, covered, experiments, 1 - ALPHA, 1.0)
 
 
 def audit_equivalence(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
@@ -196,7 +166,7 @@ def audit_equivalence(random: np.random.Generator, experiments: int) -> Iterator
         for n in SEEDS:
             sample = draw(random, (experiments, 1, n)) + margin
             claims = sum(equivalence_p(arm, margin) <= ALPHA for (arm,) in sample.tolist())
-            yield _finding(f"false equivalence, {name} noise, {n} seeds", claims, experiments, 0.0, ALPHA)
+            yield Finding(f"false equivalence, {name} noise, {n} seeds", claims, experiments, 0.0, ALPHA)
 
 
 def audit_joint(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
@@ -211,7 +181,7 @@ def audit_joint(random: np.random.Generator, experiments: int) -> Iterator[Findi
                 confirm(family)
                 covered += all(_covers((one.low, one.high), true) for one, true in zip(family, truth, strict=True))
             title = f"joint intervals cover, {name} noise, {arms} arm{'s' * (arms > 1)}, {n} seeds"
-            yield _finding(title, covered, experiments, 1 - ALPHA, 1.0)
+            yield Finding(title, covered, experiments, 1 - ALPHA, 1.0)
 
 
 def audit_coverage(random: np.random.Generator, experiments: int, bootstraps: int) -> Iterator[Finding]:
@@ -226,7 +196,7 @@ def audit_coverage(random: np.random.Generator, experiments: int, bootstraps: in
                 sample = differences(random, noise, noise, (count, 1, n))
                 covered = sum(_covers(interval(arm), 0.0) for (arm,) in sample)
                 title = f"the {kind} interval covers, {name} noise, {n} seeds"
-                yield _finding(title, covered, count, COVERAGE[0], at_most, binding=kind == "t")
+                yield Finding(title, covered, count, COVERAGE[0], at_most, binding=kind == "t")
 
 
 def audit_cells(results: Results, pairings: int = 10_000) -> Iterator[Finding]:
@@ -244,7 +214,7 @@ def audit_cells(results: Results, pairings: int = 10_000) -> Iterator[Finding]:
             continue
         shuffled = random.permuted(np.tile(values, (pairings, 1)), axis=1)
         claims = int((sign_flip_ps((shuffled[:, :n] - shuffled[:, n : 2 * n])) <= ALPHA).sum())
-        yield _finding(f"claims, {arm} against itself, {n} pairs of real cells", claims, pairings, 0, ALPHA)
+        yield Finding(f"claims, {arm} against itself, {n} pairs of real cells", claims, pairings, 0, ALPHA)
 
 
 def audit_power(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
@@ -256,13 +226,8 @@ def audit_power(random: np.random.Generator, experiments: int) -> Iterator[Findi
         found = int((sign_flip_ps(sample) <= ALPHA / arms).sum())
         of = f", one of {arms} arms" if arms > 1 else ""
         title = f"finds an effect of {effect / math.sqrt(2):z.2f} sd, normal noise, {n} seeds{of}"
-        yield _finding(title, found, experiments, promised - 0.02, promised + 0.02)
+        yield Finding(title, found, experiments, promised - 0.02, promised + 0.02)
 
 
 def _covers(interval: tuple[float, float], truth: float) -> bool:
     return interval[0] <= truth <= interval[1]
-
-
-def _finding(name: str, events: int, trials: int, at_least: float, at_most: float, binding: bool = True) -> Finding:
-    low, high = rate_interval(int(events), trials, 0.99)
-    return Finding(name, int(events) / trials, low, high, at_least, at_most, binding)

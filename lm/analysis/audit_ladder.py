@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm.analysis.finding import Finding
 from lm.stats.ladder import DRAWS, Climb, Rung, climb
 from lm.stats.scaling import Law
-from lm.stats.tests import rate_interval
 
 SPREAD, SHARED = 0.008, 0.35
 COMPUTE = 1e12 * np.geomspace(1, 400, 4)
@@ -71,23 +71,7 @@ FAMILIES = (
 )
 
 
-@dataclass(frozen=True)
-class Share:
-    """Events among trials, and between which shares they are promised to lie."""
-
-    name: str
-    events: int
-    trials: int
-    at_least: float
-    at_most: float
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Of the share, 99 %."""
-        return rate_interval(self.events, self.trials, 0.99)
-
-
-def audit_ladders(random: np.random.Generator, ladders: int, draws: int = DRAWS) -> Iterator[Share]:
+def audit_ladders(random: np.random.Generator, ladders: int, draws: int = DRAWS) -> Iterator[Finding]:
     """How often intervals of gains and forecasts hold the truth, and how often trends are called what they are not.
 
     Args:
@@ -104,20 +88,20 @@ def audit_ladders(random: np.random.Generator, ladders: int, draws: int = DRAWS)
             for kind in ("of_difference", "of_gain"):
                 if kind == "of_gain" or family.gain == 1.0:  # a gain that stays makes a difference that does not
                     said = sum(getattr(one, kind).kind in ("grows", "fades", "turns") for _, one in found)
-                    yield Share(f"false trends {_words(kind)}, {of}", said, ladders, 0.0, 1 - PROMISED[0])
+                    yield Finding(f"false trends {_words(kind)}, {of}", said, ladders, 0.0, 1 - PROMISED[0])
     for seeds in SEEDS[:2]:
         edge = Family("the gain rises by the margin", rise=MARGIN)
         drawn = [edge.draw(random, seeds) for _ in range(ladders)]
         held = sum(climb(one, False, (math.nan, MARGIN), draws=draws).of_gain.kind == "holds" for one in drawn)
         name = f"false holds of the gain, {edge.name}, {' '.join(map(str, seeds))} seeds"
-        yield Share(name, held, ladders, 0.0, 1 - PROMISED[0])
+        yield Finding(name, held, ladders, 0.0, 1 - PROMISED[0])
 
 
 def _words(kind: str) -> str:
     return kind.replace("_", " the ")
 
 
-def _covered(family: Family, found: list[tuple[list[Rung], Climb]], of: str) -> Iterator[Share]:
+def _covered(family: Family, found: list[tuple[list[Rung], Climb]], of: str) -> Iterator[Finding]:
     """The rows on intervals: of the gains of all rungs one by one, of the slope of gains, of the three forecasts."""
     truth = family.log_gain()
     gains = [
@@ -126,12 +110,12 @@ def _covered(family: Family, found: list[tuple[list[Rung], Climb]], of: str) -> 
         if done.gains
         for one, true in zip(done.gains, truth, strict=True)
     ]
-    yield Share(f"intervals of gains cover, {of}", sum(gains), len(gains), *PROMISED)
+    yield Finding(f"intervals of gains cover, {of}", sum(gains), len(gains), *PROMISED, each=len(COMPUTE))
     slopes = [done.of_gain.slope.low <= family.rise <= done.of_gain.slope.high for _, done in found if done.gains]
-    yield Share(f"intervals of the gain's slope cover, {of}", sum(slopes), len(slopes), *PROMISED)
+    yield Finding(f"intervals of the gain's slope cover, {of}", sum(slopes), len(slopes), *PROMISED)
     told = [(rungs[-1], done.forecast) for rungs, done in found if done.forecast]
     for name in ("baseline", "difference"):
         trained = [float(top.base.mean() if name == "baseline" else top.pairs.mean()) for top, _ in told]
         ends = [getattr(one, name) for _, one in told]
         hits = [one.low <= mean <= one.high for one, mean in zip(ends, trained, strict=True)]
-        yield Share(f"forecasts of the {name} cover, {of}", sum(hits), len(hits), *PROMISED)
+        yield Finding(f"forecasts of the {name} cover, {of}", sum(hits), len(hits), *PROMISED)

@@ -22,6 +22,10 @@ share of the difference that hardly matters, and none where the difference is ze
 """
 
 
+Read = dict[tuple[str, str], Documents]
+"""Losses by document that were read already, by cell and by which loss they are of."""
+
+
 @dataclass(frozen=True)
 class Texts:
     """The noise of each arm's difference in a quantity, what stands for documents, and why there is none of others."""
@@ -38,7 +42,8 @@ def generalises(results: Results) -> bool:
 
 def texts(results: Results, quantity: str = HEADLINE) -> Texts:
     """What is known of the noise of the text in a quantity of LOSS_OF, of each arm but the baseline."""
-    found, kinds, read = Texts({}, "document", {}), set[str](), dict[str, Documents]()
+    read: Read = {}
+    found, kinds = Texts({}, "document", {}), set[str]()
     for arm in results.arms[1:]:
         try:
             noise, kind = crossed(results, {arm: 1.0, results.arms[0]: -1.0}, quantity, list(results.pairs(arm)), read)
@@ -51,7 +56,7 @@ def texts(results: Results, quantity: str = HEADLINE) -> Texts:
 
 
 def crossed(
-    results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: dict[str, Documents]
+    results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: Read
 ) -> tuple[TwoWay, str]:
     """The noise of a weighted sum of arms in a quantity, over seeds and documents, and what stands for documents.
 
@@ -60,7 +65,7 @@ def crossed(
         weights: of each arm.
         quantity: a key of LOSS_OF.
         seeds: on which all these arms have it.
-        read: losses by document of cells that were read before, to which others are added.
+        read: what was read before, to which others are added.
 
     Raises:
         InputError: in words, where it is not known.
@@ -104,15 +109,15 @@ def keeps(record: Record) -> bool:
     return any(record.get(part) for part, _ in KEPT.values())
 
 
-def _documents(results: Results, record: Record | None, read: dict[str, Documents], quantity: str) -> Documents:
+def _documents(results: Results, record: Record | None, read: Read, quantity: str) -> Documents:
     """The losses by document behind a quantity of a cell, each read once. Raises InputError where there are none."""
     loss = LOSS_OF[quantity]
     if record is None or not record.get(KEPT[loss][0]):
         raise InputError("cells have no losses by document")
     cell = record["id"]
-    if cell not in read:
-        read[cell] = read_documents(results.store.documents(cell, loss), record, loss)
-    return read[cell]
+    if (cell, loss) not in read:
+        read[cell, loss] = read_documents(results.store.documents(cell, loss), record, loss)
+    return read[cell, loss]
 
 
 def _multiple(records: Sequence[Record | None], quantity: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Column, Table
 
-from lm.analysis.audit import Finding
+from lm.analysis.finding import Finding
 
 
 def all_right(findings: Sequence[Finding]) -> bool:
@@ -18,7 +18,11 @@ def all_right(findings: Sequence[Finding]) -> bool:
 
 def to_json(findings: Sequence[Finding]) -> str:
     """All of every finding."""
-    rows = [asdict(finding) | {"verdict": finding.verdict} for finding in findings]
+    rows = []
+    for finding in findings:
+        low, high = finding.interval
+        told = {"events": int(finding.events), "found": float(finding.found), "low": low, "high": high}
+        rows.append(asdict(finding) | told | {"verdict": finding.verdict})
     return json.dumps({"verified": all_right(findings), "rows": rows}, indent=2)
 
 
@@ -27,7 +31,7 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
     right = ("found", "99 % interval", "expected")
     table = Table("share of simulated experiments", *(Column(name, justify="right") for name in right), "verdict")
     for finding in findings:
-        interval = f"[{finding.low:z.3f}, {finding.high:z.3f}]"
+        interval = "[{:z.3f}, {:z.3f}]".format(*finding.interval)
         style = {"ok": None, "falls short": "yellow", "NOT OK": "bold red"}[finding.verdict]
         table.add_row(finding.name, f"{finding.found:z.3f}", interval, expected(finding), finding.verdict, style=style)
     console.print(table)
@@ -36,13 +40,17 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
     console.print(f"{len(findings)} audits: {', '.join(said)}", highlight=False)
     if counts["falls short"]:
         meaning = "What falls short is not promised: no verdict rests on it, and no headline interval."
+        if any(finding.known is not None and finding.verdict == "falls short" for finding in findings):
+            meaning = f"{meaning[:-1]}, but where docs/verdicts.md says by how much."
         console.print(meaning, highlight=False)
 
 
 def expected(finding: Finding) -> str:
     """The promise in words."""
     if finding.at_least == 0:
-        return f"at most {finding.at_most:z.3g}"
+        return f"at most {finding.at_most:z.3g}" + (
+            f", {finding.known:z.3g} known" if finding.known is not None else ""
+        )
     if finding.at_most == 1:
         return f"at least {finding.at_least:z.3g}"
     return f"{finding.at_least:z.3g} to {finding.at_most:z.3g}"

@@ -9,6 +9,7 @@ from rich.text import Text
 from lm.analysis.answers import Answer, answer, corrected
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
+from lm.analysis.texts import Read
 from lm.report.grid import show_grid
 from lm.report.tables import escape, markdown_row
 from lm.stats.tests import ALPHA
@@ -21,10 +22,14 @@ NARROW, LEFT_OUT = 100, ("seeds", "p (Holm)")
 
 
 def answers(results: Results, tier: str = "") -> list[Answer]:
-    """What the results say of the experiment's claims, those of another size left out; corrected over these."""
+    """What the results say of the experiment's claims, those of another size left out; corrected over these.
+
+    Losses by document are read once for all claims.
+    """
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
-    return corrected([answer(results, claim) for claim in claims if claim.at(tier)])
+    read: Read = {}
+    return corrected([answer(results, claim, read) for claim in claims if claim.at(tier)])
 
 
 def found(one: Answer) -> str:

@@ -10,6 +10,7 @@ import pytest
 from records import record
 from scipy import stats
 
+from lm.analysis import texts
 from lm.analysis.answers import Answer, answer, decide
 from lm.analysis.audit_text import drawn
 from lm.analysis.claims import Claim
@@ -18,7 +19,7 @@ from lm.report.claims import answers, markdown_claims
 from lm.report.tables import escape
 from lm.stats.tests import ALPHA, median_interval, sign_flip_interval, sign_flip_p, sign_test_p
 from lm.stats.two_way import two_way
-from lm.store.documents import KEPT, described, packed
+from lm.store.documents import KEPT, described, packed, read_documents
 from lm.store.record import Record
 from lm.store.store import Store
 
@@ -203,6 +204,28 @@ def test_the_line_of_a_claim_says_what_it_covers_where_documents_were_kept(kept:
     old = "\n".join(markdown_claims([("x", one) for one in answers(plain)]))
     assert "over seeds |" not in old
     assert "Over seeds" not in old
+
+
+def test_claims_together_read_each_file_once_and_are_answered_as_one_by_one(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test split differs from the validation split, as it does in experience."""
+    opened: list[Any] = []
+
+    def reads(path: Any, one: Record, quantity: str) -> Any:
+        opened.append((one["id"], quantity))
+        found = read_documents(path, one, quantity)
+        return replace(found, nll_d=found.nll_d[::-1]) if quantity == "test_nll" else found
+
+    monkeypatch.setattr(texts, "read_documents", reads)
+    others = {"contrast": {"arm": 1.0, "other": -1.0}}, {"metric": "test_nll"}, {"metric": "bits_per_byte"}
+    claims: list[Any] = [CLAIM, *({**CLAIM, **changes} for changes in others)]
+    together = answers(kept(MUCH, claims=claims))
+    read = [(f"{arm}-{seed}", name) for arm in ARMS for seed in range(SEEDS) for name in KEPT]
+    assert sorted(opened) == sorted(one for one in read if one[0] < "other" or one[1] == "nll")
+    alone = [answer(kept(MUCH), Claim(**one)) for one in claims]
+    assert [(one.p, one.low, one.high) for one in together] == [(one.p, one.low, one.high) for one in alone]
+    assert len({one.p for one in together[:3]}) == 3
 
 
 def test_false_claims_about_other_text_are_as_rare_as_they_are_said_to_be() -> None:

@@ -55,6 +55,10 @@ BREAKS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: logging.getLogger("lightning").setLevel(1),
         lambda: logging.getLogger("lightning").level,
     ),
+    "what a logger derived from another's level": (
+        lambda: logging.getLogger("lightning").setLevel(1),
+        lambda: logging.getLogger("lightning.of_a_test").isEnabledFor(1),
+    ),
     "handlers of a logger": (
         lambda: logging.root.addHandler(logging.NullHandler()),
         lambda: list(logging.root.handlers),

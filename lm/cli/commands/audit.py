@@ -12,7 +12,7 @@ EXAMPLES = ("lm audit", "lm audit --cells results/quickstart --json")
 
 
 def add_options(command: Parser) -> None:
-    command.add_argument("--full", action="store_true", help="many more experiments, some minutes")
+    command.add_argument("--full", action="store_true", help="many more experiments, a quarter of an hour")
     command.add_argument(
         "--cells", type=Path, metavar="DIR", help="an experiment's arms against themselves instead, 12 seeds or more"
     )

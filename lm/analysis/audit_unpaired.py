@@ -1,0 +1,65 @@
+"""The method put to the test where no seed pairs the runs: how often it is wrong, and what its intervals cover."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm.analysis.finding import Finding
+from lm.stats.tests import ALPHA
+from lm.stats.unpaired import Unpaired, confirm_apart, permutation_p
+from lm.stats.verdicts import DIRECTIONS
+
+DESIGNS = ((1, 6, 6), (3, 7, 5))
+"""Arms, runs of each, runs of the baseline."""
+
+UNEQUAL, SPREAD = (4, 10), 3.0
+"""Runs of an arm and of the baseline, and the arm's spread in that of the baseline: the test promises nothing of it."""
+
+Array = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+
+def audit_unpaired(random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:
+    """How often arms that change nothing are called different, and their intervals cover the truth together.
+
+    Every other arm has an effect where intervals are judged. All arms of an experiment meet one baseline.
+
+    Args:
+        random: of the simulation.
+        experiments: of each row.
+        noises: of mean zero, by name.
+    """
+    for name, noise in noises.items():
+        for arms, n, m in DESIGNS:
+            truth = [float(place % 2) for place in range(arms)]
+            claims = covered = 0
+            for _ in range(experiments):
+                groups, base = noise(random, (arms, n)), noise(random, (m,))
+                claims += _claims(judged(groups, base))
+                family = judged(groups + np.array(truth)[:, None], base)
+                covered += all(one.low <= true <= one.high for one, true in zip(family, truth, strict=True))
+            of = f"{name} noise, {arms} arm{'s' * (arms > 1)}, {n} runs against {m}"
+            yield Finding(f"false claims of unpaired runs, {of}", claims, experiments, 0.0, ALPHA)
+            yield Finding(f"joint intervals of unpaired runs cover, {of}", covered, experiments, 1 - ALPHA, 1.0)
+    n, m = UNEQUAL
+    wide = sum(_claims(judged(SPREAD * random.normal(size=(1, n)), random.normal(size=m))) for _ in range(experiments))
+    title = f"false claims of unpaired runs, {n} of {SPREAD:g} times the spread against {m}"
+    yield Finding(title, wide, experiments, 0.0, ALPHA, binding=False)
+
+
+def judged(groups: Array, base: Array) -> list[Unpaired]:
+    """The comparisons of arms with a baseline that no seed pairs, as `lm compare` judges them.
+
+    Args:
+        groups: runs of each arm, arms x runs.
+        base: runs of the baseline.
+    """
+    of_base = base.tolist()
+    family = [Unpaired([], mine=one, base=of_base, p=permutation_p(one, of_base)) for one in groups.tolist()]
+    confirm_apart(family)
+    return family
+
+
+def _claims(family: list[Unpaired]) -> bool:
+    return any(one.verdict.kind in DIRECTIONS for one in family)

@@ -1,0 +1,67 @@
+"""What a simulation found of a promise, and when a promise counts as broken."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lm.stats.tests import rate_interval
+
+RARE = 2e-6
+"""How often at most chance alone breaks an end of a promise that is kept: with 250 rows of two ends, fewer than 1 in
+1,000 audits of a method that is right say NOT OK."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """In how many of so many simulated experiments something happened, and in what share it may.
+
+    Args:
+        name: what is counted.
+        events: how often it happened.
+        trials: how often it could have.
+        at_least: of the share, as promised.
+        at_most: of the share, as promised.
+        binding: whether the reports rely on the promise; where another is broken, that is said and nothing more.
+        known: the share that the documentation says in place of `at_most`, where it is known to be above it.
+        each: trials of one experiment, which do not count as independent.
+    """
+
+    name: str
+    events: int
+    trials: int
+    at_least: float
+    at_most: float
+    binding: bool = True
+    known: float | None = None
+    each: int = 1
+
+    @property
+    def found(self) -> float:
+        """The share."""
+        return self.events / self.trials
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the share, 99 %."""
+        return self._within(0.99)
+
+    @property
+    def ok(self) -> bool:
+        """Whether what is promised lies in the 99 % interval; for a promise that binds, in one that is hardly ever
+        wrong, as there are many rows."""
+        return self._may_be(self.at_most, 1 - 2 * RARE if self.binding else 0.99)
+
+    @property
+    def verdict(self) -> Literal["ok", "falls short", "NOT OK"]:
+        """In words; only a binding promise that is broken, beyond what is known, is not OK."""
+        if self.known is not None and self._may_be(self.known, 1 - 2 * RARE):
+            return "ok" if self._may_be(self.at_most, 0.99) else "falls short"
+        if self.ok:
+            return "ok"
+        return "NOT OK" if self.binding else "falls short"
+
+    def _may_be(self, at_most: float, confidence: float) -> bool:
+        low, high = self._within(confidence)
+        return low <= at_most and high >= self.at_least
+
+    def _within(self, confidence: float) -> tuple[float, float]:
+        return rate_interval(round(self.events / self.each), round(self.trials / self.each), confidence)

@@ -1,0 +1,50 @@
+"""What is said of runs that no seed pairs is put to the test, and a test that claims too much is caught."""
+
+import numpy as np
+import pytest
+
+from lm.analysis.audit import NOISES
+from lm.analysis.audit_unpaired import audit_unpaired, judged
+from lm.analysis.finding import Finding
+from lm.stats.unpaired import Unpaired, confirm_apart, measure_apart, permutation_p
+
+NORMAL = {"normal": NOISES["normal"]}
+
+
+def rows(experiments: int, start: str) -> list[Finding]:
+    found = list(audit_unpaired(np.random.default_rng(1), experiments, NORMAL))
+    assert len({one.name for one in found}) == len(found) == 5
+    return [one for one in found if one.name.startswith(start)]
+
+
+def test_arms_are_judged_as_those_of_a_comparison_are() -> None:
+    random = np.random.default_rng(3)
+    groups, base = random.normal(size=(3, 7)) + np.array([[0.0], [1.5], [3.0]]), random.normal(size=5)
+    family = [measure_apart(one, base.tolist()) for one in groups.tolist()]
+    confirm_apart(family)
+    found = judged(groups, base)
+    assert [(one.verdict, one.low, one.high) for one in found] == [(one.verdict, one.low, one.high) for one in family]
+
+
+def test_false_claims_are_rare_and_intervals_cover() -> None:
+    found = rows(200, "")
+    assert [one.verdict for one in found if one.binding] == ["ok"] * 4
+    assert all(0 < one.events < one.trials for one in found)
+    assert found[-1].found > 0.08
+    assert not found[-1].binding
+
+
+def test_a_test_at_three_times_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.analysis.audit_unpaired.permutation_p", lambda mine, base: permutation_p(mine, base) / 3)
+    assert {one.verdict for one in rows(300, "false claims")[:-1]} == {"NOT OK"}
+
+
+def test_intervals_that_are_too_short_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(family: list[Unpaired]) -> None:
+        confirm_apart(family)
+        for one in family:
+            half = 0.35 * (one.high - one.low)
+            one.low, one.high = one.mean - half, one.mean + half
+
+    monkeypatch.setattr("lm.analysis.audit_unpaired.confirm_apart", alone)
+    assert {one.verdict for one in rows(300, "joint intervals")} == {"NOT OK"}
