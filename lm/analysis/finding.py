@@ -21,7 +21,6 @@ class Finding:
         at_least: of the share, as promised.
         at_most: of the share, as promised.
         binding: whether the reports rely on the promise; where another is broken, that is said and nothing more.
-        known: the share that the documentation says in place of `at_most`, where it is known to be above it.
         each: trials of one experiment, which do not count as independent.
     """
 
@@ -31,7 +30,6 @@ class Finding:
     at_least: float
     at_most: float
     binding: bool = True
-    known: float | None = None
     each: int = 1
 
     @property
@@ -48,20 +46,15 @@ class Finding:
     def ok(self) -> bool:
         """Whether what is promised lies in the 99 % interval; for a promise that binds, in one that is hardly ever
         wrong, as there are many rows."""
-        return self._may_be(self.at_most, 1 - 2 * RARE if self.binding else 0.99)
+        low, high = self._within(1 - 2 * RARE if self.binding else 0.99)
+        return low <= self.at_most and high >= self.at_least
 
     @property
     def verdict(self) -> Literal["ok", "falls short", "NOT OK"]:
-        """In words; only a binding promise that is broken, beyond what is known, is not OK."""
-        if self.known is not None and self._may_be(self.known, 1 - 2 * RARE):
-            return "ok" if self._may_be(self.at_most, 0.99) else "falls short"
+        """In words; only a binding promise that is broken is not OK."""
         if self.ok:
             return "ok"
         return "NOT OK" if self.binding else "falls short"
-
-    def _may_be(self, at_most: float, confidence: float) -> bool:
-        low, high = self._within(confidence)
-        return low <= at_most and high >= self.at_least
 
     def _within(self, confidence: float) -> tuple[float, float]:
         return rate_interval(round(self.events / self.each), round(self.trials / self.each), confidence)

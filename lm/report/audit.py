@@ -40,17 +40,13 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
     console.print(f"{len(findings)} audits: {', '.join(said)}", highlight=False)
     if counts["falls short"]:
         meaning = "What falls short is not promised: no verdict rests on it, and no headline interval."
-        if any(finding.known is not None and finding.verdict == "falls short" for finding in findings):
-            meaning = f"{meaning[:-1]}, but where docs/verdicts.md says by how much."
         console.print(meaning, highlight=False)
 
 
 def expected(finding: Finding) -> str:
     """The promise in words."""
     if finding.at_least == 0:
-        return f"at most {finding.at_most:z.3g}" + (
-            f", {finding.known:z.3g} known" if finding.known is not None else ""
-        )
+        return f"at most {finding.at_most:z.3g}"
     if finding.at_most == 1:
         return f"at least {finding.at_least:z.3g}"
     return f"{finding.at_least:z.3g} to {finding.at_most:z.3g}"

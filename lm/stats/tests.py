@@ -267,19 +267,19 @@ def unbiased(freedom: int) -> float:
     return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
 
 
-def noncentral_interval(t: float, freedom: int, confidence: float = 0.95) -> tuple[float, float]:
+def noncentral_interval(t: float, freedom: float, confidence: float = 0.95) -> tuple[float, float]:
     """The noncentralities that a t value leaves open."""
     tail = (1 - confidence) / 2
     return _noncentrality(t, freedom, 1 - tail), _noncentrality(t, freedom, tail)
 
 
-def _noncentrality(t: float, freedom: int, share: float) -> float:
+def _noncentrality(t: float, freedom: float, share: float) -> float:
     """The noncentrality at which a share of all t values falls below `t`."""
     reach = 10 + 10 * abs(t)
     return float(optimize.brentq(lambda centre: _below(t, freedom, centre) - share, -reach, reach, xtol=1e-12))
 
 
-def _below(t: float, freedom: int, centre: float) -> float:
+def _below(t: float, freedom: float, centre: float) -> float:
     """The noncentral t's share below `t`; scipy gives NaN for shares too small to matter."""
     found = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
     return found if math.isfinite(found) else float(t > centre)

@@ -14,7 +14,7 @@ from scipy import optimize, special, stats
 
 from lm.stats.power import CHANCE, reaches
 from lm.stats.tests import ALPHA, noncentral_interval, smallest_p
-from lm.stats.two_way import TwoWay
+from lm.stats.two_way import TwoWay, degrees
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: flo
 
 def detectable_floor(noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """The same with as many seeds as there may be, on as much text: what no seeds lower. Student's over documents."""
-    freedom = noise.documents - 1
+    freedom = degrees(noise.effective)
     bound = float(stats.t.ppf(1 - alpha / 2, freedom))
     return noise.floor * noncentral_interval(bound, freedom, 2 * chance - 1)[1]
 
@@ -65,7 +65,7 @@ def _found(effect: float, needed_e: Array, both: float) -> float:
 def _needed(n: int, noise: TwoWay, alpha: float) -> Array:
     """How far from zero the mean has to be in each simulated experiment for both tests to find it (e,)."""
     reach_e, variance_e = reaches(n, alpha)
-    free, m = noise.documents - 1, noise.documents
+    free, m = degrees(noise.effective), noise.documents
     twice = max(0.0, noise.seeds**2 + noise.text**2 - noise.both**2)
     seeds_e = noise.seeds**2 * variance_e
     text_e = noise.text**2 * np.random.default_rng(m).chisquare(free, len(variance_e)) / free

@@ -27,6 +27,7 @@ class TwoWay:
         both: over both.
         freedom: degrees of freedom of `both`, by Satterthwaite.
         documents: with tokens, or what else stands for them.
+        effective: of one length, whose mean would scatter as much (Kish 1965); as many where lengths are equal.
     """
 
     seeds: float
@@ -35,6 +36,7 @@ class TwoWay:
     both: float
     freedom: float
     documents: int
+    effective: float
 
     def interval(self, mean: float, alpha: float) -> tuple[float, float]:
         """Student's interval for the difference on other seeds and other text."""
@@ -52,9 +54,11 @@ class TwoWay:
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
     """The two kinds of noise of the difference, sums over documents divided by tokens.
 
-    Documents differ in length, so that the difference is a ratio, whose error is that of the residuals about it
-    (Cochran 1977, chapter 6), clustered by document (Miller 2024, https://arxiv.org/abs/2411.00640). What belongs to a
-    seed on a document is in both, and taken off once (Cameron, Gelbach, Miller 2011), never to less than the larger.
+    Documents differ in length, so that the difference is a ratio (Cochran 1977, chapter 6), clustered by document
+    (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's, from the ratios with
+    one of them left out: residuals alone are too small where a few long documents weigh most (MacKinnon, Nielsen, Webb
+    2023, https://doi.org/10.1002/jae.2969). What belongs to a seed on a document is in both, and taken off once
+    (Cameron, Gelbach, Miller 2011), never to less than the larger.
 
     Args:
         difference_sd: arm minus baseline of each seed on each document, in nats.
@@ -68,18 +72,25 @@ def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
     n, m = difference_sd.shape
     if n < 2 or m < 2:
         raise ValueError(f"difference_sd={n} x {m} must be at least 2 x 2")
-    total, correction = float(tokens_d.sum()), m / (m - 1)
+    total = float(tokens_d.sum())
+    left_d = total - tokens_d
+    effective = total**2 / float((tokens_d**2).sum())
     mean_s, sum_d = difference_sd.sum(axis=1) / total, difference_sd.mean(axis=0)
     mean = float(mean_s.mean())
     seeds = float(mean_s.var(ddof=1)) / n
-    text = correction * float(((sum_d - mean * tokens_d) ** 2).sum()) / total**2
-    left_sd = difference_sd - sum_d - (mean_s - mean)[:, None] * tokens_d
-    twice = correction * float((left_sd**2).sum()) / (n * (n - 1)) / total**2
+    text = (m - 1) / m * float((((sum_d - mean * tokens_d) / left_d) ** 2).sum())
+    rest_sd = difference_sd - sum_d - (mean_s - mean)[:, None] * tokens_d
+    twice = (m - 1) / m * float(((rest_sd / left_d) ** 2).sum()) / (n * (n - 1))
     both = max(seeds, text, seeds + text - twice)
-    weights = seeds**2 / (n - 1) + text**2 / (m - 1)
+    weights = seeds**2 / (n - 1) + text**2 / degrees(effective)
     freedom = max(both**2 / weights, min(n, m) - 1) if weights else math.inf
     floor = max(0.0, text - twice)
-    return TwoWay(math.sqrt(seeds), math.sqrt(text), math.sqrt(floor), math.sqrt(both), freedom, m)
+    return TwoWay(math.sqrt(seeds), math.sqrt(text), math.sqrt(floor), math.sqrt(both), freedom, m, effective)
+
+
+def degrees(effective: float) -> float:
+    """Degrees of freedom of an error over so many documents of one length; never less than one."""
+    return max(1.0, effective - 1)
 
 
 def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:

@@ -38,7 +38,6 @@ from lm.stats.verdicts import Comparison
 GOOD = Finding("good", 40, 1000, 0.0, 0.05)
 BAD = Finding("bad", 100, 1000, 0.0, 0.05)
 SHORT = Finding("short", 850, 1000, 0.93, 1.0, binding=False)
-KNOWN = Finding("known", 571, 10_000, 0.0, 0.05, known=0.056)
 
 
 def audits_row(start: str, findings: list[Finding]) -> Finding:
@@ -193,11 +192,6 @@ def test_chance_alone_hardly_ever_breaks_a_promise_and_an_error_of_8_percent_har
     assert stats.binom.cdf(most, trials, 0.08) < 0.001
 
 
-def test_what_is_known_to_err_more_often_falls_short_and_beyond_that_is_not_ok() -> None:
-    verdicts = [replace(KNOWN, events=events).verdict for events in (500, 580, 800)]
-    assert verdicts == ["ok", "falls short", "NOT OK"]
-
-
 def test_what_goes_together_counts_as_one() -> None:
     alone, together = (Finding("t", 4 * 340, 4 * 400, 0.92, 0.98, each=each) for each in (1, 4))
     assert alone.found == together.found
@@ -228,7 +222,6 @@ def test_json_holds_all_of_every_finding() -> None:
         "at_least": 0.0,
         "at_most": 0.05,
         "binding": True,
-        "known": None,
         "each": 1,
         "verdict": "ok",
     }
@@ -256,7 +249,6 @@ def test_the_table_shows_every_finding_and_how_many_there_are_of_each_verdict() 
 )
 def test_the_promise_in_words(bounds: tuple[float, float], words: str) -> None:
     assert expected(Finding("t", 1, 2, *bounds)) == words
-    assert expected(KNOWN) == "at most 0.05, 0.056 known"
 
 
 def test_an_arm_against_itself_is_found_different_no_more_often_than_it_may(experiment: Any) -> None:

@@ -59,19 +59,17 @@ class World:
 
 
 def crossed(sums_sd: Array, tokens_d: Array) -> tuple[float, float]:
-    """The variance of the mean and its degrees of freedom, by loops over seeds and documents."""
+    """The variance of the mean and its degrees of freedom, each seed's ratio taken anew without each document."""
     (n, m), total = sums_sd.shape, tokens_d.sum()
     mean_s = sums_sd.sum(axis=1) / total
     seeds = np.var(mean_s, ddof=1) / n
-    part_d = [(sums_sd[:, d].mean() - mean_s.mean() * tokens_d[d]) / total for d in range(m)]
-    left = [
-        (sums_sd[s, d] - sums_sd[:, d].mean() - (mean_s[s] - mean_s.mean()) * tokens_d[d]) / total
-        for s in range(n)
-        for d in range(m)
-    ]
-    text = sum(x**2 for x in part_d) * m / (m - 1)
-    both = max(seeds, text, seeds + text - sum(x**2 for x in left) * m / (m - 1) / n / (n - 1))
-    return both, max(both**2 / (seeds**2 / (n - 1) + text**2 / (m - 1)), min(n, m) - 1)
+    without_sd = np.array([np.delete(sums_sd, d, axis=1).sum(axis=1) / (total - tokens_d[d]) for d in range(m)]).T
+    moved_sd = without_sd - mean_s[:, None]
+    text = (m - 1) / m * sum(moved_sd[:, d].mean() ** 2 for d in range(m))
+    in_both = (m - 1) / m * sum(np.var(moved_sd[:, d], ddof=1) / n for d in range(m))
+    both = max(seeds, text, seeds + text - in_both)
+    alike = total**2 / sum(int(tokens) ** 2 for tokens in tokens_d)
+    return both, max(both**2 / (seeds**2 / (n - 1) + text**2 / (alike - 1)), min(n, m) - 1)
 
 
 LITTLE, MUCH = World(0.002), World(0.3)

@@ -20,15 +20,16 @@ Array = np.ndarray
 def found(sums_xsd: Array, tokens_d: Array) -> float:
     """The share of experiments x in which both tests find a difference, by formulas written out."""
     _, n, m = sums_xsd.shape
-    total, scale = tokens_d.sum(), m / (m - 1) / tokens_d.sum() ** 2
+    total = tokens_d.sum()
+    scale_d, effective = (m - 1) / m / (total - tokens_d) ** 2, total**2 / (tokens_d**2).sum()
     mean_xs, sum_xd = sums_xsd.sum(axis=2) / total, sums_xsd.mean(axis=1)
     mean_x = mean_xs.mean(axis=1)
     seeds_x = mean_xs.var(axis=1, ddof=1) / n
-    text_x = scale * ((sum_xd - mean_x[:, None] * tokens_d) ** 2).sum(axis=1)
+    text_x = (scale_d * (sum_xd - mean_x[:, None] * tokens_d) ** 2).sum(axis=1)
     left_xsd = sums_xsd - sum_xd[:, None] - (mean_xs - mean_x[:, None])[:, :, None] * tokens_d
-    twice_x = scale * (left_xsd**2).sum(axis=(1, 2)) / (n * (n - 1))
+    twice_x = (scale_d * left_xsd**2).sum(axis=(1, 2)) / (n * (n - 1))
     both_x = np.maximum(seeds_x + text_x - twice_x, np.maximum(seeds_x, text_x))
-    freedom_x = np.maximum(both_x**2 / (seeds_x**2 / (n - 1) + text_x**2 / (m - 1)), min(n, m) - 1)
+    freedom_x = np.maximum(both_x**2 / (seeds_x**2 / (n - 1) + text_x**2 / (effective - 1)), min(n, m) - 1)
     p_x = 2 * stats.t.sf(np.abs(mean_x) / np.sqrt(both_x), freedom_x)
     return float(np.mean((sign_flip_ps(mean_xs) <= ALPHA) & (p_x <= ALPHA)))
 
@@ -53,21 +54,22 @@ def test_text_makes_what_is_detectable_larger_and_no_seeds_make_it_less_than_its
     assert detectable(6, noise.seeds * math.sqrt(6)) < of_ratio[2]
     least = detectable_floor(noise)
     assert 0 < least < of_ratio[2]
-    many = TwoWay(noise.seeds / 100, noise.floor, noise.floor, math.hypot(noise.seeds / 100, noise.floor), 59, 60)
+    seeds, held = noise.seeds / 100, noise.effective
+    many = TwoWay(seeds, noise.floor, noise.floor, math.hypot(seeds, noise.floor), held - 1, 60, held)
     assert detectable_on_texts(12, many) == pytest.approx(least, rel=0.02)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.0125])
 def test_the_floor_is_students_over_documents(alpha: float) -> None:
-    noise = TwoWay(0.3, 0.2, 0.1, 0.35, 8.0, 40)
+    noise = TwoWay(0.3, 0.2, 0.1, 0.35, 8.0, 40, 40.0)
     size = TTestPower().solve_power(nobs=40, alpha=alpha, power=0.8)
     assert detectable_floor(noise, alpha) == pytest.approx(size * math.sqrt(40) * 0.1, rel=1e-3)
 
 
 def test_limits() -> None:
-    noise = TwoWay(0.3, 0.2, 0.1, 0.35, 8.0, 40)
+    noise = TwoWay(0.3, 0.2, 0.1, 0.35, 8.0, 40, 40.0)
     assert detectable_on_texts(5, noise) == math.inf
     assert power_on_texts(5, 9.0, noise) == 0.0
-    none = TwoWay(0.0, 0.0, 0.0, 0.0, math.inf, 40)
+    none = TwoWay(0.0, 0.0, 0.0, 0.0, math.inf, 40, 40.0)
     assert (detectable_on_texts(6, none), detectable_floor(none)) == (0.0, 0.0)
     assert (power_on_texts(6, 0.1, none), power_on_texts(6, 0.0, none)) == (1.0, 0.0)

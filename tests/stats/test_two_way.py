@@ -9,7 +9,7 @@ from statsmodels.regression.linear_model import OLS
 
 from lm.analysis.audit_text import drawn
 from lm.stats.tests import ALPHA, sign_flip_p
-from lm.stats.two_way import TwoWay, cover_texts, two_way
+from lm.stats.two_way import TwoWay, cover_texts, degrees, two_way
 from lm.stats.verdicts import Comparison, Verdict, confirm
 
 Array = np.ndarray
@@ -22,20 +22,28 @@ def judged(sample: list[float], margin: float = math.nan) -> Comparison:
 
 
 def wide(error: float) -> TwoWay:
-    return TwoWay(error, error, error, error, 10.0, 100)
+    return TwoWay(error, error, error, error, 10.0, 100, 100.0)
 
 
 def test_each_error_is_that_of_its_own_kind_of_noise() -> None:
     sums, tokens = drawn(np.random.default_rng(0), 0.75)
     found = two_way(sums, tokens)
     assert found.seeds == pytest.approx(stats.sem(sums.sum(axis=1) / tokens.sum()))
-    # A ratio is a weighted mean over documents; statsmodels clusters its error by document.
+    # A ratio is a weighted mean over documents; statsmodels leaves out one after the other of a regression (HC3).
     per_document, count = sums.mean(axis=0) / tokens, len(tokens)
-    weighted = OLS(per_document * np.sqrt(tokens), np.sqrt(tokens)[:, None]).fit(
-        cov_type="cluster", cov_kwds={"groups": np.arange(count)}
-    )
-    assert found.text == pytest.approx(float(weighted.bse[0]), rel=1e-6)
+    weighted = OLS(per_document * np.sqrt(tokens), np.sqrt(tokens)[:, None]).fit(cov_type="HC3")
+    assert found.text == pytest.approx(float(weighted.bse[0]) * math.sqrt((count - 1) / count), rel=1e-9)
     assert found.documents == count
+    assert found.effective == pytest.approx(tokens.sum() ** 2 / (tokens @ tokens))
+
+
+def test_documents_of_one_length_have_the_plain_error_of_a_mean() -> None:
+    sums, tokens = drawn(np.random.default_rng(0), 0.75)
+    even = two_way(sums / tokens, np.ones(len(tokens)))
+    assert even.text == pytest.approx(stats.sem((sums / tokens).mean(axis=0)))
+    assert even.effective == pytest.approx(len(tokens))
+    assert degrees(even.effective) == pytest.approx(len(tokens) - 1)
+    assert degrees(1.2) == 1
 
 
 def test_errors_are_right_on_the_average_and_what_is_in_both_is_counted_once() -> None:
@@ -102,7 +110,7 @@ def test_p_is_below_alpha_exactly_where_the_interval_leaves_out_zero() -> None:
         assert noise.p(high) == pytest.approx(share)
         assert (noise.p(high, "greater"), noise.p(high, "less")) == pytest.approx((share / 2, 1 - share / 2))
     assert (noise.p(math.inf, "greater"), noise.p(math.inf, "less")) == (0.0, 1.0)
-    still = TwoWay(0.0, 0.0, 0.0, 0.0, math.inf, 40)
+    still = TwoWay(0.0, 0.0, 0.0, 0.0, math.inf, 40, 40.0)
     assert (still.p(0.1), still.p(0.0), still.p(-0.1, "greater"), still.p(-0.1, "less")) == (0.0, 1.0, 1.0, 0.0)
 
 
