@@ -44,7 +44,7 @@ def audit_unpaired(random: np.random.Generator, experiments: int, noises: Mappin
             yield Finding(f"joint intervals of unpaired runs cover, {of}", covered, experiments, 1 - ALPHA, 1.0)
     n, m = UNEQUAL
     wide = sum(_claims(judged(SPREAD * random.normal(size=(1, n)), random.normal(size=m))) for _ in range(experiments))
-    title = f"false claims of unpaired runs, {n} of {SPREAD:g} times the spread against {m}"
+    title = f"false claims of unpaired runs, {n} of {SPREAD:z.3g} times the spread against {m}"
     yield Finding(title, wide, experiments, 0.0, ALPHA, binding=False)
 
 

@@ -170,12 +170,14 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
         given = Path(out) / given
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(opened(given))
+        found: Results | Ladder
         if os.path.isfile(place.folder / FILE):
-            return Ladder(place.folder, load_ladder(place.folder))
-        results = Results(place.pack or place.folder, load_records(place.folder))
+            found = Ladder(place.folder, load_ladder(place.folder))
+        else:
+            found = Results(place.pack or place.folder, load_records(place.folder))
         if place.pack is not None:  # its curves are read when they are asked for
-            weakref.finalize(results, stack.pop_all().close)
-    return results
+            weakref.finalize(found, stack.pop_all().close)
+    return found
 
 
 def _short(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> str:

@@ -1,4 +1,4 @@
-"""An experiment or a search as one file: `lm pack` and `lm unpack`, and folders and packs read alike."""
+"""An experiment, a search or a ladder as one file: `lm pack` and `lm unpack`, and folders and packs read alike."""
 
 import contextlib
 import fnmatch
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lm.analysis.ladder import FILE as LADDER
+from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import describes
 from lm.config.tree import InputError, LessError, nearest, path_name
@@ -42,14 +44,33 @@ OF_A_CELL = {
 # what belongs to an experiment ---------------------------------------------------------------------------------------
 
 
+def can_be_packed(folder: Path) -> bool:
+    """Whether a folder is that of an experiment, of a search or of a ladder."""
+    return describes(folder) or os.path.isfile(folder / LADDER)
+
+
+def rungs_of(folder: Path) -> list[Path]:
+    """The folders of the rungs of a ladder; none of what is no ladder. Raises InputError where it cannot be read."""
+    if not os.path.isfile(folder / LADDER):
+        return []
+    return [folder.with_name(rung["experiment"]) for rung in read_ladder(folder)["rungs"]]
+
+
 def require_own_files(folder: Path) -> None:
     """Raises InputError where what belongs to an experiment, or to its cells, leads out of its results folder."""
     whole = folder.resolve()
-    require_own(whole.parent, [whole.name, *(whole.name + twin for twin in TWINS), CELLS])
+    rungs = (rung.name for rung in rungs_of(whole))
+    require_own(whole.parent, [whole.name, *(whole.name + twin for twin in TWINS), *rungs, CELLS])
 
 
 def cells_of(folder: Path) -> list[str]:
-    """The ids of all cells behind the folder of an experiment, tuned or not, or of a search. Raises InputError."""
+    """The ids of all cells behind the folder of an experiment, tuned or not, of a search or of a ladder.
+
+    Raises:
+        InputError: where what is there cannot be read.
+    """
+    if rungs := rungs_of(folder):
+        return sorted({cell for rung in rungs for cell in cells_of(rung)})
     if os.path.isfile(folder / STUDY):
         trials = load_study(folder).manifest["study"]
         found: Iterable[str] = (cell for trial in trials for cell in (trial.get("cells") or {}).values())
@@ -63,6 +84,9 @@ def cells_of(folder: Path) -> list[str]:
 def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
     """For each path in a pack the kind and the place of the file. Raises InputError where there is no experiment."""
     store, name = Store(folder.parent), folder.name
+    if rungs := rungs_of(folder):
+        of_rungs = {inside: where for rung in rungs for inside, where in _contents(rung).items()}
+        return {f"{name}/{LADDER}": ("manifests", folder / LADDER), **of_rungs}
     arms = sorted(path.name for path in (folder / "tune").glob("*/"))
     beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, "study.journal"))]
     manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [
@@ -101,7 +125,7 @@ def _went_well(record: Path) -> bool:
 
 
 def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple[Archive, int]:
-    """Writes an experiment or a search as one file, and returns that with the number of cells that there are to be.
+    """Writes an experiment, a search or a ladder as one file; returns that and the number of cells there are to be.
 
     Args:
         folder: of the experiment; its cells lie beside it.
@@ -112,9 +136,10 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
         InputError: where there is no experiment, or at `path` lies something else than a pack.
         LessError: where a pack at `path` holds files that this one would not, and `replace` is not given.
     """
-    if not describes(folder):
+    if not can_be_packed(folder):
         raise InputError(
-            f"{folder}: holds no {EXPERIMENT} and no {STUDY}; expected a folder that `lm ablate` or `lm sweep` made"
+            f"{folder}: holds no {EXPERIMENT}, no {STUDY} and no {LADDER}; expected a folder that `lm ablate` or "
+            "`lm sweep` made"
         )
     whole = folder.resolve()
     path = whole.with_name(whole.name + ENDING) if path is None else path
@@ -151,7 +176,7 @@ class Place:
 
 @contextlib.contextmanager
 def opened(given: Path, report: Path | None = None) -> Iterator[Place]:
-    """The folder of an experiment or of a search, given as such or as a pack, which is unpacked for as long as needed.
+    """The folder of an experiment, a search or a ladder, given as such or as a pack, which is unpacked meanwhile.
 
     A folder whose manifest lies in the pack beside it, as those of committed reports, stands for that pack.
 
@@ -164,10 +189,10 @@ def opened(given: Path, report: Path | None = None) -> Iterator[Place]:
     """
     path = given
     beside = given.with_name(given.name + ENDING) if given.name else given
-    if not os.path.isfile(given) and not describes(given) and os.path.isfile(beside):
+    if not os.path.isfile(given) and not can_be_packed(given) and os.path.isfile(beside):
         path = beside
     if os.path.isdir(path):
-        if describes(path):
+        if can_be_packed(path):
             require_own_files(path)
         yield Place(path, report or path)
         return
@@ -222,7 +247,7 @@ class Unpacked:
 
 
 def unpack(path: Path, out: Path) -> Unpacked:
-    """Puts the cells of a pack into OUT/cells and its experiment's folder into OUT, where an ablation can go on.
+    """Puts the cells of a pack into OUT/cells and its experiments' folders into OUT, where an ablation can go on.
 
     Nothing that is there is overwritten. Interrupted, it can be called again.
 
@@ -235,7 +260,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
     archive, store = read_archive(path), Store(out)
     found = Unpacked(out / archive.name)
     manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
-    require_own(out, [archive.name, *(archive.name + twin for twin in TWINS), CELLS])
+    require_own(out, [*dict.fromkeys(name.split("/")[0] for name in manifests), CELLS])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
         archive.extract(Path(root))

@@ -64,7 +64,7 @@ class Archive:
 
     Args:
         path: of the file.
-        name: of the experiment in it.
+        name: of the experiment, the search or the ladder in it.
         members: of each kind, the files in order: their paths, and their sizes in bytes.
     """
 
@@ -258,6 +258,7 @@ def _check(index: PackManifest, path: Path) -> None:
     """Refuses an index by which something could be written that no pack holds. Raises InputError."""
     name, total = path_name(index["name"], f"{path}: name"), 0
     twins = [f"{name}.tuned", f"{name}.lr_curve", f"{name}.orders"]
+    is_ladder = any(file == f"{name}/ladder.json" for files in index["members"].values() for file, _ in files)
     seen: set[str] = set()
     folders: set[str] = set()
     for kind, files in index["members"].items():
@@ -265,7 +266,8 @@ def _check(index: PackManifest, path: Path) -> None:
             raise InputError(f"{path}: holds {kind!r}, expected {', '.join(KINDS)}")
         for file, size in files:
             parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
-            if not 2 <= len(parts) <= DEEPEST or parts[0] not in (CELLS, name, *twins):
+            rung = is_ladder and parts[0].startswith(f"{name}.")
+            if not 2 <= len(parts) <= DEEPEST or not (rung or parts[0] in (CELLS, name, *twins)):
                 raise InputError(
                     f"{path}: {file}: expected a path below {CELLS}, {', '.join([name, *twins[:-1]])} or {twins[-1]}"
                 )
@@ -282,8 +284,8 @@ def _check(index: PackManifest, path: Path) -> None:
         raise InputError(f"{path}: {total:,} bytes unpacked, expected {LARGEST:,} at most")
     if both := seen & folders:
         raise InputError(f"{path}: is damaged: {min(both)} is a file and a folder")
-    if name == CELLS or not {f"{name}/experiment.json", f"{name}/study.json"} & seen:
-        raise InputError(f"{path}: holds no experiment and no search called {name}")
+    if name == CELLS or not {f"{name}/{kind}.json" for kind in ("experiment", "study", "ladder")} & seen:
+        raise InputError(f"{path}: holds no experiment, no search and no ladder called {name}")
     cells = {"/".join(file.split("/")[:2]) for file in seen if file.startswith(f"{CELLS}/")}
     if lost := sorted(cell for cell in cells if f"{cell}/record.json" not in seen):
         raise InputError(f"{path}: is damaged: {lost[0]} has no record")

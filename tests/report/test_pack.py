@@ -9,10 +9,13 @@ from typing import Any
 
 import fuzz
 import numpy as np
+import pandas as pd
 import pytest
 import references
 from conftest import ROOT
+from ladders import NAMES, make_ladder
 
+import lm
 from lm.analysis.results import load
 from lm.analysis.runs import describes
 from lm.cli import main
@@ -100,6 +103,25 @@ def test_a_report_from_a_pack_is_the_report_of_its_folder(
         assert again.err == f"report: {place}/table.md\n"
     assert list((tmp_path / "temporary").iterdir()) == [], "what was unpacked for it is gone"
     assert sorted(path.name for path in file.parent.iterdir()) == ["demo", "demo.lmpack"]
+
+
+def test_a_ladder_is_packed_with_its_rungs_read_from_there_and_put_back(tmp_path: Path) -> None:
+    folder = make_ladder(tmp_path / "results")
+    archive, expected = pack(folder)
+    assert expected == len(archive.cells) == 4 * 6 * 2
+    rungs = [f"climb.{name}/experiment.json" for name in NAMES]
+    assert sorted(archive.members["manifests"]) == sorted(
+        (name, (folder.parent / name).stat().st_size) for name in ("climb/ladder.json", *rungs)
+    )
+    file = moved(archive.path, tmp_path / "colleague")
+    there, here = lm.load(file), lm.load(folder)
+    assert isinstance(there, lm.Ladder)
+    pd.testing.assert_frame_equal(there.worth, here.worth)
+    pd.testing.assert_frame_equal(there.cells, here.cells)
+    found = unpack(file, tmp_path / "again")
+    assert (found.folder, len(found.put)) == (tmp_path / "again" / "climb", expected)
+    assert tree(tmp_path / "again" / "climb") == {"ladder.json": (folder / "ladder.json").read_bytes()}
+    assert pack(found.folder)[0].path.read_bytes() == file.read_bytes()
 
 
 def test_numbers_are_traced_to_a_pack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +217,7 @@ def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pyt
 
 
 def test_a_folder_of_something_else_is_not_packed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no experiment\.json and no study\.json; expected a folder"):
+    with pytest.raises(InputError, match=r"holds no experiment\.json, no study\.json and no ladder\.json; expected a folder"):
         pack(tmp_path)
 
 

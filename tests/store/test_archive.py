@@ -81,6 +81,7 @@ MANIFEST = ["demo/experiment.json", 0]
         "cells/a/.hidden",
         "cells/a\\b/record.json",
         "other/experiment.json",
+        "demo.rung/experiment.json",
         "demo",
         "cells/a",
         "demo/tune/a/b/c",
@@ -102,7 +103,7 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
         ({"manifests": [MANIFEST, MANIFEST]}, "demo/experiment.json is there twice"),
         ({"manifests": [MANIFEST], "records": [MANIFEST]}, "demo/experiment.json is there twice"),
         ({"manifests": [MANIFEST, ["demo/tune", 0], ["demo/tune/tuned.json", 0]]}, "demo/tune is a file and a folder"),
-        ({"manifests": [["demo/seconds.json", 0]]}, "holds no experiment and no search called demo"),
+        ({"manifests": [["demo/seconds.json", 0]]}, "holds no experiment, no search and no ladder called demo"),
         ({"manifests": [MANIFEST], "curves": [["cells/a/history.csv", 0]]}, "cells/a has no record"),
         ({"manifests": [["demo/experiment.json", -1]]}, "-1 bytes, expected"),
         ({"manifests": [["demo/experiment.json", LARGEST_FILE + 1]]}, "bytes, expected"),
@@ -113,6 +114,7 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
         ({"manifests": [["demo/experiment.json", True]]}, r"members.manifests\[0\]\[1\]: is damaged"),
         ({"manifests": 3}, "members.manifests: is damaged"),
         ({"weights": [MANIFEST]}, "holds 'weights', expected manifests"),
+        ({"manifests": [["demo/ladder.json", 0], ["demos.rung/experiment.json", 0]]}, "expected a path below cells"),
     ],
 )
 def test_an_index_that_no_pack_has_is_refused(tmp_path: Path, members: Any, words: str) -> None:

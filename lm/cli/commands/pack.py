@@ -1,4 +1,4 @@
-"""`lm pack`: an experiment or a search as one file."""
+"""`lm pack`: an experiment, a search or a ladder as one file."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ EXAMPLES = ("lm pack results/quickstart", "lm pack results/quickstart --out quic
 
 def add_options(command: Parser) -> None:
     command.add_argument(
-        "folder", type=Path, help="the folder of an experiment or a search, such as results/quickstart"
+        "folder", type=Path, help="the folder of an experiment, a search or a ladder, such as results/quickstart"
     )
     command.add_argument("--out", type=Path, metavar="FILE", help="the pack (default: FOLDER.lmpack)")
     command.add_argument("--replace", action="store_true", help="write it even over a pack that holds more")
