@@ -116,6 +116,7 @@ def test_a_ladder_is_packed_with_its_rungs_read_from_there_and_put_back(tmp_path
     file = moved(archive.path, tmp_path / "colleague")
     there, here = lm.load(file), lm.load(folder)
     assert isinstance(there, lm.Ladder)
+    assert isinstance(here, lm.Ladder)
     pd.testing.assert_frame_equal(there.worth, here.worth)
     pd.testing.assert_frame_equal(there.cells, here.cells)
     found = unpack(file, tmp_path / "again")
@@ -217,7 +218,7 @@ def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pyt
 
 
 def test_a_folder_of_something_else_is_not_packed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no experiment\.json, no study\.json and no ladder\.json; expected a folder"):
+    with pytest.raises(InputError, match=r"holds no experiment\.json, no study\.json and no ladder\.json; expected a"):
         pack(tmp_path)
 
 
