@@ -11,8 +11,8 @@ from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan, make_plan, untimed, write_manifest
 from lm.ablation.rungs import RungSpec
 from lm.analysis.ladder import FILE
-from lm.config.plain import is_text
-from lm.config.tree import InputError, override
+from lm.config.plain import is_text, shown
+from lm.config.tree import InputError, nearest, override
 from lm.execution.estimate import Stopwatch
 from lm.execution.source import Planned
 from lm.store.files import to_json, write_atomic
@@ -20,6 +20,8 @@ from lm.store.formats import LADDER
 from lm.store.ladder import RungOf
 from lm.store.store import Store
 from lm.training.cell import check, sizes
+
+Changes = dict[str, Any]
 
 FEWEST_SEEDS = 2
 """Of a rung: with one nothing is known of the noise, and there is no interval."""
@@ -46,6 +48,7 @@ def rungs_of(experiment: Experiment, ways: Callable[[Experiment], Experiment] = 
                 name=f"{experiment.name}.{name}",
                 title=f"{experiment.title}, rung {name}",
                 tree=tree,
+                design=replace(experiment.design, arms=_at_rates(experiment.arms, rung.rates, ladder.settings)),
                 seeds=rung.seeds,
                 ladder=None,
             )
@@ -54,6 +57,16 @@ def rungs_of(experiment: Experiment, ways: Callable[[Experiment], Experiment] = 
         except InputError as error:
             raise InputError(f"rung {name}: {error}") from None
     return found
+
+
+def _at_rates(arms: dict[str, Changes], rates: dict[str, float], settings: Changes) -> dict[str, Changes]:
+    """The arms with a rung's learning rates, but where the command gives one. Raises InputError for another arm."""
+    for arm in rates:
+        if arm not in arms:
+            raise InputError(f"rates: no arm {shown(arm)}.{nearest(arm, list(arms))} Choose from {', '.join(arms)}")
+    if "optim.lr" in settings:
+        return arms
+    return {arm: {**own, "optim.lr": rates[arm]} if arm in rates else own for arm, own in arms.items()}
 
 
 def _with_steps(

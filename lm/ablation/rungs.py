@@ -24,6 +24,7 @@ class RungNode(TypedDict, total=False):
     tokens_per_parameter: Annotated[
         float | None, "Training tokens of this rung, for each parameter of its baseline.", Also(exclusiveMinimum=0)
     ]
+    rates: Annotated[dict[str, float], "Learning rates of arms at this size, instead of theirs; found by a curve."]
 
 
 class MarginNode(TypedDict, total=False):
@@ -59,12 +60,14 @@ KEYS, RUNG_KEYS, MARGIN_KEYS = keys(LadderNode), keys(RungNode), keys(MarginNode
 
 @dataclass(frozen=True)
 class RungSpec:
-    """One size: its changes, the seeds instead of the experiment's, and its text, in tokens or tokens a parameter."""
+    """One size: its changes, the seeds instead of the experiment's, its text, in tokens or tokens a parameter, and the
+    learning rates of arms instead of theirs."""
 
     changes: dict[str, Any]
     seeds: list[int]
     tokens: float | None
     per_parameter: float | None
+    rates: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -174,14 +177,21 @@ def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], path: str, same
         raise InputError(f"{path}: expected tokens or tokens_per_parameter, found both")
     if asked and "trainer.max_steps" in changes:
         raise InputError(f"{path}.common.trainer.max_steps: follows from {min(asked)}; leave one of them out")
-    tokens = {key: _number(value, 0, MOST_TOKENS, f"{path}.{key}", "a number above 0") for key, value in asked.items()}
-    if any(not number for number in tokens.values()):
-        raise InputError(f"{path}.{min(asked)}: expected a number above 0, found 0")
+    tokens = {key: _above_zero(value, f"{path}.{key}", MOST_TOKENS) for key, value in asked.items()}
     chosen = tree.get("seeds")
     if isinstance(chosen, Mapping):
         raise InputError(f"{path}.seeds: a ladder has no stages; give a number of seeds or a list")
     given = seeds if same_seeds or chosen is None else read_seeds(chosen, f"{path}.seeds")
-    return RungSpec(changes, given, tokens.get("tokens"), tokens.get("tokens_per_parameter"))
+    rates = read_mapping(tree.get("rates") or {}, f"{path}.rates")
+    own_rates = {arm: _above_zero(rate, f"{path}.rates.{arm}") for arm, rate in rates.items()}
+    return RungSpec(changes, given, tokens.get("tokens"), tokens.get("tokens_per_parameter"), own_rates)
+
+
+def _above_zero(value: Any, path: str, most: float = math.inf) -> float:
+    found = _number(value, 0, most, path, "a number above 0")
+    if not found:
+        raise InputError(f"{path}: expected a number above 0, found 0")
+    return found
 
 
 def _number(value: Any, low: float, high: float, path: str, expected: str) -> float:

@@ -61,6 +61,16 @@ def test_what_the_command_gives_goes_before_the_rungs(tmp_path: Path) -> None:
         assert one.seeds == [0, 1]
 
 
+def test_a_rung_may_give_arms_rates_of_its_own(tmp_path: Path) -> None:
+    rungs = {**RUNGS, "l": {**RUNGS["l"], "rates": {"rms": "2e-3"}}}
+    path = write(tmp_path, {**LADDER, "rungs": rungs})
+    found = [one.arms for one in rungs_of(load_experiment(path, {}))]
+    plain, own = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}, {"model.norm": "RMSNorm", "optim.lr": 0.002}
+    assert found == [plain, plain, {**plain, "rms": own}, plain]
+    given = rungs_of(load_experiment(path, {"optim.lr": 0.5}))
+    assert all(one.arms == plain for one in given)
+
+
 def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = write(tmp_path / "other", arms={"layer": {}, "relu": {"model.mlp": "ReLU"}})
@@ -82,6 +92,8 @@ def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) ->
         ({"rungs": {"s": {"common": {"seed": 1}}, "m": {}}}, {}, "seeds belong to the experiment"),
         ({"rungs": {"../s": {}, "m": {}}}, {}, "cannot name a file"),
         ({"rungs": RUNGS, "tokens": 0}, {}, "expected a number above 0, found 0"),
+        ({"rungs": {"s": {"rates": {"rms": 0}}, "m": {}}}, {}, "rungs.s.rates.rms: expected a number above 0, found 0"),
+        ({"rungs": {"s": {"rates": [1]}, "m": {}}}, {}, "rungs.s.rates: expected a mapping"),
         ({"rungs": RUNGS, "tokens": "many"}, {}, "expected a number above 0, found 'many'"),
         ({"rungs": RUNGS, "tokens": 9, "tokens_per_parameter": 1}, {}, "found both"),
         ({"rungs": {"s": {"common": {"trainer.max_steps": 3}}, "m": {}}, "tokens": 9}, {}, "follows from tokens"),
@@ -113,6 +125,10 @@ def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[s
         ({"m": RUNGS["m"], "s": RUNGS["s"]}, "expected from the least compute to the most, found s with"),
         ({"s": RUNGS["s"], "m": {"common": {"model.widht": 3}}}, "rung m: "),
         ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, of which no interval comes"),
+        (
+            {"s": {**RUNGS["s"], "rates": {"rsm": 0.1}}, "m": RUNGS["m"]},
+            "rung s: rates: no arm 'rsm'. Did you mean rms?",
+        ),
     ],
 )
 def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
