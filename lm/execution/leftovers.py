@@ -1,6 +1,7 @@
 """What a command that is killed leaves in the folder for temporary files: where its fork server could be reached."""
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ def mark(folder: Path) -> None:
 
 def clear() -> None:
     """Removes the folders of commands on this machine that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"pymp-*/{MARK}*"):
-        if is_of_the_dead(path.name.removeprefix(MARK)):
-            shutil.rmtree(path.parent, ignore_errors=True)
+    for folder in list(Path(tempfile.gettempdir()).glob("pymp-*")):
+        with contextlib.suppress(OSError):  # another command's goes as that ends, and another user's is not ours to see
+            marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
+            if any(map(is_of_the_dead, marks)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,14 @@
 """What a killed command leaves in the folder for temporary files."""
 
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from lm.execution import leftovers
 from lm.execution.leftovers import MARK, clear, cleared, mark
 from lm.store import holders
 
@@ -36,3 +38,20 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
         killed.mkdir()
         (killed / f"{MARK}{ended.pid}-1-{holders._machine()}").touch()
     assert sorted(tmp_path.iterdir()) == kept
+
+
+def test_a_folder_that_goes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders = [tmp_path / f"pymp-{number}" for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+        mark(folder)
+
+    def end(_: str) -> bool:  # all other commands end while one's folder is looked at
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        return False
+
+    monkeypatch.setattr(leftovers, "is_of_the_dead", end)
+    clear()
+    assert list(tmp_path.iterdir()) == []
