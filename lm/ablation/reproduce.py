@@ -121,8 +121,8 @@ def _was_run(folder: Path, tier: str) -> bool:
 def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: Store, manner: Manner) -> None:
     total, kinds, asked = 0.0, Counter[str](), set[str]()
     for path, plan in plans.items():
-        missing = [planned for planned in plan.missing(store) if planned.cell.id not in asked]
-        shared = len(plan.missing(store)) - len(missing)
+        undone = plan.missing(store)
+        missing = [planned for planned in undone if planned.cell.id not in asked]
         asked.update(planned.cell.id for planned in missing)
         workers = manner.workers or default_workers(len(missing))
         seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
@@ -130,6 +130,7 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: S
         total += wall
         claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
         kinds.update(claims)
+        shared = len(undone) - len(missing)
         more = f" and {shared} of experiments above" if shared else ""
         print(
             f"{path.stem}: {len(claims)} claims, {len(missing)} of {len(plan.cells)} cells to train{more}, "

@@ -125,6 +125,14 @@ def test_a_ladder_is_packed_with_its_rungs_read_from_there_and_put_back(tmp_path
     assert pack(found.folder)[0].path.read_bytes() == file.read_bytes()
 
 
+def test_a_ladder_with_a_rung_that_leads_elsewhere_is_not_packed(tmp_path: Path) -> None:
+    folder = make_ladder(tmp_path / "results")
+    shutil.move(folder.with_name("climb.m"), tmp_path / "elsewhere")
+    folder.with_name("climb.m").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"climb\.m"):
+        pack(folder)
+
+
 def test_numbers_are_traced_to_a_pack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", str(folder), "arm", "nll"]) == 0
     of_folder = capsys.readouterr().out

@@ -73,3 +73,11 @@ def test_limits() -> None:
     none = TwoWay(0.0, 0.0, 0.0, 0.0, math.inf, 40, 40.0)
     assert (detectable_on_texts(6, none), detectable_floor(none)) == (0.0, 0.0)
     assert (power_on_texts(6, 0.1, none), power_on_texts(6, 0.0, none)) == (1.0, 0.0)
+
+
+def test_documents_of_unequal_lengths_make_what_is_detectable_larger() -> None:
+    of_lengths = [TwoWay(0.1, 0.3, 0.3, 0.32, 20.0, 40, effective) for effective in (40.0, 12.0, 4.0)]
+    for smallest in (lambda noise: detectable_on_texts(8, noise), detectable_floor):
+        found = [smallest(noise) for noise in of_lengths]
+        assert found == sorted(found)
+        assert found[0] < 0.95 * found[2]
