@@ -10,6 +10,9 @@ ABBREVIATED = 12
 OWN_CODE = "code of "
 """How the circumstance begins that is the code of a user's own class; arms are there to differ in it."""
 
+COMMIT, SOURCE = "commit", "lm source"
+"""The circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes."""
+
 HARMLESS = ("threads",)
 """Circumstances that change how long a run takes and not what it learns."""
 
@@ -17,12 +20,13 @@ NOT_RECORDED = "not recorded"
 
 
 def circumstances_of(record: Record) -> dict[str, str]:
-    """What should be alike in all cells of an experiment: commit, device, precision, threads, own code, packages.
+    """What should be alike in all cells of an experiment: code, device, precision, threads, own code, packages.
 
     What a record does not say is `not recorded`, which is like nothing but itself.
     """
     origin = record["provenance"]
-    found = {"commit": str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
+    found = {COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
+    found[SOURCE] = _said(origin.get("source"))
     found |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
     found |= {OWN_CODE + name: str(one["known_by"]) for name, one in (origin.get("code") or {}).items()}
     return found | {f"{package} version": _said(version) for package, version in origin["packages"].items()}
@@ -37,9 +41,20 @@ def _said(found: object) -> str:
     return NOT_RECORDED if found is None else str(found)
 
 
+def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:
+    """The circumstances of records that are held against each other.
+
+    Their code is its source where all of them say it: a commit may change nothing that computes, and a checkout with
+    changes may be edited between two cells. It is the commit where one does not.
+    """
+    found = [circumstances_of(record) for record in records]
+    other = SOURCE if any(each[SOURCE] == NOT_RECORDED for each in found) else COMMIT
+    return [{name: said for name, said in each.items() if name != other} for each in found]
+
+
 def differing(records: Iterable[Record]) -> dict[str, list[str]]:
     """The circumstances in which records differ, each with all that was found."""
-    all_found = [circumstances_of(record) for record in records]
+    all_found = _of_all(records)
     names = dict.fromkeys(name for found in all_found for name in found if not name.startswith(OWN_CODE))
     seen = {name: {found.get(name, NOT_RECORDED) for found in all_found} for name in names}
     return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
@@ -57,19 +72,18 @@ def confounded(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     does not record at all is not known to differ: `unlike` tells of it.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
-    for pair in pairs:
-        for side, record in zip(sides, pair, strict=True):
-            for name, found in circumstances_of(record).items():
-                side.setdefault(name, set()).add(found)
+    for number, found in enumerate(_of_all(record for pair in pairs for record in pair)):
+        for name, said in found.items():
+            sides[number % 2].setdefault(name, set()).add(said)
     mine, base = sides
     known = [n for n in mine if n in base and {NOT_RECORDED} not in (mine[n], base[n])]
     return [n for n in known if n not in HARMLESS and not mine[n] & base[n]]
 
 
 def unlike(record: Record, base: Record) -> list[str]:
-    """The circumstances besides the commit in which two records of one seed differ, or that one does not say."""
+    """The circumstances but this package's code in which two records of one seed differ, or that one does not say."""
     mine, other = circumstances_of(record), circumstances_of(base)
-    names = [n for n in {**mine, **other} if n not in ("commit", *HARMLESS) and not n.startswith(OWN_CODE)]
+    names = [n for n in {**mine, **other} if n not in (COMMIT, SOURCE, *HARMLESS) and not n.startswith(OWN_CODE)]
     sides = {n: (mine.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
     unsaid = " (not recorded on one side)"
     return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
@@ -79,7 +93,7 @@ def in_words(record: Record) -> str:
     """The circumstances of a record in one line, the commit cut short."""
     parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
     for name, text in circumstances_of(record).items():
-        if name == "commit":
+        if name in (COMMIT, SOURCE):
             continue
         if name == "threads":
             parts.append(f"{text} thread{'s' * (text != '1')}")

@@ -75,6 +75,7 @@ PARTS: dict[str, Part] = {
     "steps": WHOLE,
     **dict.fromkeys(("metrics", "cost", "provenance", "provenance/packages", "data"), MAPPING),
     "provenance/git": COMMIT,
+    "provenance/source": TEXT,
     "provenance/code": CODE,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),

@@ -27,6 +27,7 @@ class Provenance(TypedDict):
 
     lm: str
     git: GitState
+    source: NotRequired[str]
     packages: dict[str, str]
     python: str
     host: str

@@ -1,6 +1,7 @@
 """Under what circumstances a cell was made."""
 
 import contextlib
+import hashlib
 import os
 import platform
 import re
@@ -22,6 +23,9 @@ from lm.store.files import write_atomic
 
 OWN = Path(__file__).parents[1]
 """The folder of this package."""
+
+COMPUTING = ("config", "data", "metrics", "model", "training")
+"""The rooms of this package whose code may change what a cell learns, or what is measured of it."""
 
 LONGEST_DIFF = 1_000_000
 """Characters of a checkout's changes that are kept."""
@@ -100,6 +104,19 @@ def git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+def source_of(folder: Path = OWN, rooms: tuple[str, ...] = COMPUTING) -> str:
+    """A hash of the Python files of some rooms of a package, comments and all: another one is other code, perhaps."""
+    digest = hashlib.sha256()
+    for path in sorted(path for room in rooms for path in (folder / room).rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+SOURCE = source_of()
+"""That of this package as this process began, whatever is edited while it trains."""
+
+
 def git_state(folder: Path = OWN) -> dict[str, Any]:
     """Commit of the checkout that a folder lies in, and whether it holds changes; None outside a checkout."""
     commit = git(folder, "rev-parse", "HEAD")
@@ -130,10 +147,11 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """Code version, package versions, host, device, threads, and those variables of ENVIRONMENT that are set."""
+    """Code, package versions, host, device, threads, and those variables of ENVIRONMENT that are set."""
     return {
         "lm": __version__,
         "git": git_state(),
+        "source": SOURCE,
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "host": socket.gethostname(),

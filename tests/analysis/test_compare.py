@@ -444,6 +444,27 @@ def test_a_verdict_is_withheld_where_circumstances_differ_as_the_arms_do(
     assert row(table, "better").verdict == f"better{beside}"
 
 
+@pytest.mark.parametrize("dirty", [False, True])
+def test_code_is_its_source_where_all_records_have_it(experiment: MakeExperiment, dirty: bool) -> None:
+    """A commit may have changed a page of the docs, and a checkout with changes may have been edited in between."""
+
+    def change(source: dict[str, str], commit: str) -> Callable[[str, int, dict[str, Any]], None]:
+        def altered(arm: str, seed: int, record: dict[str, Any]) -> None:
+            record["provenance"]["git"] = {"commit": commit if arm == "better" else "c", "dirty": dirty}
+            record["provenance"] |= {"source": source[arm]} if arm in source else {}
+
+        return altered
+
+    def verdict(source: dict[str, str], commit: str) -> str:
+        results = load(experiment({"base": BASE, "better": BETTER}, change(source, commit)))
+        return str(row(compare(results), "better").verdict)
+
+    assert verdict({"base": "s", "better": "s"}, "d") == "better"
+    assert verdict({"base": "s", "better": "t"}, "c") == "not comparable: lm source differs on every seed"
+    assert verdict({"better": "t"}, "c") == "better", "the baseline is older, and knows its commit alone"
+    assert verdict({"better": "t"}, "d") == "not comparable: commit differs on every seed"
+
+
 def test_a_circumstance_that_the_arm_is_about_withholds_nothing(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["provenance"]["precision"] = {"base": "32-true", "better": "bf16-mixed"}[arm]

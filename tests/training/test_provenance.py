@@ -2,13 +2,24 @@
 
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lm.training.provenance import ENVIRONMENT, OWN, device_name, git, git_state, peak_memory, provenance
+from lm.training.provenance import (
+    COMPUTING,
+    ENVIRONMENT,
+    OWN,
+    device_name,
+    git,
+    git_state,
+    peak_memory,
+    provenance,
+    source_of,
+)
 from lm.training.signals import by_signal
 
 
@@ -48,6 +59,28 @@ def test_git_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(subprocess, "run", hang)
     assert git_state(tmp_path) == {"commit": None, "dirty": None}
+
+
+def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return source_of(tmp_path, ("model", "data"))
+
+    first = write("model/a.py", "x = 1\n")
+    assert write("report/a.py", "x = 2\n") == first, "what only reports is no part of it"
+    assert write("model/notes.txt", "more\n") == first
+    seen = [first, write("model/b/c.py", ""), write("data/a.py", "x = 1\n"), write("model/a.py", "x = 3\n")]
+    assert len(set(seen)) == 4
+    assert write("model/a.py", "x = 1\n") == seen[2], "nothing but what the files hold"
+
+
+def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
+    """All but those that keep records, hold processes, or judge what was recorded."""
+    code = "import sys, lm.execution.preloaded; print(*{m.split('.')[1] for m in sys.modules if m.startswith('lm.')})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=OWN.parent)
+    assert set(found.stdout.split()) == {*COMPUTING, "analysis", "execution", "store"}
+    assert provenance()["source"] == source_of(OWN, COMPUTING)
 
 
 def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
