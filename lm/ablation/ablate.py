@@ -69,6 +69,8 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
+    if not (plan_only or manner.underpowered):
+        check_power(experiment)
     experiment = with_ways(experiment, manner.out, manner.workers)
     plan = _plan(experiment, store)
     before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
@@ -80,8 +82,6 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
             show_plan(one, store, statuses, missing, _workers(missing, manner, measure=False), manner.executor)
         return 0
     chosen = experiment.tuning is not None or experiment.grid is not None
-    if chosen and not manner.underpowered:
-        check_power(experiment)
     if experiment.tuning is not None and tune(
         experiment,
         store,

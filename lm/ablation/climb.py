@@ -15,6 +15,7 @@ from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
+from lm.report.ways import described as as_decided
 from lm.report.write import write_report
 from lm.stats.scaling import FEWEST
 from lm.store.store import Store
@@ -71,6 +72,8 @@ def show_ladder_plan(
     show(experiment.title, PLAN, rows, console)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"Arms: {', '.join(experiment.arms)}; sizes are those of the baseline, {experiment.baseline}.")
+    if (ways := plans[0].experiment.ways) is not None:
+        say(as_decided(ways))
     if len(plans) < FEWEST:
         say(f"{len(plans)} rungs: differences by compute, and no law, which takes {FEWEST}.")
     elif ladder.forecast:

@@ -15,6 +15,7 @@ from lm.config.plain import is_text, shown
 from lm.config.tree import InputError, nearest, override
 from lm.execution.estimate import Stopwatch
 from lm.execution.source import Planned
+from lm.runs.ways import asked
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
 from lm.store.ladder import RungOf
@@ -32,15 +33,16 @@ def rungs_of(experiment: Experiment, ways: Callable[[Experiment], Experiment] = 
 
     Args:
         experiment: with a ladder.
-        ways: decides what is `auto` in a rung.
+        ways: decides what is `auto`, on the top rung, which takes most of the time; all rungs are computed alike.
 
     Raises:
         InputError: naming the rung.
     """
     ladder = experiment.ladder
     assert ladder is not None
-    found = []
-    for name, rung in ladder.rungs.items():
+    top: Experiment | None = None
+    found: list[Experiment] = []
+    for name, rung in reversed(ladder.rungs.items()):
         try:
             tree = override(override(experiment.tree, rung.changes), ladder.settings)
             one = replace(
@@ -52,11 +54,22 @@ def rungs_of(experiment: Experiment, ways: Callable[[Experiment], Experiment] = 
                 seeds=rung.seeds,
                 ladder=None,
             )
-            one = ways(one)
+            top = top or ways(one)
+            one = _computed_as(top, one)
             found.append(replace(one, tree=_with_steps(one, rung, ladder.warmup, ladder.settings)))
         except InputError as error:
             raise InputError(f"rung {name}: {error}") from None
-    return found
+    return found[::-1]
+
+
+def _computed_as(top: Experiment, one: Experiment) -> Experiment:
+    """A rung with each `auto` of its own as it was decided on the top one. Raises InputError where it was not."""
+    chosen = {} if top.ways is None else top.ways["chosen"]
+    names = asked(one.tree)
+    for name in names:
+        if name not in chosen:
+            raise InputError(f"trainer.{name}: auto is decided on the top rung, which names its own")
+    return replace(one, tree=override(one.tree, {f"trainer.{name}": chosen[name] for name in names}), ways=top.ways)
 
 
 def _at_rates(arms: dict[str, Changes], rates: dict[str, float], settings: Changes) -> dict[str, Changes]:
@@ -160,6 +173,7 @@ def write_ladder(experiment: Experiment, plans: Sequence[Plan], store: Store, co
         "metric": experiment.inference.metric,
         "margin": ladder.margin,
         "forecast": ladder.forecast,
+        **({} if plans[0].experiment.ways is None else {"ways": plans[0].experiment.ways}),
         "rungs": [described(name, plan) for name, plan in zip(ladder.rungs, plans, strict=True)],
     }
     write_atomic(folder / FILE, to_json(LADDER.stamped(manifest)))

@@ -17,7 +17,7 @@ from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.source import Planned
-from lm.store.ways import FILE, keep, kept
+from lm.store.ways import FILE, kept, measured_once
 from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name
 
@@ -48,14 +48,15 @@ def shared_out(missing: Sequence[Planned], out: Path, measure: bool = True) -> i
     machine = [device_name(), cores()]
     question = run_id([seedless(cell.config), cell.facts.identity(), machine])
     path = out / FILE
-    known = kept(path, "workers")
-    if question not in known:
-        if not measure or judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS:
-            return usual
-        known[question] = {str(workers): rate for workers, rate in rates(cell).items()}
-        keep(path, "workers", known)
+    if question not in kept(path, "workers") and (
+        not measure or judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS
+    ):
+        return usual
+    known = measured_once(
+        path, "workers", question, lambda: {str(workers): rate for workers, rate in rates(cell).items()}
+    )
     try:
-        best = int(max(known[question], key=lambda workers: known[question][workers]))
+        best = int(max(known, key=lambda workers: known[workers]))
     except (TypeError, ValueError, LookupError):
         raise InputError(f"{path}: workers.{question[:12]}: is damaged; delete it, and it is measured anew") from None
     return min(max(1, best), len(missing))

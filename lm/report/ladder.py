@@ -7,6 +7,7 @@ import numpy as np
 
 from lm.analysis.ladder import ArmOf, LadderResults, losses
 from lm.report.tables import heading, number, signed
+from lm.report.ways import described
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import FEWEST_PAIRS, Estimate, Trend
@@ -216,7 +217,7 @@ def worth_notes(results: LadderResults) -> list[str]:
     short = [f"rung {rung['name']}" for rung, of in _cells(results) if of < len(rung["seeds"]) * len(rung["compute"])]
     if short:
         lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
-    return lines
+    return lines + ([described(found)] if (found := results.manifest.get("ways")) else [])
 
 
 def _of_text(results: LadderResults) -> list[str]:

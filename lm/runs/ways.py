@@ -22,7 +22,7 @@ from lm.model.attention import SoftmaxAttention, attending
 from lm.model.mixing import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
-from lm.store.ways import FILE, keep, kept
+from lm.store.ways import FILE, measured_once
 from lm.training.adapter import convert, device_of, placed, quiet, stepping
 from lm.training.cell import Cell, check, seedless
 from lm.training.compiled import compile_blocks
@@ -33,6 +33,9 @@ from lm.training.run import AUTO, Run
 
 STEPS, SECONDS = 9, 4.0
 """Each way is timed over so many steps, or fewer where they take longer than that."""
+
+COMPILING = 10.0
+"""Seconds that compiling takes at least; what is trained in less is not compiled, to try it neither."""
 
 WORTH = 1.03
 """Times as fast another way must be than a plainer one to be taken in its place."""
@@ -88,14 +91,15 @@ def decided(
     trainer = {**cell.config["trainer"], **dict.fromkeys(names, "auto")}
     question = run_id({**seedless(cell.config), "trainer": trainer, "text": cell.facts.identity()})
     path = out / FILE
-    known = kept(path, "decisions")
-    if question not in known:
+
+    def measure() -> dict[str, Any]:
         with threads_of(threads):
             chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
-        known[question] = asdict(Decision(chosen, measured, device_name(), threads))
-        keep(path, "decisions", known)
+        return asdict(Decision(chosen, measured, device_name(), threads))
+
+    known = measured_once(path, "decisions", question, measure)
     try:
-        decision = Decision(**known[question])
+        decision = Decision(**known)
         chosen = {f"trainer.{name}": decision.chosen[name] for name in names}
     except (TypeError, KeyError):
         raise InputError(f"{path}: decisions.{question[:12]}: is damaged; delete it, and it is measured anew") from None
@@ -123,13 +127,13 @@ class _Timing:
         self.compiled_in: dict[str, float] = {}
 
     def decide(self, steps: int, shapes: int) -> tuple[Way, list[dict[str, Any]]]:
-        """Times every way as it is written, then the best of each precision compiled too; returns the choice, and all
-        that was timed."""
+        """Times every way as it is written, then the best of each precision compiled too, where all of the training
+        takes longer than compiling may; returns the choice, and all that was timed."""
         timed = self._timed(self._ways(), self._trained())
         least = min(seconds for _, seconds in timed)
         best = next(one for one in timed if one[1] <= least * WORTH)  # the plainest of those as fast
         measured = [{"way": way, "milliseconds": 1e3 * seconds} for way, seconds in timed]
-        if "compile" in self.names:
+        if "compile" in self.names and best[1] * steps > COMPILING * shapes:
             slowest_first = sorted(timed, key=lambda one: -one[1])
             fastest = {way.get("precision"): {**way, "compile": True} for way, _ in slowest_first}
             for way, seconds in self._timed(list(fastest.values()), self._trained()):

@@ -1,6 +1,6 @@
 """What lies in `ladder.json`: the rungs of a ladder, each an experiment with a folder of its own beside it."""
 
-from typing import TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class RungOf(TypedDict):
@@ -21,7 +21,8 @@ class RungOf(TypedDict):
 class LadderManifest(TypedDict):
     """`ladder.json`: what the report of a ladder needs beside its rungs' manifests and records.
 
-    `margin` is per decade of compute: of the `difference`, and of the `gain` as a factor.
+    `margin` is per decade of compute: of the `difference`, and of the `gain` as a factor. `ways` is what
+    `auto` came to.
     """
 
     format: int
@@ -34,4 +35,5 @@ class LadderManifest(TypedDict):
     metric: str
     margin: dict[str, float]
     forecast: bool
+    ways: NotRequired[dict[str, Any]]
     rungs: list[RungOf]

@@ -175,7 +175,10 @@ def _refuse_auto(tree: Tree) -> None:
     """What is measured at the start of an experiment is measured nowhere else."""
     trainer = tree.get("trainer")
     for name in AUTO:
-        if isinstance(trainer, Mapping) and trainer.get(name) == "auto":
+        value = trainer.get(name) if isinstance(trainer, Mapping) else None
+        if isinstance(value, str) and value != "auto" and value.lower() == "auto":
+            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
+        if value == "auto":
             raise InputError(
                 f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
                 "alike; here name one"
@@ -196,6 +199,11 @@ def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
 
 def _check_settings(settings: Tree) -> None:
     """Refuses what Lightning takes and cannot train with. Raises InputError."""
+    for name in ("attention", "compile"):
+        if settings[name] is None:
+            raise InputError(
+                f"trainer.{name}: expected one of {', '.join(str(way).lower() for way in AUTO[name])}, found null"
+            )
     for name, (low, high) in SETTINGS.items():
         value = settings[name]
         if value is None and name not in MAY_BE_NONE:

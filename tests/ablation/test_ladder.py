@@ -1,6 +1,7 @@
 """A ladder in an experiment's file: what it asks for, how a wrong one is answered, and that it is carried out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from conftest import ROOT
 from helpers import RUN, known
 
 import lm
-from lm.ablation.experiment import load_experiment
+from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder import plan_ladder, rungs_of, together
 from lm.cli import main
-from lm.config.tree import InputError
+from lm.config.tree import InputError, override
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 
@@ -69,6 +70,29 @@ def test_a_rung_may_give_arms_rates_of_its_own(tmp_path: Path) -> None:
     assert found == [plain, plain, {**plain, "rms": own}, plain]
     given = rungs_of(load_experiment(path, {"optim.lr": 0.5}))
     assert all(one.arms == plain for one in given)
+
+
+def test_all_rungs_are_computed_in_the_way_that_was_decided_on_the_top_one(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def ways(one: Experiment) -> Experiment:
+        asked.append(one.name)
+        return replace(
+            one,
+            tree=override(one.tree, {"trainer.precision": "bf16-mixed"}),
+            ways={"chosen": {"precision": "bf16-mixed"}},
+        )
+
+    path = write(tmp_path, common={"trainer.precision": "auto"})
+    found = rungs_of(load_experiment(path, {}), ways)
+    assert asked == ["small.xl"]
+    assert [one.name for one in found] == ["small.s", "small.m", "small.l", "small.xl"]
+    assert {one.tree["trainer"]["precision"] for one in found} == {"bf16-mixed"}
+    assert all(one.ways == found[-1].ways for one in found)
+    rungs = {**RUNGS, "m": {"common": {"model.width": 16, "trainer.attention": "auto"}}}
+    path = write(tmp_path, {**LADDER, "rungs": rungs})
+    with pytest.raises(InputError, match=r"rung m: trainer.attention: auto is decided on the top rung"):
+        rungs_of(load_experiment(path, {}))
 
 
 def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) -> None:

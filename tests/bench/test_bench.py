@@ -279,6 +279,7 @@ def test_each_case_is_written_as_it_ends_and_a_limit_overrun_is_an_exit_code(
         (["--out", "file/b.json"], ["--out file/b.json", "no folder"]),
         (["--show", "nowhere.json"], ["nowhere.json", "cannot be read"]),
         (["--show", "file"], ["file", "not valid JSON"]),
+        (["--show", "file", "--out", "other.json"], ["--show", "leave --out away"]),
         (["step", "--model.width", "8"], ["takes no setting"]),
     ],
 )

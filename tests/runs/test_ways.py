@@ -1,5 +1,6 @@
 """`auto`: ways are timed once, the plainest of the fastest is taken, and the choice is found again."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lm.model import mixing
 from lm.report.ways import described
 from lm.runs import ways
 from lm.runs.ways import asked, decided
-from lm.store.ways import FILE
+from lm.store.ways import FILE, kept, measured_once
 from lm.training.cell import check
 
 EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", "compile")}
@@ -64,6 +65,45 @@ def test_code_is_compiled_where_that_saves_more_time_than_it_takes(tmp_path: Pat
     assert not chosen(tmp_path / "3", steps=10**6)["compile"]
 
 
+def test_nothing_is_compiled_to_try_it_where_all_of_the_training_is_shorter(
+    tmp_path: Path, speeds: dict[str, float]
+) -> None:
+    speeds |= {"compiled": 0.01}
+    for steps, tried in ((9, False), (11, True)):
+        decision = decided(override(RUN, EVERY), tmp_path / str(steps), 1, steps)[1]
+        assert decision is not None
+        assert any(one["way"].get("compile") for one in decision.measured) is tried
+    shapes = decided(override(RUN, EVERY), tmp_path / "shapes", 1, 11, shapes=2)[1]
+    assert shapes is not None
+    assert not any(one["way"].get("compile") for one in shapes.measured)
+
+
+def test_commands_that_measure_at_the_same_time_take_turns_and_keep_all(tmp_path: Path) -> None:
+    path, said, begun, go_on = tmp_path / FILE, [], threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "slow"
+
+    def ask(question: str, answer: str) -> None:
+        said.append(measured_once(path, "decisions", question, slow if answer == "slow" else lambda: answer))
+
+    first = threading.Thread(target=ask, args=("a", "slow"))
+    first.start()
+    assert begun.wait(30)
+    others = [threading.Thread(target=ask, args=one) for one in (("a", "other"), ("b", "b"))]
+    for other in others:
+        other.start()
+    others[1].join(0.05)
+    assert said == [], "they wait while one measures"
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(30)
+    assert sorted(said) == ["b", "slow", "slow"]
+    assert kept(path, "decisions") == {"a": "slow", "b": "b"}
+
+
 def test_a_decision_is_found_again_whatever_is_fast_by_then(tmp_path: Path, speeds: dict[str, float]) -> None:
     first = chosen(tmp_path)
     speeds |= {"bf16-mixed": 0.1}
@@ -109,6 +149,14 @@ def test_ways_are_really_timed_and_leave_torch_as_it_was(tmp_path: Path) -> None
 def test_nothing_but_the_start_of_an_experiment_decides() -> None:
     with pytest.raises(InputError, match=r"trainer.compile: auto is measured at the start of `lm fit`"):
         check(override(RUN, {"trainer.compile": "auto"}))
+    with pytest.raises(InputError, match=r"trainer.attention: found 'AUTO'; did you mean auto"):
+        check(override(RUN, {"trainer.attention": "AUTO"}))
+
+
+@pytest.mark.parametrize("name", ["attention", "compile"])
+def test_no_way_at_all_is_none(name: str) -> None:
+    with pytest.raises(InputError, match=rf"trainer.{name}: expected one of (sdpa|false), .*, found null"):
+        check(override(RUN, {f"trainer.{name}": None}))
 
 
 def experiment(tmp_path: Path, arm: Tree, common: Tree) -> Any:

@@ -30,6 +30,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.threads is not None and not 1 <= options.threads <= MOST_WORKERS:
         raise InputError(f"--threads: expected 1 or more, {MOST_WORKERS} at most, found {options.threads}")
     if options.out is not None:
+        if options.show is not None:
+            raise InputError("--show draws what is there again and measures nothing; leave --out away")
         if options.out.suffix != ".json":
             raise InputError(f"--out {options.out}: expected a name that ends in .json")
         require_place(options.out, "--out")
