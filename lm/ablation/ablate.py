@@ -25,6 +25,7 @@ from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
 from lm.report.write import write_report
 from lm.runs.remeasure import measure_lengths
+from lm.runs.ways import asked
 from lm.store.files import read_json
 from lm.store.formats import TUNED
 from lm.store.store import Store
@@ -69,8 +70,8 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     store = Store(manner.out)
     if experiment.tuning is not None:
         check_tuning(experiment, manner.out)
-    if not (plan_only or manner.underpowered):
-        check_power(experiment)
+    if asked(experiment.tree) and not (plan_only or manner.underpowered):
+        check_power(experiment)  # before anything is measured
     experiment = with_ways(experiment, manner.out, manner.workers)
     plan = _plan(experiment, store)
     before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
@@ -82,6 +83,8 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
             show_plan(one, store, statuses, missing, _workers(missing, manner, measure=False), manner.executor)
         return 0
     chosen = experiment.tuning is not None or experiment.grid is not None
+    if chosen and not manner.underpowered:
+        check_power(experiment)
     if experiment.tuning is not None and tune(
         experiment,
         store,

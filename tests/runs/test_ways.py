@@ -9,6 +9,7 @@ import torch
 import yaml
 from helpers import RUN
 
+from lm.ablation.ablate import Manner, ablate
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import load_experiment
 from lm.config.tree import InputError, Tree, override
@@ -180,3 +181,10 @@ def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{}")
     with pytest.raises(InputError, match=r"ways\.json: ways format"):
         chosen(tmp_path)
+
+
+def test_too_few_seeds_are_told_before_anything_is_measured(tmp_path: Path, speeds: dict[str, float]) -> None:
+    few = experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"})
+    with pytest.raises(InputError, match="2 seeds cannot reach significance"):
+        ablate(few, Manner(tmp_path))
+    assert not (tmp_path / FILE).exists()
