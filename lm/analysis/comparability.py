@@ -10,7 +10,7 @@ ABBREVIATED = 12
 OWN_CODE = "code of "
 """How the circumstance begins that is the code of a user's own class; arms are there to differ in it."""
 
-COMMIT, SOURCE = "commit", "lm source"
+COMMIT, SOURCE = "commit", "source of lm"
 """The circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes."""
 
 HARMLESS = ("threads",)

@@ -290,9 +290,6 @@ class TunedManifest(TypedDict):
     arms: dict[str, TunedArm]
 
 
-# packs ---------------------------------------------------------------------------------------------------------------
-
-
 class PackManifest(TypedDict):
     """`pack.json` of a pack: the experiment's name, and of each member the files in it, in order, with their bytes."""
 

@@ -170,7 +170,10 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
     family = [one for path in files if (one := load_experiment(path, {})).ladder is not None]
     assert len(family) == 6
     for one in family:
-        assert (one.tree, one.ladder, one.seeds) == (family[0].tree, family[0].ladder, family[0].seeds)
+        assert one.ladder is not None
+        sizes = {name: replace(rung, rates={}) for name, rung in one.ladder.rungs.items()}  # Muon's has some of its own
+        found = (one.tree, replace(one.ladder, rungs=sizes), one.seeds)
+        assert found == (family[1].tree, family[1].ladder, family[1].seeds)
         assert not one.arms[one.baseline]
 
 

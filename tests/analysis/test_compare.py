@@ -460,7 +460,7 @@ def test_code_is_its_source_where_all_records_have_it(experiment: MakeExperiment
         return str(row(compare(results), "better").verdict)
 
     assert verdict({"base": "s", "better": "s"}, "d") == "better"
-    assert verdict({"base": "s", "better": "t"}, "c") == "not comparable: lm source differs on every seed"
+    assert verdict({"base": "s", "better": "t"}, "c") == "not comparable: source of lm differs on every seed"
     assert verdict({"better": "t"}, "c") == "better", "the baseline is older, and knows its commit alone"
     assert verdict({"better": "t"}, "d") == "not comparable: commit differs on every seed"
 
