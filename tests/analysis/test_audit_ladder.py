@@ -52,5 +52,5 @@ def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(of_ladders, "interval", plain)
     monkeypatch.setattr(module, "FAMILIES", FAMILIES[:1])
     monkeypatch.setattr(module, "SEEDS", ((3, 3, 3, 3),))
-    found = list(audit_ladders(np.random.default_rng(1), 150, draws=200))
+    found = list(audit_ladders(np.random.default_rng(1), 300, draws=200))
     assert [one.name for one in found if one.name.startswith("intervals of gains") and not one.ok]
