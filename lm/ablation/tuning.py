@@ -73,6 +73,8 @@ def read_tuning(tree: Any, metric: str, confirmation: Sequence[int], path: str) 
             raise InputError(f"{path}: {key} is missing; tuning needs a space and a number of trials for each arm")
     if averaged(metric) is not None:
         raise InputError(f"{path}: arms are judged by {metric}, a mean over validations, which a search does not know")
+    if "@" in metric:
+        raise InputError(f"{path}: arms are judged by {metric}, a loss at a length, which a search does not know")
     if describe(metric).better is None:
         raise InputError(f"{path}: arms are judged by {metric}, of which neither more nor less is better")
     if type(tree["trials"]) is not int or tree["trials"] < 1:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from lm.report.arms import blank
 from lm.report.figures import Drawn, drawn
 from lm.report.study import Study
-from lm.store.quantities import QUANTITIES
+from lm.store.quantities import describe
 
 ABSENT = -0.15
 """Where a line of the parallel coordinates crosses the axis of a parameter that was not drawn."""
@@ -23,7 +23,7 @@ ABSENT = -0.15
 
 def label(quantity: str) -> str:
     """A quantity with its unit."""
-    meaning = QUANTITIES[quantity]
+    meaning = describe(quantity)
     return f"{meaning.label} ({meaning.unit})" if meaning.unit else meaning.label
 
 

@@ -35,7 +35,7 @@ STEPS, SECONDS = 9, 4.0
 """Each way is timed over so many steps, or fewer where they take longer than that."""
 
 COMPILING = 10.0
-"""Seconds that compiling takes at least; what is trained in less is not compiled, to try it neither."""
+"""Seconds of training, in all, below which code is not compiled to try it: the first time that takes longer."""
 
 WORTH = 1.03
 """Times as fast another way must be than a plainer one to be taken in its place."""

@@ -176,13 +176,13 @@ def _refuse_auto(tree: Tree) -> None:
     trainer = tree.get("trainer")
     for name in AUTO:
         value = trainer.get(name) if isinstance(trainer, Mapping) else None
-        if isinstance(value, str) and value != "auto" and value.lower() == "auto":
-            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
         if value == "auto":
             raise InputError(
                 f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
                 "alike; here name one"
             )
+        if isinstance(value, str) and value.lower() == "auto":
+            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
 
 
 def _checked_model(run: Run, vocabulary: int, context: int) -> Model:

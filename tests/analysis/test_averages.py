@@ -84,6 +84,9 @@ def test_a_name_says_what_is_averaged(name: str, found: tuple[str, int] | None) 
         ({"metric": "mce~2"}, "no quantity 'mce~2'; means of the last N are nll~N, bits_per_byte~N, accuracy~N, ece~N"),
         ({"metric": "nll~3", "tune": {"space": {"optim.lr": {"low": 0.001, "high": 0.01}}, "trials": 4, "seeds": [7]}},
          "a mean over validations, which a search does not know"),
+        ({"metric": "nll@8", "common": {"evaluate.lengths": [8]},
+          "tune": {"space": {"optim.lr": {"low": 0.001, "high": 0.01}}, "trials": 4, "seeds": [7]}},
+         "a loss at a length, which a search does not know"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_averaged_is_refused_by_the_plan(

@@ -20,7 +20,17 @@ from lm.report import importance
 from lm.report.importance import Importance, importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of
-from lm.report.study_figures import ABSENT, FIGURES, draw_study, history, parallel_coordinates, pareto, position, slices
+from lm.report.study_figures import (
+    ABSENT,
+    FIGURES,
+    draw_study,
+    history,
+    label,
+    parallel_coordinates,
+    pareto,
+    position,
+    slices,
+)
 from lm.report.web.search import search_html
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
@@ -371,3 +381,15 @@ def test_a_search_has_its_page_alone_where_that_is_asked_for(tmp_path: Path) -> 
     assert main(["report", str(folder), "--format", "latex"]) == 2
     write_study(folder, Console())
     assert (folder / "table.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("quantity", "said"),
+    [
+        ("nll", "validation NLL (nats/token)"),
+        ("nll~2", "validation NLL, mean of last 2 (nats/token)"),
+        ("nll@32", "validation NLL, blocks of 32 tokens (nats/token)"),
+    ],
+)
+def test_every_quantity_that_arms_are_judged_by_has_a_label(quantity: str, said: str) -> None:
+    assert label(quantity) == said
