@@ -138,7 +138,7 @@ def read_ladder(
             "the top one is forecast"
         )
     rungs = {
-        path_name(name, f"{path}.rungs"): _rung(one, tree, seeds, f"{path}.rungs.{name}", same_seeds)
+        path_name(name, f"{path}.rungs"): _rung(one, tree, seeds, path, str(name), same_seeds)
         for name, one in of_rungs.items()
     }
     margin = _node(tree.get("margin") or {}, MARGIN_KEYS, f"{path}.margin")
@@ -166,7 +166,9 @@ def _node(node: Any, known: tuple[str, ...], path: str) -> dict[str, Any]:
     return dict(node)
 
 
-def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], path: str, same_seeds: bool) -> RungSpec:
+def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], ladder: str, name: str, same_seeds: bool) -> RungSpec:
+    """A rung; what it does not say of its text is said by `whole`, the ladder at the path `ladder`."""
+    path = f"{ladder}.rungs.{name}"
     tree = _node(node or {}, RUNG_KEYS, path)
     changes = read_mapping(tree.get("common") or {}, f"{path}.common")
     if "seed" in changes:
@@ -177,7 +179,8 @@ def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], path: str, same
         raise InputError(f"{path}: expected tokens or tokens_per_parameter, found both")
     if asked and "trainer.max_steps" in changes:
         raise InputError(f"{path}.common.trainer.max_steps: follows from {min(asked)}; leave one of them out")
-    tokens = {key: _above_zero(value, f"{path}.{key}", MOST_TOKENS) for key, value in asked.items()}
+    where = path if own else ladder
+    tokens = {key: _above_zero(value, f"{where}.{key}", MOST_TOKENS) for key, value in asked.items()}
     chosen = tree.get("seeds")
     if isinstance(chosen, Mapping):
         raise InputError(f"{path}.seeds: a ladder has no stages; give a number of seeds or a list")
@@ -188,9 +191,10 @@ def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], path: str, same
 
 
 def _above_zero(value: Any, path: str, most: float = math.inf) -> float:
-    found = _number(value, 0, most, path, "a number above 0")
+    expected = "a number above 0" if math.isinf(most) else f"a number above 0 and below {most:z.0e}"
+    found = _number(value, 0, most, path, expected)
     if not found:
-        raise InputError(f"{path}: expected a number above 0, found 0")
+        raise InputError(f"{path}: expected {expected}, found 0")
     return found
 
 

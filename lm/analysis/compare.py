@@ -194,15 +194,19 @@ def withheld(results: Results, arm: str, quantity: str) -> str:
 
 def _survivors(results: Results, row: Mapping[str, Any]) -> str:
     """What became of the seeds on which an arm is not compared, to stand beside its verdict."""
-    arm, baseline, seeds = row["arm"], results.manifest["baseline"], len(results.manifest["seeds"])
-    if arm == baseline or row["pairs"] == seeds:
+    arm, seeds = row["arm"], len(results.manifest["seeds"])
+    if arm == results.manifest["baseline"] or row["pairs"] == seeds:
         return ""
-    statuses = {
-        side: [*(str(r["status"]) for r in results.of(side)), *("damaged" for of, _ in results.damaged if of == side)]
-        for side in (arm, baseline)
-    }
-    on = f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else ""
-    return beside(on, statuses[arm], statuses[baseline])
+    return lost_beside(results, arm, f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else "")
+
+
+def lost_beside(results: Results, arm: str, on: str = "") -> str:
+    """What became of the lost cells of an arm and of the baseline, to stand beside a verdict; empty where none is."""
+    mine, base = (
+        [*(str(r["status"]) for r in results.of(side)), *("damaged" for of, _ in results.damaged if of == side)]
+        for side in (arm, results.manifest["baseline"])
+    )
+    return beside(on, mine, base)
 
 
 def beside(on: str, mine: Sequence[str], base: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lm.analysis.compare import compare, withheld
+from lm.analysis.compare import compare, lost_beside, withheld
 from lm.analysis.results import Results, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.tree import InputError, path_name
@@ -49,6 +49,7 @@ class ArmOf:
         withheld: why no trend may be called anything; empty where one may.
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
         explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
+        lost: what became of the lost cells of a rung without a pair, to stand beside its row.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ArmOf:
     withheld: str
     bold: tuple[bool, bool]
     explored: bool
+    lost: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -188,10 +190,11 @@ def _arm(
     confirmatory = len(rungs[0].confirmatory)
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
-    found, at, reasons = list[Rung](), list[ArmAt](), list[str]()
+    found, at, reasons, lost = list[Rung](), list[ArmAt](), list[str](), dict[str, str]()
     for rung, results, table, noise in zip(manifest["rungs"], rungs, compared, noises, strict=True):
         one = _rung(manifest, rung, results, arm)
         if not len(one.pairs):
+            lost[rung["name"]] = lost_beside(results, arm)
             continue
         found.append(one)
         (row,) = table[(table.metric == results.headline) & (table.arm == arm)].itertuples()
@@ -204,7 +207,7 @@ def _arm(
         if reason := withheld(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
     if not found:
-        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored)
+        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost)
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
@@ -214,7 +217,7 @@ def _arm(
     needed = seeds_needed(confirmatory)
     sound = not (reasons or explored) and all(one.pairs >= needed and not one.ill for one in at)
     bold = sound and _called(done.of_difference), sound and _called(done.of_gain)
-    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored)
+    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored, lost)
 
 
 def _called(trend: Trend) -> bool:

@@ -14,7 +14,7 @@ from lm.analysis.averages import with_averages
 from lm.analysis.comparability import differing
 from lm.analysis.curve import curve_table
 from lm.analysis.health import faults, unhealthy
-from lm.config.tree import InputError
+from lm.config.tree import InputError, load_yaml
 from lm.store.damage import is_number, of_curve
 from lm.store.files import read_json
 from lm.store.formats import MANIFEST
@@ -92,6 +92,14 @@ class Results:
         """The records of an arm, in the order of the seeds."""
         found = [self.records[arm, seed] for seed in self.manifest["seeds"]]
         return [record for record in found if record is not None]
+
+    def configuration(self, arm: str) -> dict[str, Any]:
+        """That of the first cell of an arm whose configuration is there; empty where none is."""
+        for record in self.of(arm):
+            path = self.store.directory(record["id"]) / "config.yaml"
+            if path.is_file():
+                return load_yaml(path)
+        return {}
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -195,8 +195,7 @@ def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None
     if status != "ok":
         return Run(status, said if said.lower() != status else "", values)
     if headline not in values:
-        there = f"{headline} was not written down"
-        return Run("missing", there, values) if states else Run("diverged", there, values)
+        return Run("diverged", f"{headline} is blank", values)
     if not math.isfinite(values[headline]):
         return Run("diverged", f"{headline} is {values[headline]}", values)
     return Run("ok", "", values)

@@ -11,6 +11,7 @@ from lm.report.ways import described
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import FEWEST_PAIRS, Estimate, Trend
+from lm.store.damage import is_number
 from lm.store.ladder import RungOf
 from lm.store.quantities import describe
 
@@ -72,7 +73,8 @@ def worth_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
         for arm in results.arms:
             place = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
             if place is None or arm.climb is None:
-                rows.append([rung["name"], arm.name, "0", "-", "-", "no pair to compare"])
+                nothing = f"no pair to compare{arm.lost.get(rung['name'], '')}"
+                rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
                 bold.append(False)
                 continue
             at, of = arm.at[place], arm.climb.differences[place]
@@ -203,6 +205,7 @@ def worth_notes(results: LadderResults) -> list[str]:
     """How the numbers by rung are to be read."""
     base = results.manifest["baseline"]
     lines = [
+        *_rates(results),
         f"Differences are to {base}, paired by seed, with Student's interval; the verdict is that of the rung's own "
         "report.",
         *_of_text(results),
@@ -218,6 +221,18 @@ def worth_notes(results: LadderResults) -> list[str]:
     if short:
         lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
     return lines + ([described(found)] if (found := results.manifest.get("ways")) else [])
+
+
+def _rates(results: LadderResults) -> list[str]:
+    """The learning rates of the arms, from rung to rung, where some arm has more than one."""
+    of_arm: dict[str, list[float]] = {}
+    for arm in shown_arms(results):
+        found = ((rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs)
+        of_arm[arm] = [float(one) if is_number(one) else math.nan for one in found]
+    if all(len({one for one in rates if not math.isnan(one)}) < 2 for rates in of_arm.values()):
+        return []
+    texts = {arm: ", ".join("-" if math.isnan(one) else f"{one:z.3g}" for one in of) for arm, of in of_arm.items()}
+    return [f"Learning rates, from rung to rung: {'; '.join(f'{arm} {text}' for arm, text in texts.items())}."]
 
 
 def _of_text(results: LadderResults) -> list[str]:

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from lm.analysis.results import Results
-from lm.config.tree import load_yaml
 from lm.report.arms import Pick, Style, blank, colours, gathered, legend, line
 from lm.store.record import Record
 
@@ -51,12 +50,8 @@ def perplexity_to_nll(perplexity: Any) -> Any:
 
 def context(results: Results, arm: str) -> int | None:
     """The tokens of context that an arm was trained with, where its configuration is there and says so."""
-    for record in results.of(arm):
-        path = results.store.directory(record["id"]) / "config.yaml"
-        if path.is_file():
-            found = (load_yaml(path).get("data") or {}).get("init_args", {}).get("context")
-            return found if isinstance(found, int) else None
-    return None
+    found = (results.configuration(arm).get("data") or {}).get("init_args", {}).get("context")
+    return found if isinstance(found, int) else None
 
 
 def nll_by_length(results: Results) -> Figure | None:

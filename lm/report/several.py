@@ -104,7 +104,8 @@ def _of_ladder(results: LadderResults) -> Included:
     top, lines = results.manifest["rungs"][-1]["name"], []
     for arm in results.arms:
         if arm.climb is None or arm.at[-1].rung != top:
-            lines.append(Line(arm.name, "0", "-", "no pair to compare", HEALTHY, bold=False))
+            nothing = f"no pair to compare{arm.lost.get(top, '')}"
+            lines.append(Line(arm.name, "0", "-", nothing, HEALTHY, bold=False))
             continue
         at, of = arm.at[-1], arm.climb.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))

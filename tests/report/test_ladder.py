@@ -16,6 +16,7 @@ from rich.console import Console
 from scipy import stats
 
 from lm.analysis.ladder import load_ladder, read_ladder
+from lm.analysis.results import load
 from lm.cli import main
 from lm.cli.options import called
 from lm.config.tree import InputError
@@ -116,12 +117,32 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
     rows, _ = worth_rows(found)
     assert [row[2] for row in rows] == ["6", "5", "6", "0"]
     assert rows[3][5] == "no pair to compare"
+    apart = load_ladder(
+        make_ladder(tmp_path / "apart", lambda arm, at, seed: "diverged" if at == 3 else lost(arm, at, seed))
+    )
+    assert worth_rows(apart)[0][3][5] == "no pair to compare (6 diverged; baseline: 6 diverged)"
     assert "rung m, rung xl" in " ".join(worth_notes(found))
     assert found.arms[0].climb is not None
     assert found.arms[0].climb.forecast is None
     assert "No forecast" in markdown_ladder(found)
     nothing = load_ladder(make_ladder(tmp_path / "none", lambda *_: None))
     assert "No law: 0 rungs" in markdown_ladder(nothing)
+
+
+def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -> None:
+    def at(rates: dict[tuple[str, int], float]) -> list[str]:
+        out = tmp_path / str(len(rates))
+        folder = make_ladder(out, seeds=(6, 6, 6))
+        for (arm, place), rate in rates.items():
+            cell = Store(out).directory(f"{'sml'[place]}-{arm}-0")
+            write_atomic(cell / "config.yaml", f"optim: {{lr: {rate}}}\n")
+        return [line for line in worth_notes(load_ladder(folder)) if line.startswith("Learning rates")]
+
+    same = {("base", place): 0.016 for place in range(3)}
+    assert at(same) == []
+    assert at({**same, ("arm", 0): 0.032, ("arm", 2): 0.008}) == [
+        "Learning rates, from rung to rung: base 0.016, 0.016, 0.016; arm 0.032, -, 0.008."
+    ]
 
 
 def test_without_three_rungs_or_a_falling_loss_there_is_no_law_and_a_sentence(tmp_path: Path) -> None:
@@ -204,6 +225,21 @@ def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatc
     assert called(Path("climbing")) == Path("climbing")
 
 
+def test_a_number_of_a_rung_is_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_ladder(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    assert main(["pack", str(folder)]) == 0
+    for given in ("climb", str(folder), f"{folder}.lmpack"):
+        capsys.readouterr()
+        assert main(["trace", given, "xl.arm"]) == 0
+        assert "of arm in A climb, rung xl" in capsys.readouterr().out
+        for words, said in ((["xk.arm"], "found 'xk.arm'."), ([], "RUNG.ARM after it. Its rungs")):
+            assert main(["trace", given, *words]) == 2
+            assert said in capsys.readouterr().err
+
+
 def test_a_rung_that_lies_elsewhere_is_not_read(tmp_path: Path) -> None:
     folder = make_ladder(tmp_path / "out", seeds=(2, 2))
     rung = folder.with_name("climb.s")
@@ -213,12 +249,10 @@ def test_a_rung_that_lies_elsewhere_is_not_read(tmp_path: Path) -> None:
         load_ladder(folder)
 
 
-def test_what_is_no_ladder_and_what_is_no_experiment_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_ladder_and_what_is_no_experiment_is_said(tmp_path: Path) -> None:
     folder = make_ladder(tmp_path)
-    assert main(["trace", str(folder), "arm", "nll"]) == 2
-    assert "is a ladder; name a rung of it, a folder beside it such as climb.RUNG" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
+        load(folder)
     with pytest.raises(InputError, match=r"holds no ladder\.json"):
         read_ladder(tmp_path / "climb.s")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser
-from lm.config.tree import InputError
+from lm.config.plain import shown
+from lm.config.tree import InputError, nearest
 
 HELP = "print the cells behind a number of a table, and the commands that make them"
 EXAMPLES = ("lm trace quickstart pre_norm nll", "lm trace quickstart/pre_norm/0")
@@ -20,7 +21,7 @@ def add_options(command: Parser) -> None:
         help="an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
         "quickstart/pre_norm/0 or the beginning of its id",
     )
-    command.add_argument("arm", nargs="?", help="one of its arms; is left out after a run")
+    command.add_argument("arm", nargs="?", help="one of its arms, of a ladder RUNG.ARM; is left out after a run")
     command.add_argument(
         "metric",
         nargs="?",
@@ -33,23 +34,38 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
     from lm.analysis.results import read_manifest
-    from lm.analysis.runs import describes
-    from lm.report.pack import opened
+    from lm.report.pack import can_be_packed, opened, rungs_of
     from lm.report.trace import trace
 
     folder, arm, metric = options.folder, options.arm, options.metric
-    if not folder.exists() and describes(options.out / folder):
+    if not folder.exists() and can_be_packed(options.out / folder):
         folder = options.out / folder
     elif metric is None and (called := _run(folder, options.out)) is not None:
         folder, arm, metric = *called, arm
     with opened(folder) as place:
+        of = place.folder
+        if rungs := rungs_of(of):
+            of, arm = _on_rung(folder, {rung.name.removeprefix(f"{of.name}."): rung for rung in rungs}, arm)
         if metric is None or arm is None:
-            manifest = read_manifest(place.folder)
+            manifest = read_manifest(of)
             if arm is None:
                 raise InputError(f"{folder}: expected an arm after it, one of {', '.join(manifest['arms'])}")
             metric = manifest["metric"]
-        trace(place.folder, arm, metric, Console(), place.pack)
+        trace(of, arm, metric, Console(), place.pack)
     return 0
+
+
+def _on_rung(ladder: Path, rungs: dict[str, Path], given: str | None) -> tuple[Path, str]:
+    """The folder of a rung, and the arm, of `RUNG.ARM`. Raises InputError."""
+    given = given or ""
+    for rung, folder in rungs.items():
+        if given.startswith(f"{rung}.") and len(given) > len(rung) + 1:
+            return folder, given[len(rung) + 1 :]
+    found = f", found {shown(given)}" if given else ""
+    near = nearest(given.partition(".")[0], list(rungs)) if given else ""
+    raise InputError(
+        f"{ladder}: is a ladder; expected RUNG.ARM after it{found}.{near} Its rungs are {', '.join(rungs)}"
+    )
 
 
 def _run(given: Path, out: Path) -> tuple[Path, str] | None:
