@@ -7,7 +7,7 @@ what makes resuming exact.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -69,6 +69,8 @@ class Data(LightningDataModule, ABC):
 
     `context` is the longest target of a row, in tokens; `facts` is what the text came to, once it is prepared.
     """
+
+    REASONS: ClassVar = {"seed": "the order of batches has its seed beside that of the run, as data_seed"}
 
     context: int
     facts: Facts | None = None

@@ -63,7 +63,7 @@ class Table:
             names = [self.short(column) for column in self.columns]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             raise InputError(
-                f"{self.path}: {option} {shown(name)}: no such column that holds anything.{nearest(name, names)} "
+                f"{self.path}: {option} {shown(name)}: no filled column.{nearest(name, names)} "
                 f"It has {', '.join(names[:MOST_NAMED])}{more}"
             )
         return found

@@ -4,7 +4,7 @@ Legend: s seeds, n points.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
 from lm.analysis.results import Results
 from lm.store.record import Record
@@ -24,6 +25,9 @@ Style = Literal["-", "--"]
 
 ROWS = 3
 """Rows of a legend under its panels that a figure has room for."""
+
+MOST_TICKS = 8
+"""Along an axis on which each has its text."""
 
 BEGINNING: Style = "--"
 END: Style = "-"
@@ -77,10 +81,24 @@ def line(axes: Axes, x_n: Sequence[float] | np.ndarray, values_sn: np.ndarray, c
         axes.fill_between(x_n, mean_n - spread_n, mean_n + spread_n, color=colour, alpha=0.15, linewidth=0)
 
 
-def legend(figure: Figure, colours_of: dict[str, Colour], styles: dict[str, Style]) -> None:
-    """A legend under the panels: arms by colour, line styles in grey; the figure grows where many arms need rows."""
+def ticks_at(axes: Axes, values: Collection[float]) -> None:
+    """Ticks along a logarithmic axis at these values, or some of them where there are many."""
+    few = sorted(values)[:: -(-len(values) // MOST_TICKS)]
+    axes.set_xticks(few, [f"{value:z.5g}" for value in few])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def legend(
+    figure: Figure, colours_of: dict[str, Colour], styles: dict[str, Style], markers: dict[str, str] | None = None
+) -> None:
+    """A legend under the panels: arms by colour, line styles and markers in grey, by what they stand for; the figure
+    grows where many arms need rows."""
     handles = [Line2D([], [], color=colour, label=arm) for arm, colour in colours_of.items()]
     handles += [Line2D([], [], color="grey", linestyle=style, label=label) for label, style in styles.items()]
+    handles += [
+        Line2D([], [], color="grey", linestyle="", marker=marker, markersize=8, label=label)
+        for label, marker in (markers or {}).items()
+    ]
     columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.6)))
     figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - ROWS))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -227,7 +228,7 @@ def _rates(results: LadderResults) -> list[str]:
     """The learning rates of the arms, from rung to rung, where some arm has more than one."""
     of_arm: dict[str, list[float]] = {}
     for arm in shown_arms(results):
-        found = ((rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs)
+        found: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
         of_arm[arm] = [float(one) if is_number(one) else math.nan for one in found]
     if all(len({one for one in rates if not math.isnan(one)}) < 2 for rates in of_arm.values()):
         return []

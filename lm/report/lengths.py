@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from lm.analysis.results import Results
-from lm.report.arms import Pick, Style, blank, colours, gathered, legend, line
+from lm.report.arms import Pick, Style, blank, colours, gathered, legend, line, ticks_at
 from lm.store.record import Record
 
 BLOCKS: Style = "-"
 SLIDING: Style = "--"
 STYLES = {"blocks": BLOCKS, "sliding window": SLIDING}
-MOST_TICKS = 8
 
 
 def measured(record: Record) -> dict[int, dict[str, Any]]:
@@ -72,9 +70,7 @@ def nll_by_length(results: Results) -> Figure | None:
     if not drawn:
         return None
     axes.set(xscale="log", xlabel="tokens of context", ylabel="validation NLL (nats/token)", title="Length of context")
-    few = sorted(ticks)[:: -(-len(ticks) // MOST_TICKS)]
-    axes.set_xticks(few, [str(length) for length in few])
-    axes.xaxis.set_minor_locator(NullLocator())
+    ticks_at(axes, ticks)
     axes.secondary_yaxis("right", functions=(np.exp, perplexity_to_nll)).set_ylabel("perplexity")
     mark_trained(results, axes, list(drawn))
     legend(figure, drawn, STYLES)

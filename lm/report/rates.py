@@ -14,7 +14,7 @@ from rich.console import Console
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
 from lm.config.tree import InputError
-from lm.report.arms import Colour, blank, colours
+from lm.report.arms import Colour, blank, colours, legend, ticks_at
 from lm.report.figures import Drawn, drawn
 from lm.report.page import listed, show
 from lm.report.study_figures import label
@@ -27,6 +27,8 @@ from lm.store.quantities import describe
 DESCRIBED = "lr_curve.json"
 FIGURE = "lr_curve"
 TITLE = "Learning rates"
+BEST, LOST = "*", "x"
+"""Markers of the figure."""
 COLUMNS = (
     "arm",
     "shared rate",
@@ -158,27 +160,29 @@ def rates_figure(results: Results, rates: Rates) -> Figure | None:
     """Loss against rate; None where no run of the grid went well."""
     if not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
         return None
-    figure, axes = blank(figsize=(6.4, 4.4))
+    figure, axes = blank(figsize=(6.4, 4.6))
     for arm, colour in colours(results).items():
-        _draw(axes, arm, rates.curves[arm], colour)
-    axes.set(xscale="log", xlabel="optim.lr", ylabel=label(rates.grid.headline), title=TITLE)
-    axes.legend(
-        title="mean ± sd over seeds; star: the best\ncross: runs that diverged or failed", title_fontsize="small"
-    )
+        _draw(axes, rates.curves[arm], colour)
+    axes.set(xscale="log", xlabel="optim.lr", ylabel=f"{label(rates.grid.headline)}, mean ± sd", title=TITLE)
+    ticks_at(axes, {rate for curve in rates.curves.values() for rate in curve.rates})
+    markers = {"the best": BEST}
+    if any(any(curve.lost_r) for curve in rates.curves.values()):
+        markers["runs that diverged or failed"] = LOST
+    legend(figure, colours(results), {}, markers)
     return figure
 
 
-def _draw(axes: Axes, arm: str, curve: RateCurve, colour: Colour) -> None:
+def _draw(axes: Axes, curve: RateCurve, colour: Colour) -> None:
     rates, kept = np.array(curve.rates), np.isfinite(curve.values_rs).all(axis=1)
     x, values = rates[kept], curve.values_rs[kept]
     mean = values.mean(axis=1)
-    axes.plot(x, mean, "o-", color=colour, markersize=4, linewidth=1.5, label=arm)
+    axes.plot(x, mean, "o-", color=colour, markersize=4, linewidth=1.5)
     if values.shape[1] > 1:
         spread = values.std(axis=1, ddof=1)
         axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     if curve.best is not None:
-        axes.plot(rates[curve.best], curve.values_rs[curve.best].mean(), "*", color=colour, markersize=13)
+        axes.plot(rates[curve.best], curve.values_rs[curve.best].mean(), BEST, color=colour, markersize=13)
     lost = [rate for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
     if lost:
         top = curve.untrained if math.isfinite(curve.untrained) else float(np.nanmax(curve.values_rs))
-        axes.plot(lost, [top] * len(lost), "x", color=colour, markersize=7)
+        axes.plot(lost, [top] * len(lost), LOST, color=colour, markersize=7)

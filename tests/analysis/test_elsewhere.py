@@ -113,7 +113,7 @@ def test_unpaired_is_a_choice_and_takes_no_seeds(tmp_path: Path) -> None:
     other = row(compare_runs(seedless), "new")
     assert other.verdict == "better (unpaired: there are no seeds)"
     assert (other.p, other.low, other.high) == (found.p, found.low, found.high)
-    with pytest.raises(InputError, match=r"--seed-column 'seed': no such column that holds anything\. It has arm, loss"):
+    with pytest.raises(InputError, match=r"--seed-column 'seed': no filled column\. It has arm, loss"):
         runs_of(tmp_path, [("plain", 1), ("new", 2)], Asked("plain", ("loss",)), columns="arm,loss")
 
 

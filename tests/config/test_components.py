@@ -115,6 +115,7 @@ def test_a_wrong_name_is_answered_with_the_nearest_choice_and_all_of_them(path: 
     ("path", "beginning"),
     [
         ("model.positon", "model.positon: Decoder has no setting 'positon'. Did you mean position? It takes "),
+        ("data.seed", "data.seed: the order of batches has its seed beside that of the run, as data_seed"),
         ("modle.width", "modle: Run has no setting 'modle'. Did you mean model? It takes data, model, optim, "),
         ("model.position.bse", "model.position.bse: Rope has no setting 'bse'. Did you mean base? It takes base"),
         ("optim.optimizer.beta", "optim.optimizer.beta: AdamW has no setting 'beta'. Did you mean betas? It takes "),

@@ -116,9 +116,9 @@ def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path) -> No
     ("text", "asked", "words"),
     [
         (ROWS, Asked("plane", ("loss",)), r"--baseline 'plane': no such arm. Did you mean plain\? It has plain, new"),
-        (ROWS, Asked("plain", ("los",)), r"--metric 'los': no such column that holds anything. Did you mean loss\? It has arm, seed, loss"),
-        (ROWS, Asked("plain", ("loss",), "arms"), r"--arm-column 'arms': no such column that holds anything. Did you mean arm\?"),
-        (ROWS, Asked("plain", ("loss",), "arm", "sed"), r"--seed-column 'sed': no such column that holds anything. Did you mean seed\?"),
+        (ROWS, Asked("plain", ("los",)), r"--metric 'los': no filled column. Did you mean loss\? It has arm, seed"),
+        (ROWS, Asked("plain", ("loss",), "arms"), r"--arm-column 'arms': no filled column. Did you mean arm\?"),
+        (ROWS, Asked("plain", ("loss",), "arm", "sed"), r"--seed-column 'sed': no filled column. Did you mean seed\?"),
         (ROWS, Asked("plain", ("seed",)), "arm and seed tell runs apart and measure nothing"),
         (ROWS, Asked("plain", ("loss",), only=(("lr", "3"),)), "--only lr=3: no such run.* lr is '0.1', '0.2'"),
         (ROWS + "new,1,3,0\n", ASKED, "arm 'new' seed 1 is there twice, again in row 6; expected each"),

@@ -148,6 +148,11 @@ def test_runs_that_were_lost_are_crosses_and_the_best_are_stars(
     assert set(lines) == {
         ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("o", (0.001, 0.01, 0.1)), ("*", (0.1,))
     }  # fmt: skip
+    (axes,) = figures[0].axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.001", "0.01", "0.1"]
+    assert axes.get_legend() is None, "it stands below, where it hides no point"
+    said = {text.get_text() for text in figures[0].legends[0].get_texts()}
+    assert said > {"the best", "runs that diverged or failed"}
     assert lines["x", (0.1,)] == [pytest.approx(UNTRAINED)]
     assert lm.figure(lm.load(folder), "lr_curve").axes[0].get_xlabel() == "optim.lr"
 
