@@ -21,8 +21,10 @@ from lm.stats.scaling import FEWEST
 from lm.store.store import Store
 
 
-def climb(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
-    """Carries out a ladder and reports. Returns 0 if every cell has a record, 1 if some were interrupted.
+def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, console: Console | None = None) -> int:
+    """Carries out a ladder and reports, on the terminal unless another console is given.
+
+    Returns 0 if every cell has a record, 1 if some were interrupted.
 
     Raises:
         InputError: for what cannot be carried out, and a rung of too few seeds, unless `underpowered` says to go on.
@@ -43,7 +45,7 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False) -> in
     interrupted = train_missing(whole, store, manner)
     for plan in plans:
         write_report(store.out / plan.experiment.name, Console(quiet=True))
-    results = write_ladder_report(folder, Console())
+    results = write_ladder_report(folder, console or Console())
     print(f"report: {folder / 'table.md'}, and a folder for each rung beside it", file=sys.stderr)
     return 1 if interrupted or results.damaged else 0
 

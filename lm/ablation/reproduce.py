@@ -27,20 +27,28 @@ from lm.store.files import write_atomic
 from lm.store.store import Store
 
 
-def find_experiments(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The experiment files under `folder` that carry claims, or those named. Raises InputError for a name without."""
+def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") -> list[Path]:
+    """The experiment files under `folder` that have claims, or another key, or those named.
+
+    Raises:
+        InputError: where there are none, and for a name without.
+    """
     if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
-    found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if load_yaml(path).get("claims")}
+    found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if load_yaml(path).get(key)}
     for name in names:
         if path_name(name, "NAME") not in found:
             raise InputError(
-                f"{name}: no experiment with claims in {folder}.{nearest(name, list(found))} "
+                f"{name}: no experiment with {_named(key)} in {folder}.{nearest(name, list(found))} "
                 f"Choose from {', '.join(found)}"
             )
     if not found:
-        raise InputError(f"--experiments {folder}: no experiment there carries claims")
+        raise InputError(f"--experiments {folder}: no experiment there has {_named(key)}")
     return [found[name] for name in names] if names else list(found.values())
+
+
+def _named(key: str) -> str:
+    return "a ladder" if key == "ladder" else key
 
 
 def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool, named: bool = False) -> int:

@@ -35,8 +35,8 @@ def factor(log: Estimate) -> str:
     value, low, high = (exp(one) for one in (log.value, log.low, log.high))
     if math.isnan(value):
         return "-"
-    interval = "" if math.isnan(low) else f" [{_times(low)}, {_times(high)}]"
-    return f"{_times(value)}{interval}"
+    interval = "" if math.isnan(low) else f" [{times(low)}, {times(high)}]"
+    return f"{times(value)}{interval}"
 
 
 def exp(log: float) -> float:
@@ -44,7 +44,8 @@ def exp(log: float) -> float:
     return math.inf if log > 300 else math.exp(log)
 
 
-def _times(value: float) -> str:
+def times(value: float) -> str:
+    """A factor as text."""
     return "∞" if math.isinf(value) else f"{value:z,.2f}" if value < 100 else f"{value:z,.3g}"
 
 
@@ -53,7 +54,7 @@ def gain(one: Gain | None) -> str:
     if one is None:
         return "-"
     if one.beyond == "floor":
-        low = f", at least {_times(exp(one.log.low))}" if math.isfinite(one.log.low) else ""
+        low = f", at least {times(exp(one.log.low))}" if math.isfinite(one.log.low) else ""
         return f"below the law's floor{low}"
     return factor(one.log) + BEYOND[one.beyond]
 

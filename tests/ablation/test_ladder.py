@@ -183,6 +183,28 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
         assert not one.arms[one.baseline]
 
 
+def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ladder = {**LADDER, "rungs": {name: RUNGS[name] for name in ("s", "m")}, "tokens_per_parameter": 0.1}
+    first = write(tmp_path, ladder, seeds=2)
+    tree = yaml.safe_load(first.read_text())
+    (tmp_path / "swiglu.yaml").write_text(
+        yaml.safe_dump({**tree, "arms": {"layer": {}, "gated": {"model.mlp": "SwiGLU"}}}, sort_keys=False)
+    )
+    command = ["reproduce", "--tier", "L", "--experiments", str(tmp_path), "--out", str(tmp_path / "out"), "--plan"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("small: 2 rungs, 8 of 8 cells to train, ")
+    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 of ladders above, ")
+    assert lines[2].startswith("about ")
+    assert main([*command, "smal"]) == 2
+    assert "smal: no experiment with a ladder in" in capsys.readouterr().err
+    (tmp_path / "swiglu.yaml").write_text(yaml.safe_dump({**tree, "arms": {"layer": {"model.norm": "None"}}}))
+    assert main(command) == 2
+    assert "swiglu: cannot be run: " in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
@@ -212,4 +234,9 @@ def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
     found = lm.ablate(path, out=out, workers=2)
     assert isinstance(found, lm.Ladder)
     assert found.cells.query("metric == 'nll'").status.tolist() == ["ok"] * 16
+    capsys.readouterr()
+    assert main(["reproduce", "--tier", "L", "--experiments", str(tmp_path), "--out", str(out), "--workers", "2"]) == 0
+    assert "What the arms of the ladders are worth" in capsys.readouterr().out
+    assert "| small | rms, layer |" in (out / "reproduce.L" / "table.md").read_text()
+    assert len((out / "reproduce.L" / "table.csv").read_text().splitlines()) == 1 + 4 * 2
     assert {path.name for path in Store(out).cells.iterdir()} == before

@@ -1,4 +1,4 @@
-"""`lm reproduce`: the experiments that carry claims."""
+"""`lm reproduce`: the experiments that carry claims, or the ladders."""
 
 import argparse
 from pathlib import Path
@@ -7,13 +7,15 @@ from typing import Any
 from lm.cli.options import Parser, add_output, add_workers, check_output
 from lm.config.shipped import shipped
 
-HELP = "run the experiments that carry claims, and print one table over all"
-EXAMPLES = ("lm reproduce --plan", "lm reproduce glu --workers 2")
+HELP = "run the experiments that carry claims, or all ladders, and print one table over all"
+EXAMPLES = ("lm reproduce --plan", "lm reproduce glu --workers 2", "lm reproduce --tier L --plan")
 
 
 def add_options(command: Parser) -> None:
     command.add_argument("names", nargs="*", metavar="NAME", help="experiments, such as glu (default: all)")
-    command.add_argument("--tier", choices=("C", "G"), default="C", help="C for a CPU, G for a GPU (default: C)")
+    command.add_argument(
+        "--tier", choices=("C", "G", "L"), default="C", help="C: claims on a CPU, G: on a GPU, L: ladders (default: C)"
+    )
     command.add_argument(
         "--experiments",
         type=Path,
@@ -34,7 +36,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     known = list(shipped("experiment").values())
     if folder == Path("experiments") and not folder.is_dir() and known:
         folder = known[0].parent
-    files = find_experiments(folder, options.names)
+    files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
     seconds, given = options.checkpoint_seconds, options.arguments
     manner = Manner(
         options.out,
@@ -44,4 +46,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         command=given,
         hang_seconds=60 * options.hang_minutes,
     )
+    if options.tier == "L":
+        from lm.ablation.ladders import reproduce_ladders
+
+        return reproduce_ladders(files, manner, options.plan)
     return reproduce(files, options.tier, manner, options.plan, bool(options.names))

@@ -1,0 +1,87 @@
+"""`lm reproduce --tier L`: every ladder, and one table of what their arms are worth."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from lm.ablation.ablate import Manner, statuses_of, to_train
+from lm.ablation.climb import climb
+from lm.ablation.experiment import Experiment, load_experiment
+from lm.ablation.ladder import plan_ladder, together
+from lm.ablation.plan import Plan
+from lm.analysis.ladder import load_ladder
+from lm.config.tree import InputError
+from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
+from lm.execution.machine import threads_each
+from lm.execution.sharing import shared_out
+from lm.report.worth import csv_worth, markdown_worth, show_worth
+from lm.store.files import write_atomic
+from lm.store.store import Store
+
+TITLE = "What the arms of the ladders are worth"
+
+
+def reproduce_ladders(files: Sequence[Path], manner: Manner, plan_only: bool) -> int:
+    """Carries out each ladder and writes one table over all. Returns 1 where something was left undone.
+
+    Raises:
+        InputError: for a ladder that cannot be carried out, before anything is trained.
+    """
+    planned = [(experiment, _plan(experiment, manner)) for experiment in _experiments(files)]
+    if plan_only:
+        _show([plan for _, plan in planned], manner)
+        return 0
+    undone, folders = 0, list[Path]()
+    for index, (experiment, _) in enumerate(planned, 1):
+        print(f"({index}/{len(planned)}) {experiment.name}", file=sys.stderr)
+        undone |= climb(experiment, manner, console=Console(quiet=True))
+        folders.append(manner.out / experiment.name)
+    ladders, console = [load_ladder(folder) for folder in folders], Console()
+    folder = manner.out / "reproduce.L"
+    head = [f"# {TITLE}", "", "Made by `lm reproduce --tier L`.", ""]
+    write_atomic(folder / "table.md", "\n".join([*head, *markdown_worth(ladders)]).rstrip() + "\n")
+    write_atomic(folder / "table.csv", csv_worth(ladders))
+    show_worth(ladders, console, TITLE)
+    print(f"table: {folder / 'table.md'}", file=sys.stderr)
+    return undone
+
+
+def _experiments(files: Sequence[Path]) -> list[Experiment]:
+    found = []
+    for path in files:
+        try:
+            found.append(load_experiment(path, {}))
+        except InputError as error:
+            raise InputError(f"{path.stem}: cannot be run: {error}") from None
+    return found
+
+
+def _plan(experiment: Experiment, manner: Manner) -> Plan:
+    """The cells of all rungs. Raises InputError naming the ladder."""
+    try:
+        return together(experiment, plan_ladder(experiment, manner.out, manner.workers))
+    except InputError as error:
+        raise InputError(f"{experiment.name}: cannot be run: {error}") from None
+
+
+def _show(plans: Sequence[Plan], manner: Manner) -> None:
+    """Prints of each ladder how many cells are to train that none before it asks for, and how long that takes."""
+    store, seen, total = Store(manner.out), set[str](), 0.0
+    for plan in plans:
+        undone = to_train(plan, statuses_of(plan, store), manner.retry_failed)
+        missing = [planned for planned in undone if planned.cell.id not in seen]
+        seen.update(planned.cell.id for planned in missing)
+        workers = manner.workers or shared_out(missing, manner.out, measure=False)
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers)) if missing else {}
+        wall = wall_seconds([seconds[planned.arm] for planned in missing], workers) if missing else 0.0
+        total += wall
+        ladder, shared = plan.experiment.ladder, len(undone) - len(missing)
+        assert ladder is not None
+        more = f" and {shared} of ladders above" if shared else ""
+        print(
+            f"{plan.experiment.name}: {len(ladder.rungs)} rungs, {len(missing)} of {len(plan.distinct)} cells to "
+            f"train{more}, {duration(wall)}"
+        )
+    print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")

@@ -1,0 +1,78 @@
+"""Several ladders in one table: what each arm is worth at every rung, and what becomes of that with more compute."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from rich.console import Console
+
+from lm.analysis.ladder import ArmOf, LadderResults
+from lm.report.ladder import Rows, exp, forecast_rows, said, times
+from lm.report.ladder_csv import worth_table
+from lm.report.page import listed, show
+from lm.report.tables import as_csv, markdown_table
+
+NOTES = [
+    "Gains in compute by rung: the compute that the baseline needs for the arm's loss, by its law, over the arm's own. "
+    "Their intervals, the differences and the verdicts of each rung are in the ladder's own report.",
+    "The forecast is that of the top rung's difference by the rungs below it.",
+]
+
+
+def _rungs(ladders: Sequence[LadderResults]) -> list[str]:
+    """The names of all rungs, in the order of the ladder that has the most."""
+    longest_first = sorted(ladders, key=lambda one: -len(one.rungs))
+    return list(dict.fromkeys(rung["name"] for one in longest_first for rung in one.manifest["rungs"]))
+
+
+def columns(ladders: Sequence[LadderResults]) -> list[str]:
+    """The headings."""
+    return ["ladder", "arm, against", *_rungs(ladders), "gain with more compute", "difference", "forecast"]
+
+
+def rows(ladders: Sequence[LadderResults]) -> Rows:
+    """A row for each arm of each ladder."""
+    found: Rows = []
+    for one in ladders:
+        base = one.manifest["baseline"]
+        told = {row[0]: row[3] for row in forecast_rows(one)}
+        for arm in one.arms:
+            gains = _gains(arm)
+            cells = [gains.get(rung, "-") for rung in _rungs(ladders)]
+            trends = ["no pair to compare"] * 2
+            if arm.climb is not None:
+                gain, difference = arm.climb.of_gain, arm.climb.of_difference
+                trends = [said(gain, f"a factor of {exp(gain.margin):z.3g}", arm)]
+                trends.append(said(difference, f"{difference.margin:z.3g}", arm))
+            of = f"{arm.name}, {base}"
+            found.append([one.manifest["name"], of, *cells, *trends, told.get(f"{arm.name} - {base}", "-")])
+    return found
+
+
+def _gains(arm: ArmOf) -> dict[str, str]:
+    """The gain at each rung where there is one."""
+    if arm.climb is None or not arm.climb.gains:
+        return {}
+    pairs = zip(arm.at, arm.climb.gains, strict=True)
+    return {
+        at.rung: "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value)) for at, gain in pairs
+    }
+
+
+def show_worth(ladders: Sequence[LadderResults], console: Console, title: str) -> None:
+    """Prints the table."""
+    console.print()
+    show(title, columns(ladders), rows(ladders), console)
+    for line in NOTES:
+        console.print(line, highlight=False, markup=False)
+
+
+def markdown_worth(ladders: Sequence[LadderResults]) -> list[str]:
+    """The table and its notes as lines of Markdown."""
+    return [*markdown_table(columns(ladders), rows(ladders)), "", *listed(NOTES)]
+
+
+def csv_worth(ladders: Sequence[LadderResults]) -> str:
+    """The tables of all ladders as one, with a row for each ladder, rung and arm."""
+    tables = [worth_table(one).assign(ladder=one.manifest["name"]) for one in ladders]
+    found = pd.concat(tables, ignore_index=True)
+    return as_csv(found[["ladder", *(name for name in found.columns if name != "ladder")]])
