@@ -6,16 +6,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lm.ablation.ablate import Manner, statuses_of, to_train
+from lm.ablation.ablate import Manner
 from lm.ablation.climb import climb
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder import plan_ladder, together
 from lm.ablation.plan import Plan
+from lm.ablation.reproduce import to_come
 from lm.analysis.ladder import load_ladder
 from lm.config.tree import InputError
-from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
-from lm.execution.machine import threads_each
-from lm.execution.sharing import shared_out
+from lm.execution.estimate import duration
 from lm.report.worth import csv_worth, markdown_worth, show_worth
 from lm.store.files import write_atomic
 from lm.store.store import Store
@@ -68,20 +67,10 @@ def _plan(experiment: Experiment, manner: Manner) -> Plan:
 
 def _show(plans: Sequence[Plan], manner: Manner) -> None:
     """Prints of each ladder how many cells are to train that none before it asks for, and how long that takes."""
-    store, seen, total = Store(manner.out), set[str](), 0.0
+    store, asked, total = Store(manner.out), set[str](), 0.0
     for plan in plans:
-        undone = to_train(plan, statuses_of(plan, store), manner.retry_failed)
-        missing = [planned for planned in undone if planned.cell.id not in seen]
-        seen.update(planned.cell.id for planned in missing)
-        workers = manner.workers or shared_out(missing, manner.out, measure=False)
-        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers)) if missing else {}
-        wall = wall_seconds([seconds[planned.arm] for planned in missing], workers) if missing else 0.0
+        train, wall = to_come(plan, store, manner.workers, asked)
         total += wall
-        ladder, shared = plan.experiment.ladder, len(undone) - len(missing)
-        assert ladder is not None
-        more = f" and {shared} of ladders above" if shared else ""
-        print(
-            f"{plan.experiment.name}: {len(ladder.rungs)} rungs, {len(missing)} of {len(plan.distinct)} cells to "
-            f"train{more}, {duration(wall)}"
-        )
+        assert plan.experiment.ladder is not None
+        print(f"{plan.experiment.name}: {len(plan.experiment.ladder.rungs)} rungs, {train}, {duration(wall)}")
     print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")

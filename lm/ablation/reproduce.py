@@ -129,27 +129,37 @@ def _was_run(folder: Path, tier: str) -> bool:
 def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: Store, manner: Manner) -> None:
     total, kinds, asked = 0.0, Counter[str](), set[str]()
     for path, plan in plans.items():
-        undone = plan.missing(store)
-        missing = [planned for planned in undone if planned.cell.id not in asked]
-        asked.update(planned.cell.id for planned in missing)
-        workers = manner.workers or default_workers(len(missing))
-        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
-        wall = wall_seconds([seconds[p.arm] for p in missing], workers) if missing else 0.0
+        train, wall = to_come(plan, store, manner.workers, asked)
         total += wall
         claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
         kinds.update(claims)
-        shared = len(undone) - len(missing)
-        more = f" and {shared} of experiments above" if shared else ""
-        print(
-            f"{path.stem}: {len(claims)} claims, {len(missing)} of {len(plan.cells)} cells to train{more}, "
-            f"{duration(wall)}"
-        )
+        print(f"{path.stem}: {len(claims)} claim{'s' * (len(claims) != 1)}, {train}, {duration(wall)}")
     for path, reason in reasons.items():
         print(f"{path.stem}: cannot be run: {reason}")
     if plans:
         counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
         print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
         print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+
+
+def to_come(plan: Plan, store: Store, workers: int | None, asked: set[str]) -> tuple[str, float]:
+    """How many cells are to train that nothing before asked for, in words, and about the seconds that takes.
+
+    Args:
+        plan: of an experiment, or of all rungs of a ladder.
+        store: where finished cells lie.
+        workers: cells trained at a time; None for as many as there are by default.
+        asked: ids of what was asked for before, to which those of this plan are added.
+    """
+    undone = plan.missing(store)
+    missing = [planned for planned in undone if planned.cell.id not in asked]
+    asked.update(planned.cell.id for planned in missing)
+    workers = workers or default_workers(len(missing))
+    seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
+    wall = wall_seconds([seconds[planned.arm] for planned in missing], workers) if missing else 0.0
+    shared = len(undone) - len(missing)
+    more = f" and {shared} that stand above" if shared else ""
+    return f"{len(missing)} of {len(plan.distinct)} cells to train{more}", wall
 
 
 def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:

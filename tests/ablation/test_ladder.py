@@ -196,7 +196,7 @@ def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("small: 2 rungs, 8 of 8 cells to train, ")
-    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 of ladders above, ")
+    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 that stand above, ")
     assert lines[2].startswith("about ")
     assert main([*command, "smal"]) == 2
     assert "smal: no experiment with a ladder in" in capsys.readouterr().err

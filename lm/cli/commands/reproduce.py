@@ -8,7 +8,7 @@ from lm.cli.options import Parser, add_output, add_workers, check_output
 from lm.config.shipped import shipped
 
 HELP = "run the experiments that carry claims, or all ladders, and print one table over all"
-EXAMPLES = ("lm reproduce --plan", "lm reproduce glu --workers 2", "lm reproduce --tier L --plan")
+EXAMPLES = ("lm reproduce glu --workers 2", "lm reproduce --tier L --plan")
 
 
 def add_options(command: Parser) -> None:
