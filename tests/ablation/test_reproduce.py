@@ -126,7 +126,7 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
     assert "claims at tier C: 0 published, 0 ours, 1 identity; 1 over 1 experiments" in said
     assert main(["reproduce", "sound", "textless", "--plan"]) == 2
     shown = capsys.readouterr()
-    assert shown.out.startswith("sound: 1 claims, 4 of 4 cells to train")
+    assert shown.out.startswith("sound: 1 claim, 4 of 4 cells to train")
     assert shown.err.startswith("lm: textless: cannot be run: arm layer")
     write(tmp_path / "experiments", "wider", claims=[FEWER], seeds=[0, 1, 2])
     assert main(["reproduce", "sound", "wider", "--plan"]) == 0
