@@ -6,10 +6,11 @@ compute attention and the loss stand in ATTENTION and LOSSES: a new one is a lin
 Legend: b batch, h heads, t time, k head size, d width, n tokens, v vocabulary.
 """
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ from lm.training.chunked import chunked_cross_entropy
 
 Work = Callable[[], object]
 """One forward and backward pass."""
+
+LOSS = "loss from the last hidden states"
+"""The group of ways to compute it, a case of its own."""
 
 ROUND = 0.05
 """Seconds that a way is repeated for in a round, at least."""
@@ -213,22 +217,41 @@ def groups() -> Iterator[Group]:
         ways = {name: functools.partial(of_way, way, dtype) for name, way in ATTENTION.items()}
         yield Group(f"causal attention alone, {precision}", next(iter(ATTENTION)), ways, LONG, weighed=True)
     told = lambda at: f"{at} and a vocabulary of {at.vocabulary:,}"  # noqa: E731
-    losses = {name: functools.partial(of_loss, way) for name, way in LOSSES.items()}
-    yield Group("loss from the last hidden states", next(iter(LOSSES)), losses, told=told, weighed=True)
+    of_losses = {name: functools.partial(of_loss, way) for name, way in LOSSES.items()}
+    larger = (SMALL, LARGE, *(replace(at, vocabulary=32768) for at in (SMALL, LARGE)))
+    yield Group(LOSS, next(iter(LOSSES)), of_losses, larger, told, weighed=True)
 
 
 def parts(asked: Asked) -> list[Row]:
-    """Rows of every group at its sizes, and calibration."""
-    rows: list[Row] = []
+    """Rows of every group but that of losses at its sizes, and calibration."""
+    with _alike(asked):
+        return compared([group for group in groups() if group.name != LOSS], asked) + calibration(asked)
+
+
+def losses(asked: Asked) -> list[Row]:
+    """Rows of the ways to compute the loss."""
+    with _alike(asked):
+        return compared([group for group in groups() if group.name == LOSS], asked)
+
+
+@contextlib.contextmanager
+def _alike(asked: Asked) -> Iterator[None]:
+    """As many threads as are asked for, and the same numbers every time."""
     with threads_of(asked.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for group in groups():
-            for at in (QUICK,) if asked.quick else group.tried_on:
-                made = {name: make(at) for name, make in group.makers.items()}
-                ways = {name: timed(work, 1 if asked.quick else _times(work)) for name, work in made.items()}
-                taken = alternate(ways, 2 if asked.quick else 7)
-                rows += rows_of(f"{group.name}, {group.told(at)}", taken, group.first, more=_memory(group, at, asked))
-        return rows + calibration(asked)
+        yield
+
+
+def compared(those: Sequence[Group], asked: Asked) -> list[Row]:
+    """Rows of groups at their sizes."""
+    rows: list[Row] = []
+    for group in those:
+        for at in (QUICK,) if asked.quick else group.tried_on:
+            made = {name: make(at) for name, make in group.makers.items()}
+            ways = {name: timed(work, 1 if asked.quick else _times(work)) for name, work in made.items()}
+            taken = alternate(ways, 2 if asked.quick else 7)
+            rows += rows_of(f"{group.name}, {group.told(at)}", taken, group.first, more=_memory(group, at, asked))
+    return rows
 
 
 def _memory(group: Group, at: At, asked: Asked) -> dict[str, dict[str, float | None]]:

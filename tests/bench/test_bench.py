@@ -325,7 +325,7 @@ def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_the_other_cases_run_at_their_smallest() -> None:
-    for name in ("generation", "start", "cells", "staying", "growth", "scale"):
+    for name in ("losses", "generation", "start", "cells", "staying", "growth", "scale"):
         measured = CASES[name].measured(Asked(quick=True))
         assert measured["rows"], name
         assert all(one["value"] is not None for one in measured["rows"]), name
