@@ -26,7 +26,14 @@ def _rungs(ladders: Sequence[LadderResults]) -> list[str]:
 
 def columns(ladders: Sequence[LadderResults]) -> list[str]:
     """The headings."""
-    return ["ladder", "arm, against", *_rungs(ladders), "gain with more compute", "difference", "forecast"]
+    return [
+        "ladder",
+        "arm, against",
+        *_rungs(ladders),
+        "gain with more compute",
+        "difference with more compute",
+        "forecast",
+    ]
 
 
 def rows(ladders: Sequence[LadderResults]) -> Rows:
