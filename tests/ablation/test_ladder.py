@@ -175,12 +175,15 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
     files = sorted((ROOT / "experiments").glob("ladder_*.yaml"))
     family = [one for path in files if (one := load_experiment(path, {})).ladder is not None]
     assert len(family) == 6
+    seen: dict[str, Any] = {}
     for one in family:
         assert one.ladder is not None
-        sizes = {name: replace(rung, rates={}) for name, rung in one.ladder.rungs.items()}  # Muon's has some of its own
-        found = (one.tree, replace(one.ladder, rungs=sizes), one.seeds)
-        assert found == (family[1].tree, family[1].ladder, family[1].seeds)
-        assert not one.arms[one.baseline]
+        whole = (one.tree, one.ladder.warmup, one.arms[one.baseline])
+        for name, rung in one.ladder.rungs.items():
+            rate = rung.rates.get(one.baseline)
+            found = (whole, rung.changes, rung.seeds, rung.tokens, rung.per_parameter, rate)
+            assert found == seen.setdefault(name, found), f"{one.name}: {name}"
+    assert list(seen) == ["s50k", "s120k", "s200k", "s450k", "s800k"]
 
 
 def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
