@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _on_rung(ladder: Path, rungs: dict[str, Path], given: str | None) -> tuple[Path, str]:
     """The folder of a rung, and the arm, of `RUNG.ARM`. Raises InputError."""
     given = given or ""
-    for rung, folder in rungs.items():
+    for rung, folder in sorted(rungs.items(), key=lambda one: -len(one[0])):  # one name may begin another
         if given.startswith(f"{rung}.") and len(given) > len(rung) + 1:
             return folder, given[len(rung) + 1 :]
     found = f", found {shown(given)}" if given else ""
