@@ -5,6 +5,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Iterator
+from enum import Enum, EnumType
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,10 +178,20 @@ class _Described(pickle.Unpickler):
     """Reads what torch writes of a checkpoint's tensors, and refuses whatever else a file could make of it."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         number = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not number and (module, name) not in DESCRIBES:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint")
         return super().find_class(module, name)
+
+
+def _member(kind: Any, name: str) -> Enum:
+    """What Python before 3.11.4 writes a member of an enumeration as, by `getattr`; of anything else it is refused."""
+    if not isinstance(kind, EnumType) or name not in kind.__members__:
+        raise pickle.UnpicklingError(f"{name!r} of {kind!r} is no part of a checkpoint")
+    found: Enum = kind[name]
+    return found
 
 
 def described(path: Path) -> Metadata:

@@ -2,13 +2,14 @@
 
 import os
 import pickle
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
 import torch
 from helpers import RUN
 from torch import nn
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lm.config.tree import InputError, override
@@ -109,6 +110,28 @@ def test_no_code_runs_out_of_the_description_of_a_checkpoint(
     with pytest.raises(pickle.UnpicklingError, match="mkdir is no part of a checkpoint"):
         consolidate(folder, tmp_path / "one.ckpt")
     assert not (tmp_path / "evil").exists()
+
+
+class Reaches:
+    """Is written as what `getattr` finds, as Python before 3.11.4 writes the members of an enumeration."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self.of, self.name = of, name
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.of, self.name)
+
+
+def test_a_member_of_an_enumeration_is_read_as_older_pythons_write_it_and_nothing_else_is_reached(folder: Path) -> None:
+    member = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+    written = pickle.dumps(Metadata({}, planner_data=Reaches(type(member), member.name)))
+    (folder / MARK).write_bytes(written)
+    assert described(folder).planner_data is member
+    for of, name in ((PosixPath, "mkdir"), (type(member), "__class__"), (type(member), "mro"), (Metadata, "__init__")):
+        (folder / MARK).write_bytes(pickle.dumps(Metadata({}, planner_data=Reaches(of, name))))
+        assert not whole(folder)
+        with pytest.raises(pickle.UnpicklingError, match=f"'{name}' of .* is no part of a checkpoint"):
+            described(folder)
 
 
 def test_nor_out_of_the_plain_values_in_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
