@@ -3,6 +3,7 @@
 import multiprocessing
 import multiprocessing.util
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from lm.training.cell import Cell, seedless
 
 SERVERS = 5
 """Fork servers that may end under a cell's process, or before one starts, until it is left for another time."""
+PAUSE_SECONDS = 0.1
+"""To the second try to start a process, and twice as long to each further one: one that was killed is in nobody's way
+only once it has ended, and that takes a large process on a busy machine a while."""
 
 
 class Crew:
@@ -71,7 +75,9 @@ class Crew:
             InputError: where no fork server lives for long enough.
         """
         late = f"{name}: waiting for the fork server, which is still importing, or stopped"
-        for left in reversed(range(SERVERS)):
+        for tries in range(SERVERS):
+            if tries:
+                time.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
             ours, theirs = self.context.Pipe()
             process = self.context.Process(target=serve, args=(self.body, self.store, theirs), name=name)
             try:
@@ -80,7 +86,7 @@ class Crew:
                 break
             except (EOFError, ConnectionError):
                 ours.close()
-                if not left:
+                if tries + 1 == SERVERS:
                     raise InputError(
                         f"multiprocessing's fork server, which starts the processes, ended {SERVERS} times before it "
                         "had started one; its last words are above"

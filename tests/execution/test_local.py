@@ -141,6 +141,23 @@ def test_a_fork_server_that_ends_as_a_process_is_started_is_replaced(
     assert whole(store, FIRST)
 
 
+def test_a_fork_server_that_takes_a_while_to_end_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens no more, and multiprocessing starts no other as long as its process is there."""
+    whose, began = multiprocessing.context.ForkServerProcess, time.monotonic()
+    failed: list[Any] = []
+
+    def start(self: Any, real: Callable[[Any], None] = whose.start) -> None:
+        if not failed or time.monotonic() - began < 0.5:
+            failed.append(self)
+            raise ConnectionRefusedError
+        real(self)
+
+    monkeypatch.setattr(whose, "start", start)
+    assert trained(store, Told(), StandIn(FIRST)) == 0
+    assert failed
+    assert whole(store, FIRST)
+
+
 def test_fork_servers_that_all_end_at_once_are_told_in_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: Any) -> None:
         raise EOFError
