@@ -1,17 +1,21 @@
 """`lm reproduce`: every experiment that carries claims, and one table of the answers."""
 
 import os
+import shlex
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
 
 from lm.ablation.ablate import Manner, carry_out
 from lm.ablation.auto import with_ways
-from lm.ablation.experiment import load_experiment
+from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.plan import Plan, make_plan
 from lm.analysis.answers import Answer, corrected
 from lm.analysis.claims import KINDS
@@ -25,6 +29,40 @@ from lm.report.tables import as_csv
 from lm.report.write import write_report
 from lm.store.files import write_atomic
 from lm.store.store import Store
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What is run of each experiment.
+
+    Args:
+        tier: its size; C is that of a CPU, which files have without naming it.
+        settings: dotted changes to every base, applied before those of the arms.
+        first: so many of its seeds at most, the first ones; None for all.
+        command: what asked for it, for the head of the table.
+
+    Raises:
+        InputError: for fewer seeds than one.
+    """
+
+    tier: str = "C"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    first: int | None = None
+    command: Sequence[str] = ("reproduce",)
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.first < 1:
+            raise InputError(f"--first-seeds: expected 1 or more, found {self.first}")
+
+    @property
+    def size(self) -> str:
+        """The tier as experiment files know it."""
+        return "" if self.tier == "C" else self.tier
+
+    def of(self, path: Path) -> Experiment:
+        """Reads an experiment. Raises InputError."""
+        experiment = load_experiment(path, self.settings, tier=self.size)
+        return replace(experiment, seeds=experiment.seeds[: self.first])
 
 
 def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") -> list[Path]:
@@ -51,7 +89,7 @@ def _named(key: str) -> str:
     return "a ladder" if key == "ladder" else key
 
 
-def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool, named: bool = False) -> int:
+def reproduce(files: Sequence[Path], portion: Portion, manner: Manner, plan_only: bool, named: bool = False) -> int:
     """Trains what is missing of each experiment and answers its claims. Returns 1 where something was left undone.
 
     An experiment that cannot be planned, for want of a file perhaps, is told and left out, unless it was carried out
@@ -60,16 +98,17 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool,
     Raises:
         InputError: at the end, where that left out one of those that are `named`, or left none.
     """
-    plans, reasons = _plans(files, tier, manner)
+    tier, began = portion.tier, time.monotonic()
+    plans, reasons = _plans(files, portion, manner)
     store = Store(manner.out)
     if plan_only:
         _show(plans, {} if named or not plans else reasons, tier, store, manner)
         _refuse(reasons, named or not plans, "cannot be run")
         return 0
     given: list[tuple[str, Answer]] = []
-    interrupted = 0
+    interrupted, undone_before = 0, _undone(plans, store)
     for index, path in enumerate(files, 1):
-        folder = manner.out / report_name(path, _size(tier))
+        folder = manner.out / report_name(path, portion.size)
         if path in plans:
             print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
             folder, lost = carry_out(plans[path], store, manner)
@@ -85,25 +124,33 @@ def reproduce(files: Sequence[Path], tier: str, manner: Manner, plan_only: bool,
     given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
     undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
-    _write(folder, tier, given, undone)
+    _write(folder, portion, given, undone)
     console = Console()
     if given:
         show_claims(given, console, f"Claims, tier {tier}")
     for line in undone:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    trained = len(undone_before - _undone(plans, store))
+    cells = f"{trained} cell{'s' * (trained != 1)} trained"
+    print(f"{cells}, {duration(time.monotonic() - began)} by the clock", file=sys.stderr)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
     if not interrupted:
         _refuse(reasons, named, f"was not run at tier {tier}")
     return 1 if interrupted or not given else 0
 
 
-def _plans(files: Sequence[Path], tier: str, manner: Manner) -> tuple[dict[Path, Plan], dict[Path, str]]:
+def _undone(plans: Mapping[Path, Plan], store: Store) -> set[str]:
+    """The ids of the cells that are missing."""
+    return {planned.cell.id for plan in plans.values() for planned in plan.missing(store)}
+
+
+def _plans(files: Sequence[Path], portion: Portion, manner: Manner) -> tuple[dict[Path, Plan], dict[Path, str]]:
     """The plans, and why there is none for the others."""
     plans: dict[Path, Plan] = {}
     reasons: dict[Path, str] = {}
     for path in files:
         try:
-            experiment = with_ways(load_experiment(path, {}, tier=_size(tier)), manner.out, manner.workers)
+            experiment = with_ways(portion.of(path), manner.out, manner.workers)
             plans[path] = make_plan(experiment)
         except InputError as error:
             reasons[path] = str(error)
@@ -114,11 +161,6 @@ def _refuse(reasons: dict[Path, str], fault: bool, what: str) -> None:
     """Raises InputError with the reasons, if there are any, where it is a fault that there are."""
     if reasons and fault:
         raise InputError("; ".join(f"{path.stem}: {what}: {reason}" for path, reason in reasons.items()))
-
-
-def _size(tier: str) -> str:
-    """The tier as experiment files know it: theirs is C unless they name another."""
-    return "" if tier == "C" else tier
 
 
 def _was_run(folder: Path, tier: str) -> bool:
@@ -162,9 +204,9 @@ def to_come(plan: Plan, store: Store, workers: int | None, asked: set[str]) -> t
     return f"{len(missing)} of {len(plan.distinct)} cells to train{more}", wall
 
 
-def _write(folder: Path, tier: str, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:
+def _write(folder: Path, portion: Portion, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:
     """The table as Markdown and as CSV."""
-    lines = [f"# Claims, tier {tier}", "", f"Made by `lm reproduce --tier {tier}`.", ""]
+    lines = [f"# Claims, tier {portion.tier}", "", f"Made by `lm {shlex.join(portion.command)}`.", ""]
     lines += [*markdown_claims(given, several=True), "", *(f"- {line}" for line in undone)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
     frame = pd.DataFrame(

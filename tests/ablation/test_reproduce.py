@@ -94,7 +94,7 @@ def test_claims_are_answered_and_what_cannot_run_is_told(
         ("sound", "ours", "not reproduced"),
     ]
     page = (tmp_path / "results" / "reproduce.C" / "table.md").read_text()
-    assert "Made by `lm reproduce --tier C`." in page
+    assert "Made by `lm reproduce --workers 1`." in page
     assert "only of the large size" not in page
 
 
@@ -131,6 +131,41 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
     write(tmp_path / "experiments", "wider", claims=[FEWER], seeds=[0, 1, 2])
     assert main(["reproduce", "sound", "wider", "--plan"]) == 0
     assert "\nwider: 1 claim, 2 of 6 cells to train and 4 that stand above, " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_some_seeds_come_first_and_the_others_train_later_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "experiments", "wide", claims=[FEWER], seeds=3)
+    write(tmp_path / "experiments", "narrow", claims=[FEWER], seeds=1)
+    for options, cells, seeds in ((["--first-seeds", "2"], 4, [1, 2]), ([], 2, [1, 3])):
+        assert main(["reproduce", "--workers", "1", "--set", "optim.lr=2e-3", *options]) == 0
+        assert f"{cells} cells trained, " in capsys.readouterr().err
+        with (tmp_path / "results" / "reproduce.C" / "table.csv").open() as file:
+            assert [int(row["seeds"]) for row in csv.DictReader(file)] == seeds
+    assert main(["reproduce", "--plan"]) == 0  # at the rate of the file nothing was trained
+    assert "narrow: 1 claim, 2 of 2 cells to train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--first-seeds", "0"], "--first-seeds: expected 1 or more, found 0"),
+        (["--set", "seed=3"], "seed: an experiment has several; use --first-seeds"),
+        (["--tier", "L", "--first-seeds", "2"], "--tier L: takes the ladders as they are"),
+        (["--tier", "L", "optim.lr=1e-3"], "--tier L: takes the ladders as they are"),
+    ],
+)
+def test_portions_that_there_are_not_are_told_in_a_line(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *options]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"lm: {words}")
+    assert shown.count("\n") == 1
 
 
 def answered(folder: Path, tier: str) -> list[str]:

@@ -4,11 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_workers, check_output
+from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
 from lm.config.shipped import shipped
+from lm.config.tree import InputError
 
 HELP = "run the experiments that carry claims, or all ladders, and print one table over all"
-EXAMPLES = ("lm reproduce glu --workers 2", "lm reproduce --tier L --plan")
+EXAMPLES = ("lm reproduce glu --workers 2", "lm reproduce --first-seeds 6 --set trainer.precision=bf16-mixed")
+SETTABLE = True
 
 
 def add_options(command: Parser) -> None:
@@ -23,6 +25,10 @@ def add_options(command: Parser) -> None:
         help="folder of experiment files (default: experiments, or those that are shipped)",
     )
     add_output(command)
+    add_settable(command)
+    command.add_argument(
+        "--first-seeds", type=int, metavar="N", help="N seeds of each experiment at most, its first (default: all)"
+    )
     add_workers(command)
     command.add_argument("--plan", action="store_true", help="show what would be trained, and how long it may take")
 
@@ -30,14 +36,21 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
     from lm.ablation.ablate import Manner
-    from lm.ablation.reproduce import find_experiments, reproduce
+    from lm.ablation.reproduce import Portion, find_experiments, reproduce
+
+    settings, given = settings_of(options, overrides), options.arguments
+    if some := {"seed", "seeds"} & settings.keys():
+        raise InputError(f"{min(some)}: an experiment has several; use --first-seeds")
+    portion = Portion(options.tier, settings, options.first_seeds, given)
+    if options.tier == "L" and (settings or options.first_seeds):
+        raise InputError("--tier L: takes the ladders as they are; expected neither --first-seeds nor changes")
 
     folder = options.experiments
     known = list(shipped("experiment").values())
     if folder == Path("experiments") and not folder.is_dir() and known:
         folder = known[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    seconds, given = options.checkpoint_seconds, options.arguments
+    seconds = options.checkpoint_seconds
     manner = Manner(
         options.out,
         options.workers,
@@ -50,4 +63,4 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         from lm.ablation.ladders import reproduce_ladders
 
         return reproduce_ladders(files, manner, options.plan)
-    return reproduce(files, options.tier, manner, options.plan, bool(options.names))
+    return reproduce(files, portion, manner, options.plan, bool(options.names))
