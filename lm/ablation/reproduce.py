@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,14 @@ class Portion:
         tier: its size; C is that of a CPU, which files have without naming it.
         settings: dotted changes to every base, applied before those of the arms.
         first: so many of its seeds at most, the first ones; None for all.
-        command: what asked for it, for the head of the table.
 
     Raises:
         InputError: for fewer seeds than one.
     """
 
-    tier: str = "C"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    first: int | None = None
-    command: Sequence[str] = ("reproduce",)
+    tier: str
+    settings: Mapping[str, Any]
+    first: int | None
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:
@@ -124,7 +122,7 @@ def reproduce(files: Sequence[Path], portion: Portion, manner: Manner, plan_only
     given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
     undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
-    _write(folder, portion, given, undone)
+    _write(folder, tier, manner.command, given, undone)
     console = Console()
     if given:
         show_claims(given, console, f"Claims, tier {tier}")
@@ -204,9 +202,11 @@ def to_come(plan: Plan, store: Store, workers: int | None, asked: set[str]) -> t
     return f"{len(missing)} of {len(plan.distinct)} cells to train{more}", wall
 
 
-def _write(folder: Path, portion: Portion, given: Sequence[tuple[str, Answer]], undone: Sequence[str]) -> None:
+def _write(
+    folder: Path, tier: str, command: Sequence[str], given: Sequence[tuple[str, Answer]], undone: Sequence[str]
+) -> None:
     """The table as Markdown and as CSV."""
-    lines = [f"# Claims, tier {portion.tier}", "", f"Made by `lm {shlex.join(portion.command)}`.", ""]
+    lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
     lines += [*markdown_claims(given, several=True), "", *(f"- {line}" for line in undone)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
     frame = pd.DataFrame(

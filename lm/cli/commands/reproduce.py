@@ -38,10 +38,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.ablate import Manner
     from lm.ablation.reproduce import Portion, find_experiments, reproduce
 
-    settings, given = settings_of(options, overrides), options.arguments
+    settings = settings_of(options, overrides)
     if some := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(some)}: an experiment has several; use --first-seeds")
-    portion = Portion(options.tier, settings, options.first_seeds, given)
+    portion = Portion(options.tier, settings, options.first_seeds)
     if options.tier == "L" and (settings or options.first_seeds):
         raise InputError("--tier L: takes the ladders as they are; expected neither --first-seeds nor changes")
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if folder == Path("experiments") and not folder.is_dir() and known:
         folder = known[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    seconds = options.checkpoint_seconds
+    seconds, given = options.checkpoint_seconds, options.arguments
     manner = Manner(
         options.out,
         options.workers,
