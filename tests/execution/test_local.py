@@ -122,34 +122,21 @@ def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Sto
     assert not store.finished(FIRST)
 
 
-@pytest.mark.parametrize("error", [EOFError, ConnectionRefusedError, BrokenPipeError])
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(EOFError, 0.0), (ConnectionRefusedError, 0.0), (BrokenPipeError, 0.0), (ConnectionError, 0.5)],
+)
 def test_a_fork_server_that_ends_as_a_process_is_started_is_replaced(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception], seconds: float
 ) -> None:
-    whose = multiprocessing.context.ForkServerProcess
-    failed: list[Any] = []
-
-    def start(self: Any, real: Callable[[Any], None] = whose.start) -> None:
-        if not failed:
-            failed.append(self)
-            raise error
-        real(self)
-
-    monkeypatch.setattr(whose, "start", start)
-    assert trained(store, Told(), StandIn(FIRST)) == 0
-    assert failed
-    assert whole(store, FIRST)
-
-
-def test_a_fork_server_that_takes_a_while_to_end_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It listens no more, and multiprocessing starts no other as long as its process is there."""
+    """Also where it takes a while to end: it listens no more, and as long as it is there no other is started."""
     whose, began = multiprocessing.context.ForkServerProcess, time.monotonic()
     failed: list[Any] = []
 
     def start(self: Any, real: Callable[[Any], None] = whose.start) -> None:
-        if not failed or time.monotonic() - began < 0.5:
+        if not failed or time.monotonic() - began < seconds:
             failed.append(self)
-            raise ConnectionRefusedError
+            raise error
         real(self)
 
     monkeypatch.setattr(whose, "start", start)
