@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lm.config.tree import InputError, parse_value
+from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_manner
 
 INTERRUPTED = 130
@@ -16,6 +16,13 @@ RESULTS = Path("results")
 
 class Parser(argparse.ArgumentParser):
     """Answers a wrong command line with one line."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            guess = nearest(unknown[0].partition("=")[0], list(self._option_string_actions))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{guess and '.' + guess}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")

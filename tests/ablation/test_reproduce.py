@@ -154,6 +154,10 @@ def test_some_seeds_come_first_and_the_others_train_later_alone(
     ("options", "words"),
     [
         (["--first-seeds", "0"], "--first-seeds: expected 1 or more, found 0"),
+        (
+            ["--first-seed=2"],
+            "unrecognized arguments: --first-seed=2. Did you mean --first-seeds? (see lm reproduce --help)",
+        ),
         (["--set", "seed=3"], "seed: an experiment has several; use --first-seeds"),
         (["--tier", "L", "--first-seeds", "2"], "--tier L: takes the ladders as they are"),
         (["--tier", "L", "optim.lr=1e-3"], "--tier L: takes the ladders as they are"),
