@@ -1,4 +1,4 @@
-"""The ratios of a run of the benchmarks as one figure: a dot each with its quartiles, on a logarithmic scale."""
+"""The ratios of a run of the benchmarks as one figure: a dot for each median with its quartiles, on a log scale."""
 
 import io
 
@@ -71,5 +71,5 @@ def _panel(axes: Axes, name: str, rows: list[Row]) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=7, parse_math=False)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_title(name, loc="left", fontsize=10, parse_math=False)
-    axes.set_xlabel("times what it is compared with; line: quartiles of paired ratios", fontsize=8)
+    axes.set_xlabel("times what it is compared with; dot: median of paired ratios, line: their quartiles", fontsize=8)
     axes.grid(visible=False, axis="y")

@@ -63,7 +63,9 @@ def _table(group: str, rows: list[Row]) -> Table:
     to = next((one["to"] for one in rows if one["to"]), None)
     table = Table(title=Text(group), title_justify="left", highlight=False)
     table.add_column("way", overflow="fold")
-    for header in ("median", *((f"over {to} (quartiles)",) if to else ()), *map(_header, further)):
+    repeated = any(one["ratio"] is not None and one["ratio"]["rounds"] > 1 for one in rows)
+    over = f"over {to}" + (": median of ratios (quartiles)" if repeated else "")
+    for header in ("median", *((over,) if to else ()), *map(_header, further)):
         table.add_column(header, justify="right", overflow="fold")
     for one in rows:
         ratio = (_ratio(one),) if to else ()
