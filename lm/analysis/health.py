@@ -1,4 +1,4 @@
-"""Whether a run was fit to be compared, from what its record and its learning curve already hold.
+"""Whether a run was fit to be compared, from what its record, its learning curve and its configuration already hold.
 
 A difference between two arms of which one has a layer that never woke says nothing about the component. Every rule has
 its bound here; a run that lacks what a rule looks at is not found to break it.
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm.analysis.clipping import sets_the_rate
+from lm.store.damage import is_number
 from lm.store.record import Record
 
 UNIFORM = 0.98
@@ -30,7 +32,21 @@ DEAD = 0.5
 """Share of a layer's hidden units that are zero on every token."""
 
 CLIPPED = 0.5
-"""Share of steps whose gradient was clipped; above it the clipping sets the rate, and not the schedule."""
+"""Share of steps whose gradient was clipped; above it the clipping sets the rate, and not the schedule, where the
+optimiser sees the scale of a gradient."""
+
+BLOCK_SHARE = 1e-2
+"""Share of a block in the residual stream below which it adds next to nothing (`lm.metrics.probe.share_of_block`).
+
+Blocks of healthy runs end at .17 or more with 12 layers or fewer, and at .068 or more with 24.
+"""
+
+UNIGRAM_MARGIN = 0.02
+"""Share of a unigram model's loss by which a run must be below it.
+
+Add-one smoothing costs .5 % of that loss at most on the texts tried. Of 1,296 committed runs 17 end within 1.4 % of it,
+as they learned nothing else; the others end 4 % below it or more.
+"""
 
 STILL_FALLING = 0.05
 """Share of the fall of the loss that the last tenth of the steps brings; a run that has ended brings next to none."""
@@ -42,16 +58,20 @@ BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")
 """The matrices of a block, whose gradients make up the block's."""
 
 
-def faults(record: Record, curve: pd.DataFrame | None = None) -> list[str]:
+def faults(
+    record: Record, curve: pd.DataFrame | None = None, configuration: Callable[[], Mapping[str, Any]] = dict
+) -> list[str]:
     """What makes a finished run unfit to be compared, in words; empty for a healthy one, and for one that was lost.
 
     Args:
         record: of the run.
         curve: its learning curve by step, None where that was not kept: then the last rule has nothing to look at.
+        configuration: reads its resolved configuration, where a rule needs it; empty where that was not kept.
     """
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []
-    return [fault for rule in RULES for fault in rule(record)] + still_falling(record, curve)
+    found = [fault for rule in RULES for fault in rule(record)]
+    return found + mostly_clipped(record, configuration) + still_falling(record, curve)
 
 
 def unhealthy(found: Sequence[list[str]]) -> str:
@@ -118,10 +138,37 @@ def dead_units(record: Record) -> list[str]:
     ]
 
 
-def mostly_clipped(record: Record) -> list[str]:
-    """Whether most steps were clipped."""
+def idle_blocks(record: Record) -> list[str]:
+    """Finds blocks that leave the residual stream nearly as it is at the end."""
+    measured = _at(record, "final", "block_share")
+    shares = measured if isinstance(measured, list) else []
+    return [
+        f"block {index} of {len(shares)} adds next to nothing"
+        for index, share in enumerate(shares, start=1)
+        if is_number(share) and share < BLOCK_SHARE
+    ]
+
+
+def no_better_than_frequencies(record: Record) -> list[str]:
+    """Says whether a run predicts validation no better than a unigram model.
+
+    Where the source of the text is known and hardly more than token frequencies can be learned of it, nothing is asked.
+    """
+    unigram, nll = record["data"].get("unigram_nll"), record["metrics"].get("nll")
+    if unigram is None or nll is None:
+        return []
+    excess = record["metrics"].get("excess_nll")
+    if excess is not None and unigram - (nll - excess) < 2 * UNIGRAM_MARGIN * unigram:
+        return []
+    return ["the loss is no better than that of token frequencies"] if nll > (1 - UNIGRAM_MARGIN) * unigram else []
+
+
+def mostly_clipped(record: Record, configuration: Callable[[], Mapping[str, Any]]) -> list[str]:
+    """Whether most steps were clipped, under an optimiser that sees the scale of a gradient."""
     share = record["metrics"].get("clipped_share")
-    return ["most steps are clipped"] if share is not None and share > CLIPPED else []
+    if share is None or share <= CLIPPED or not sets_the_rate(record, configuration()):
+        return []
+    return ["most steps are clipped"]
 
 
 RULES: tuple[Callable[[Record], list[str]], ...] = (
@@ -130,7 +177,8 @@ RULES: tuple[Callable[[Record], list[str]], ...] = (
     sleeping_blocks,
     stopped_blocks,
     dead_units,
-    mostly_clipped,
+    idle_blocks,
+    no_better_than_frequencies,
 )
 """The rules that a record alone can answer."""
 

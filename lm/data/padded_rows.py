@@ -1,6 +1,7 @@
 """Short texts, one a row, cut or padded to a fixed length: the way of many teaching examples, faults included."""
 
 import itertools
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.tokenizer import END_OF_TEXT, Tokenizer
 from lm.data.tokens import Tokens, prepare
+from lm.data.unigram import token_counts, unigram_nll
 
 MOST_TABLE = 2**27
 """Tokens; rows are held in memory."""
@@ -60,8 +62,15 @@ class PaddedRows(Data):
         self.ignore_padding, self.evaluate_on, self.split = ignore_padding, evaluate_on, split
 
     def prepare_data(self) -> None:
-        if self.facts is None:
-            self.facts = prepare(self.corpus, self.tokenizer, self.split)
+        if self.facts is not None:
+            return
+        self.facts = prepare(self.corpus, self.tokenizer, self.split)
+        if self.facts.end_of_text is None:
+            return  # `setup` says so
+        self.table = self._tables(Tokens(self.facts))
+        targets = (self._all_targets(name) for name in ("train", self.evaluate_on))
+        training_v, validation_v = (token_counts(targets_n, self.facts.vocabulary) for targets_n in targets)
+        self.facts = replace(self.facts, unigram_nll=unigram_nll(training_v, validation_v))
 
     def setup(self, stage: str | None = None) -> None:
         self.prepare_data()
@@ -69,12 +78,20 @@ class PaddedRows(Data):
         if self.facts.end_of_text is None:
             raise InputError(f"data.tokenizer: rows are padded with {END_OF_TEXT}, which this tokenizer does not have")
         self.tokens = Tokens(self.facts)
-        self.table = {name: self._rows(self.tokens.split[name]) for name in SPLITS}
+        self.table = self._tables(self.tokens)
         if len(self.table["train"]) < self.rows or not len(self.table["validation"]):
             raise InputError(
                 f"data.rows: expected {self.rows} training rows and one or more for validation, found "
                 f"{len(self.table['train'])} and {len(self.table['validation'])}; give more documents or another split"
             )
+
+    def _tables(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        return {name: self._rows(tokens.split[name]) for name in SPLITS}
+
+    def _all_targets(self, split: str) -> np.ndarray:
+        """The targets of all rows of a split that count, (n,)."""
+        targets_bt = self.gather(split, np.arange(len(self.table[split]))).targets_bt
+        return targets_bt[targets_bt != IGNORED].numpy()
 
     def _rows(self, ids: np.ndarray) -> np.ndarray:
         """Documents cut or padded, int64 of shape (rows, context + 1)."""

@@ -7,7 +7,7 @@ CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,8 @@ from lm.data.clusters import Clusters, of_rows
 from lm.data.corpus import SPLITS, fingerprint
 from lm.data.order import permutation, share
 from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
-from lm.data.tokens import Facts, _trained
+from lm.data.tokens import NOT_STORED, Facts, _trained
+from lm.data.unigram import row_counts, unigram_nll
 from lm.store.files import to_json
 
 SIDES = ("source", "target")
@@ -113,13 +114,10 @@ def check_pairs(folder: Path, facts: Facts) -> None:
             ids = stored_array(folder / f"{split}.{side}.npy")
             check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
             _check_ends(stored_array(folder / f"{split}.{side}.ends.npy", mapped=False), len(ids), facts, split)
-    told = {split: len(ids) + facts.documents[split] for split in SPLITS for ids in [_targets(folder, split)]}
+    targets = {split: stored_array(folder / f"{split}.{SIDES[-1]}.npy") for split in SPLITS}
+    told = {split: len(ids) + facts.documents[split] for split, ids in targets.items()}
     if stored.get("tokens") != told or set(stored.get("unknown") or {}) != set(SPLITS):
         raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {told!r}")
-
-
-def _targets(folder: Path, split: str) -> np.ndarray:
-    return stored_array(folder / f"{split}.{SIDES[-1]}.npy")
 
 
 def _check_ends(ends: np.ndarray, ids: int, facts: Facts, split: str) -> None:
@@ -143,7 +141,7 @@ def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: F
         counted["tokens"][split] = len(ids) + len(found)  # the side written last is the target
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
     tokenizer.save(str(folder / "tokenizer.json"))
-    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key != "folder"}
+    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
     (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
 
@@ -222,17 +220,20 @@ class PairData(Data):
             self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
 
     def _counted(self, facts: Facts) -> Facts:
-        """The facts with the number of pairs that are too long."""
-        tokens = PairTokens(facts)
+        """The facts with the number of pairs that are too long, and the loss of a unigram model on the others."""
+        tokens, targets = PairTokens(facts), dict[str, np.ndarray]()
         for split in SPLITS:
-            kept = len(self._fitting(tokens, split))
+            kept = len(rows := self._fitting(tokens, split))
+            ids, lengths = tokens.ids[f"{split}.{SIDES[-1]}"], tokens.lengths(split, SIDES[-1])
+            targets[split] = row_counts(ids, lengths, rows, facts.vocabulary)
+            targets[split][tokens.end] += kept
             facts.documents[f"{split}_too_long"] = facts.documents[split] - kept
             if not kept and split != "test":
                 raise InputError(
                     f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
                     "give more text or a larger data.context"
                 )
-        return facts
+        return replace(facts, unigram_nll=unigram_nll(targets["train"], targets["validation"]))
 
     def _fitting(self, tokens: PairTokens, split: str) -> np.ndarray:
         sides = [tokens.lengths(split, side) + 1 <= self.context for side in SIDES]

@@ -1,5 +1,7 @@
 """Fixed-length blocks of packed text."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, evaluation_rows, share
 from lm.data.synthetic import Source
 from lm.data.tokenizer import Bytes, Characters, Tokenizer
-from lm.data.tokens import Tokens, prepare
+from lm.data.tokens import Tokens, entry_unigram_nll, prepare
 
 
 class TextData(Data):
@@ -59,7 +61,8 @@ class TextData(Data):
     def prepare_data(self) -> None:
         """Fills the cache unless it is filled. Raises InputError where a split is shorter than one block."""
         if self.facts is None:
-            self.facts = prepare(self.corpus, self.tokenizer, self.split)
+            facts = prepare(self.corpus, self.tokenizer, self.split)
+            self.facts = replace(facts, unigram_nll=entry_unigram_nll(facts))
         for name, fraction in zip(SPLITS, self.split, strict=True):
             found = self.facts.tokens[name]
             if found < self.context + 1 and (fraction > 0 or name != "test"):

@@ -3,12 +3,12 @@
 CACHE/tokenizers/<corpus, split and settings>.json    a trained tokenizer
                                                       and a .sha256 of it
 CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json,
-                                                       tokenizer.json, sums.json
+                                                       tokenizer.json, unigram.json, sums.json
 """
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,25 @@ from lm.data.cache import (
 )
 from lm.data.corpus import SPLITS, Corpus, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
+from lm.data.unigram import token_counts, unigram_nll
 from lm.store.files import to_json, write_atomic
 from lm.store.locks import locked
 
 DOCUMENTS_AT_ONCE = 1000
 
+NOT_STORED = ("folder", "unigram_nll")
+"""Facts that `facts.json` does not hold: older versions read it, and take no others."""
+
+UNIGRAM = "unigram.json"
+"""The loss of a unigram model; entries that older versions made lack it."""
+
 
 @dataclass(frozen=True)
 class Facts:
-    """What a corpus and a tokenizer came to; all that a cell's identity needs to know of the text."""
+    """What a corpus and a tokenizer came to; all that a cell's identity needs to know of the text.
+
+    `unigram_nll` is the loss of a unigram model on the validation split; None where the data does not know it.
+    """
 
     folder: str
     fingerprint: str
@@ -54,6 +64,7 @@ class Facts:
     bytes: dict[str, int]
     unknown: dict[str, int]
     end_of_text: int | None = None
+    unigram_nll: float | None = None
 
     def identity(self) -> dict[str, Any]:
         """The part that decides what is computed."""
@@ -106,7 +117,7 @@ def check_entry(folder: Path, facts: Facts) -> None:
     """Raises DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     for key, value in asdict(facts).items():
-        if key != "folder" and value != {} and stored.get(key) != value:
+        if key not in NOT_STORED and value != {} and stored.get(key) != value:
             raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
     trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
     if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
@@ -123,6 +134,21 @@ def _check_count(stored: dict[str, Any], what: str, name: str, found: int) -> No
     said = counts.get(name) if isinstance(counts, dict) else None
     if said != found:
         raise DamageError(f"facts.json has {what} of {name}: {said!r}, found {found}")
+
+
+def entry_unigram_nll(facts: Facts) -> float | None:
+    """Returns the loss of the unigram model of an entry's training split on its validation split, in nats per token.
+
+    It is computed anew where an older version of this package made the entry.
+    """
+    with contextlib.suppress(DamageError):
+        return stored_json(Path(facts.folder) / UNIGRAM)["nll"]
+    return _unigram_nll(Tokens(facts).split, facts.vocabulary)
+
+
+def _unigram_nll(ids: Mapping[str, np.ndarray], vocabulary: int) -> float | None:
+    training_v, validation_v = (token_counts(ids[name], vocabulary) for name in ("train", "validation"))
+    return unigram_nll(training_v, validation_v)
 
 
 def sound(folder: Path, facts: Facts, check: Callable[[Path, Facts], None] = check_entry) -> bool:
@@ -185,13 +211,15 @@ def _keep(path: Path, trained: str) -> tokenizers.Tokenizer:
 def _write(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: Facts) -> None:
     kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
+    arrays: dict[str, np.ndarray] = {}
     for name in SPLITS:
-        ids = np.concatenate([np.zeros(0, np.int64), *_encoded(tokenizer, splits[name])]).astype(kind)
+        arrays[name] = ids = np.concatenate([np.zeros(0, np.int64), *_encoded(tokenizer, splits[name])]).astype(kind)
         write_array(folder / f"{name}.npy", ids)
         counted["tokens"][name], counted["unknown"][name] = len(ids), _unknown(ids, tokenizer)
+    (folder / UNIGRAM).write_text(to_json({"nll": _unigram_nll(arrays, facts.vocabulary)}), encoding="utf-8")
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
     write_atomic(folder / "tokenizer.json", tokenizer.to_str())
-    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key != "folder"}
+    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
     (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.metrics.gradients import local
 from lm.model.attention import Mask, SoftmaxAttention
-from lm.model.block import Block
+from lm.model.block import Arrangement, Block
 from lm.model.mixing import attention_weights, causal_bias
 from lm.model.mlp import MLP, ReGLU, ReLU
 from lm.model.position import Position
@@ -37,6 +37,8 @@ class Inside:
         largest_logit: the largest scaled score before the softmax, by layer and head, (l, h).
         first_share: mean attention on the first key, over the rows that see others too, (l, h).
         residual_norm: mean 2-norm of the residual stream after each block.
+        block_share: of each block the mean 2-norm of what its sublayers change in the stream, over that of the stream
+            as it would be after the block if they gave zero.
         dead_share: share of the hidden units of each ReLU layer that are zero on every token.
     """
 
@@ -44,6 +46,7 @@ class Inside:
     largest_logit: list[list[float]] = field(default_factory=list)
     first_share: list[list[float]] = field(default_factory=list)
     residual_norm: list[float] = field(default_factory=list)
+    block_share: list[float] = field(default_factory=list)
     dead_share: list[float] = field(default_factory=list)
 
     def measured(self) -> dict[str, Any]:
@@ -120,6 +123,19 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
     def residual(module: nn.Module, given: tuple[Any, ...], x_btd: Tensor) -> None:
         inside.residual_norm.append(float(x_btd.double().norm(dim=-1).mean()))
 
+    def share(block: Block) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+        without_btd: Tensor | None = None
+
+        def arrangement(module: nn.Module, given: tuple[Any, ...], x_btd: Tensor) -> None:
+            nonlocal without_btd
+            before_btd = given[0] if without_btd is None else without_btd
+            without_btd = module.forward(before_btd, torch.zeros_like)  # not called, which would come back here
+            if module is block.mlp_residual:
+                inside.block_share.append(share_of_block(x_btd, without_btd))
+                without_btd = None
+
+        return arrangement
+
     def hidden(module: nn.Module, given: tuple[Any, ...]) -> None:
         x_btf = local(given[0])
         kept = kept_bt if kept_bt.shape == x_btf.shape[:2] else torch.ones_like(x_btf[..., 0], dtype=torch.bool)
@@ -131,9 +147,29 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
                 stack.callback(module.register_forward_pre_hook(attention, with_kwargs=True).remove)
             elif isinstance(module, Block):
                 stack.callback(module.mlp_residual.register_forward_hook(residual).remove)
+                follow = share(module)
+                for part in module.children() if calls_as_ours(module) else ():
+                    if isinstance(part, Arrangement):
+                        stack.callback(part.register_forward_hook(follow).remove)
             elif isinstance(module, MLP) and isinstance(module, (ReLU, ReGLU)):
                 stack.callback(module.down.register_forward_pre_hook(hidden).remove)
         yield
+
+
+def calls_as_ours(block: Block) -> bool:
+    """Says whether a block calls its arrangements with the stream and a sublayer alone, as those of this package do."""
+    return type(block).forward is Block.forward and type(block).with_memory is Block.with_memory
+
+
+def share_of_block(after_btd: Tensor, without_btd: Tensor) -> float:
+    """Computes the share of a block in the residual stream: 0 for a block that leaves the stream as it is.
+
+    Args:
+        after_btd: the stream after the block.
+        without_btd: the stream after the same block if its sublayers gave zero; after post-LN it is still normalised.
+    """
+    after_btd, without_btd = after_btd.double(), without_btd.double()
+    return float((after_btd - without_btd).norm(dim=-1).mean() / without_btd.norm(dim=-1).mean())
 
 
 def rows_of(

@@ -39,6 +39,7 @@ MAPPING = Part(lambda found: isinstance(found, Mapping), "a mapping")
 TEXT = Part(lambda found: isinstance(found, str), "text")
 TEXTS = Part(lambda found: isinstance(found, list) and all(isinstance(one, str) for one in found), "a list of texts")
 WHOLE = Part(lambda found: is_number(found) and isinstance(found, int) and found >= 0, "a whole number")
+NUMBER = Part(is_number, "a number")
 STATUS = Part(lambda found: found in STATUSES, f"one of {', '.join(STATUSES)}")
 
 
@@ -78,6 +79,7 @@ PARTS: dict[str, Part] = {
     "provenance/source": TEXT,
     "provenance/code": CODE,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
+    "data/unigram_nll": NUMBER,
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),
     **dict.fromkeys(("documents", "test_documents"), DOCUMENTS),
     **dict.fromkeys(("evaluations", "evaluations/lengths"), MAPPING),

@@ -5,8 +5,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 Status = Literal["ok", "diverged", "failed"]
 
-# a cell's record -----------------------------------------------------------------------------------------------------
-
 
 class GitState(TypedDict):
     """A checkout: its commit, and whether it held changes; None where there was none."""
@@ -43,7 +41,7 @@ class Provenance(TypedDict):
 
 
 class Text(TypedDict):
-    """What the cell's text came to; counts by split."""
+    """What the cell's text came to; counts by split. `unigram_nll` is the loss of a unigram model on validation."""
 
     fingerprint: str
     tokenizer: str
@@ -53,6 +51,7 @@ class Text(TypedDict):
     bytes: dict[str, int]
     unknown: dict[str, int]
     end_of_text: int | None
+    unigram_nll: NotRequired[float | None]
 
 
 class Evaluated(TypedDict):
@@ -78,6 +77,7 @@ class Inside(TypedDict):
     largest_logit: list[list[float]] | list[float]
     residual_norm: list[float]
     gradient_norm: dict[str, list[float]]
+    block_share: NotRequired[list[float]]
     dead_share: NotRequired[list[float]]
 
 
@@ -125,6 +125,7 @@ class Record(TypedDict):
     initial: Inside | None
     final: Inside | None
     flags: list[str]
+    ignores_gradient_scale: NotRequired[bool]
     evaluations: dict[str, Any]
     cost: dict[str, float | None]
     pairing: Pairing | None
@@ -183,6 +184,15 @@ class ClaimOf(TypedDict):
     source: NotRequired[str]
     tier: NotRequired[str]
     kind: NotRequired[str]
+    seeds: NotRequired[list[int]]
+    seen: NotRequired[list[int]]
+
+
+class Registration(TypedDict):
+    """When a claim was first asked for, None where that is not known, and the seeds whose results could be known."""
+
+    written: str | None
+    seen: list[int]
 
 
 class Manifest(TypedDict):
@@ -205,6 +215,7 @@ class Manifest(TypedDict):
     design: DesignOf
     command: list[str] | None
     claims: list[ClaimOf]
+    registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
     generalise: NotRequired[str]
     ways: NotRequired[dict[str, Any] | None]

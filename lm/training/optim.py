@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from lm.analysis.clipping import ignores_gradient_scale
+from lm.config.choices import name_of
 from lm.config.domain import require_from, require_not_negative, require_share
 from lm.model.parametrization import Optimizer
 from lm.model.transformer import Embedding
@@ -210,6 +212,17 @@ class Optim:
         self.schedule = schedule
         self.objective = objective
         self.beta2_warmup = beta2_warmup
+
+    def ignores_gradient_scale(self) -> bool:
+        """Says whether updates stay the same when all gradients are multiplied by one constant, for the record.
+
+        A class of a user's own may declare it, as a class attribute `ignores_gradient_scale = True`.
+        """
+        cls: Any = getattr(self.optimizer, "func", self.optimizer)
+        declared = getattr(cls, "ignores_gradient_scale", None)
+        if isinstance(declared, bool):
+            return declared
+        return ignores_gradient_scale(name_of(cls, torch.optim.Optimizer), getattr(self.optimizer, "keywords", {}))
 
     def try_out(self, total: int, scaled: bool = False) -> None:
         """Makes the optimiser and updates with it, as some of its options are judged only then.

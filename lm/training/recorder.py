@@ -263,7 +263,6 @@ class Recorder(Callback):
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """The measured part of the record."""
-        tokens = self.tokens
         rows = [row for _, row in sorted(self.rows.items()) if "train_loss" in row]
         metrics, strange = metrics_of(measured if self.diverged is None else {})
         if self.diverged is None:
@@ -286,13 +285,14 @@ class Recorder(Callback):
             "initial": self.observer.initial,
             "final": self.observer.final,
             "flags": self.observer.flags + module.notes + strange,
+            "ignores_gradient_scale": module.optim.ignores_gradient_scale(),
             "cost": {
                 "parameters": sum(p.numel() for part in parameters_by_part(module.model).values() for p in part),
-                "tokens": tokens,
+                "tokens": self.tokens,
                 "train_seconds": self.seconds["train"],
                 "evaluation_seconds": self.seconds["evaluation"],
                 "compile_seconds": module.compile_seconds,
-                **self.meter.costs(module, self.data.context, tokens, self.seconds["train"]),
+                **self.meter.costs(module, self.data.context, self.tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},
             "curve": sealed(curve(self.rows)),

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from records import blank, inside
 
 from lm.analysis import health
@@ -94,13 +95,28 @@ BROKEN: dict[str, tuple[Change, Change, list[str]]] = {
         put("final", "dead_share", 1, 0.49),
         ["most hidden units of layer 2 of 3 are dead"],
     ),
-    "clipped": (
-        put("metrics", "clipped_share", 0.51),
-        put("metrics", "clipped_share", 0.49),
-        ["most steps are clipped"],
+    "idle": (
+        put("final", "block_share", [0.3, 0.9 * health.BLOCK_SHARE, 0.4]),
+        put("final", "block_share", [0.3, 1.1 * health.BLOCK_SHARE, 0.4]),
+        ["block 2 of 3 adds next to nothing"],
+    ),
+    "frequencies": (
+        both(put("data", "unigram_nll", 3.0), put("metrics", "nll", 2.95)),
+        both(put("data", "unigram_nll", 3.0), put("metrics", "nll", 2.93)),
+        ["the loss is no better than that of token frequencies"],
     ),
 }
 """For each rule a change that breaks it, one that comes close, and what is said."""
+
+CLIPPED = put("metrics", "clipped_share", 0.51)
+
+
+def configured(optimizer: str, algorithm: str | None = None, **options: Any) -> dict[str, Any]:
+    """The parts of a resolved configuration that say what clipping does."""
+    return {
+        "optim": {"optimizer": {"class_path": optimizer, "init_args": options}},
+        "trainer": {"gradient_clip_algorithm": algorithm},
+    }
 
 
 def changed(change: Change) -> Record:
@@ -118,6 +134,52 @@ def test_each_fault_is_found_beyond_its_bound_and_not_before(name: str) -> None:
 
 def test_every_rule_has_a_case() -> None:
     assert len({said[0] for _, _, said in BROKEN.values()}) == len(health.RULES)
+
+
+SEES_SCALE: list[tuple[dict[str, Any], bool]] = [
+    (configured("SGD", momentum=0.9), True),
+    (configured("AdamW", weight_decay=0.1), False),
+    (configured("MuonAdamW"), False),
+    (configured("Adam", weight_decay=0.0), False),
+    (configured("Adam", weight_decay=0.1), True),
+    (configured("Adam", weight_decay=0.1, decoupled_weight_decay=True), False),
+    (configured("my_parts.AdamW"), True),
+    (configured("AdamW", algorithm="value"), True),
+    ({}, True),
+    ({"optim": ["AdamW"], "trainer": "value"}, True),
+    ({"optim": {"optimizer": {"class_path": ["AdamW"], "init_args": 3}}}, True),
+]
+"""Configurations, and whether the steps of a run depend on the scale of its gradients."""
+
+
+@pytest.mark.parametrize(("configuration", "sees_scale"), SEES_SCALE)
+def test_clipping_is_a_fault_where_the_optimiser_sees_the_scale_of_a_gradient(
+    configuration: dict[str, Any], sees_scale: bool
+) -> None:
+    said = ["most steps are clipped"] if sees_scale else []
+    assert faults(changed(CLIPPED), None, lambda: configuration) == said
+    assert faults(changed(put("metrics", "clipped_share", 0.49)), None, lambda: configuration) == []
+
+
+def test_what_an_optimiser_of_a_users_own_declares_is_read_from_the_record() -> None:
+    own = lambda: configured("my_parts.Lion")  # noqa: E731
+    assert faults(changed(both(CLIPPED, put("ignores_gradient_scale", True))), None, own) == []
+    assert faults(changed(both(CLIPPED, put("ignores_gradient_scale", False))), None, own) == ["most steps are clipped"]
+
+
+def test_the_configuration_is_read_only_where_most_steps_are_clipped() -> None:
+    def unread() -> dict[str, Any]:
+        raise AssertionError
+
+    assert faults(HEALTHY, None, unread) == []
+
+
+@pytest.mark.parametrize(("best", "said"), [(2.9, []), (2.0, ["the loss is no better than that of token frequencies"])])
+def test_a_source_of_which_frequencies_are_all_there_is_to_learn_is_no_fault(best: float, said: list[str]) -> None:
+    reached = both(
+        put("data", "unigram_nll", 3.0), put("metrics", "nll", 2.99), put("metrics", "excess_nll", 2.99 - best)
+    )
+    assert faults(changed(reached)) == said
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.06, ["the loss is still falling at the end"]), (0.04, [])])
@@ -152,6 +214,11 @@ def test_a_curve_that_does_not_say_is_no_fault(curve: pd.DataFrame | None) -> No
     assert faults(HEALTHY, curve) == []
 
 
+@pytest.mark.parametrize("shares", [[None, None], 0.001, [[0.001]], {"a": 0.001}])
+def test_shares_that_were_not_measured_or_are_not_what_they_should_be_break_no_rule(shares: Any) -> None:
+    assert faults(changed(put("final", "block_share", shares))) == []
+
+
 @pytest.mark.parametrize("change", [put("steps", 49), put("status", "diverged"), put("final", {}), put("metrics", {})])
 def test_a_look_at_the_beginning_a_lost_run_and_one_that_measured_less_break_no_rule(change: Change) -> None:
     assert faults(changed(change)) == []
@@ -162,7 +229,7 @@ def test_faults_of_some_seeds_are_counted() -> None:
     assert unhealthy([["a"], ["a", "b"]]) == "a; b on 1 of 2 seeds"
 
 
-def break_arm(name: str, fault: Change = BROKEN["clipped"][0]) -> Callable[[str, int, dict[str, Any]], None]:
+def break_arm(name: str, fault: Change = CLIPPED) -> Callable[[str, int, dict[str, Any]], None]:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["steps"] = 400
         if arm == name:
@@ -190,6 +257,43 @@ def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
     assert bold == [False, not ill]
     expected = {name: "most steps are clipped" if name == ill else "healthy" for name in ("base", "arm")}
     assert {name: row[columns.index("health")] for name, row in by_arm.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        (["diverged"] * 6, "no run ended well"),
+        (["diverged", "failed"], "no run ended well"),
+        ([None] * 6, "no run yet"),
+    ],
+)
+def test_an_arm_of_which_no_run_ended_well_is_not_called_healthy(
+    experiment: MakeExperiment, outcomes: list[float | str | None], words: str
+) -> None:
+    results = load(experiment({"base": BASE, "arm": [*outcomes, *[None] * (6 - len(outcomes))], "better": BETTER}))
+    columns, rows, bold = summary(results, compare(results))
+    assert {row[0]: row[columns.index("health")] for row in rows} == {
+        "base": "healthy",
+        "arm": words,
+        "better": "healthy",
+    }
+    assert bold == [False, False, True]
+
+
+def test_nothing_is_bold_beside_a_baseline_of_which_no_run_ended_well(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": ["diverged"] * 6, "arm": BETTER}))
+    columns, rows, bold = summary(results, compare(results))
+    assert [row[columns.index("health")] for row in rows] == ["no run ended well", "healthy"]
+    assert bold == [False, False]
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_the_configuration_of_a_cell_says_what_clipping_did(experiment: MakeExperiment, optimizer: str) -> None:
+    results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("arm")))
+    for seed in range(6):
+        path = results.store.directory(f"arm-{seed}") / "config.yaml"
+        path.write_text(yaml.safe_dump(configured(optimizer)))
+    assert results.health == {"base": "", "arm": "most steps are clipped" if optimizer == "SGD" else ""}
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -20,6 +20,7 @@ from lm.bench.growth import AXES, Grown, _counted, _grown
 from lm.bench.memory import in_child
 from lm.bench.parts import ATTENTION, LOSSES, QUICK, groups
 from lm.bench.peers import PACKAGED, Contender, contenders, loss_of_logits, nanogpt, tried
+from lm.bench.ratios import Spread
 from lm.bench.rows import Measured, Result, Row, exactly, read_result, row
 from lm.bench.scale import OVER
 from lm.bench.show import machine_line, show
@@ -203,6 +204,17 @@ def test_what_is_not_there_is_a_row_all_the_same(capsys: Said) -> None:
     said = capsys.readouterr().out
     assert "peer: not installed" in said
     assert "500 ms" in said
+
+
+@pytest.mark.parametrize(("rounds", "heading"), [(5, "over a: median of ratios (quartiles)"), (1, "over a ")])
+def test_a_ratio_of_several_rounds_is_called_the_median_that_it_is(rounds: int, heading: str, capsys: Said) -> None:
+    from rich.console import Console
+
+    ratio: Spread = {"median": 0.5, "low": 0.4, "high": 0.6, "rounds": rounds}
+    show(result([ROWS[0], row("g", "b", 0.5, to="a", ratio=ratio)]), Console(width=160))
+    said = capsys.readouterr().out
+    assert heading in said
+    assert ("median of ratios" in said) == (rounds > 1)
 
 
 def test_a_quick_look_says_that_its_figures_mean_nothing() -> None:

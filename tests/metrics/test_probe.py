@@ -1,19 +1,32 @@
 """What is seen inside a model, against a plain forward pass and against cases known beforehand."""
 
+import functools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, attentions, blocks, decoder
+from helpers import CONTEXT, MODEL, VOCABULARY, attentions, blocks, decoder
 from scipy.stats import entropy
 from torch import Tensor
 
+from lm.config.components import build, resolve
+from lm.config.tree import override
 from lm.data.batch import Batch
 from lm.metrics.probe import Inside, first_rows, inspect
 from lm.model import mixing
-from lm.model.transformer import Decoder
+from lm.model.block import Block, PostNorm, ReZero, ScaledResidual, Sublayer
+from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.norm import LayerNorm
+from lm.model.transformer import Decoder, initialized
+
+
+@dataclass
+class Translator:
+    model: Callable[[int, int], EncoderDecoder]
 
 
 def batch(rows: int = 3) -> Batch:
@@ -131,3 +144,88 @@ def test_a_model_without_a_softmax_has_no_entropy() -> None:
 def test_first_rows_cuts_every_part() -> None:
     cut = first_rows(batch(5), 2)
     assert [len(x) for x in (*cut.inputs, cut.targets_bt, cut.rows_b)] == [2, 2, 2]
+
+
+# the share of a block in the residual stream
+
+
+@pytest.mark.parametrize(
+    "block", ["PreNorm", "Sandwich", {"class_path": "ScaledResidual", "init_args": {"alpha": 0.3}}]
+)
+def test_the_share_of_a_block_is_what_it_adds_over_what_it_adds_to(block: Any) -> None:
+    """Without a norm of the stream itself, and with offsets at zero, that is output minus input."""
+    model, given, shares = decoder({"block": block, "initializer": "Xavier"}).eval(), batch(), []
+    for part in model.blocks:
+        part.register_forward_hook(
+            lambda module, inputs, x_btd: shares.append(
+                float((x_btd - inputs[0]).norm(dim=-1).mean() / inputs[0].norm(dim=-1).mean())
+            )
+        )
+    inside = inspect(model, given)
+    assert inside.block_share == pytest.approx(shares, rel=1e-5)
+    assert min(shares) > 0.01
+
+
+def test_after_a_norm_of_the_stream_the_share_is_against_the_norm_of_the_stream_alone() -> None:
+    model, given, shares = decoder({"block": "PostNorm", "initializer": "Xavier"}).double().eval(), batch(), []
+
+    def seen(module: Block, inputs: tuple[Any, ...], x_btd: Tensor) -> None:
+        without_btd = module.mlp_residual.norm(module.attention_residual.norm(inputs[0]))
+        shares.append(float((x_btd - without_btd).norm(dim=-1).mean() / without_btd.norm(dim=-1).mean()))
+
+    for part in blocks(model):
+        part.register_forward_hook(seen)
+    assert inspect(model, given).block_share == pytest.approx(shares, rel=1e-9)
+    assert min(shares) > 0.01
+
+
+class Faint(PostNorm):
+    """norm(x + 1e-9 f(x))."""
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        return super().forward(x_btd, lambda x: 1e-9 * sublayer(x))
+
+
+@pytest.mark.parametrize(
+    "arrangement", [Faint, functools.partial(ScaledResidual, alpha=1e-9), ReZero], ids=["post", "pre", "rezero"]
+)
+def test_blocks_that_add_next_to_nothing_have_no_share(arrangement: Any) -> None:
+    model = decoder({"initializer": "Xavier"})
+    for block in blocks(model):
+        for name in ("attention_residual", "mlp_residual"):
+            setattr(block, name, arrangement(model.shape, LayerNorm, 0.0))
+    assert max(inspect(model, batch()).block_share) < 1e-6
+
+
+def test_the_share_of_a_block_that_reads_an_encoder_counts_what_it_reads() -> None:
+    """A decoder's first block whose other sublayers give zero, before and after its cross-attention gives zero too."""
+    tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer": "Xavier"})
+    model: Any = initialized(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
+    tokens_bt = batch().inputs[0]
+    pairs = Batch((tokens_bt, tokens_bt, torch.zeros(tokens_bt.shape, dtype=torch.bool)), *batch()[1:])
+    first = model.decoder[0]
+    for linear in (first.attention.output, first.mlp.down):
+        for parameter in linear.parameters():
+            parameter.data.zero_()
+    shares = inspect(model, pairs).block_share
+    assert len(shares) == 2 * model.depth
+    assert min(shares) > 0.01
+    for parameter in first.cross.output.parameters():
+        parameter.data.zero_()
+    assert inspect(model, pairs).block_share[model.depth] == 0.0
+
+
+class OwnBlock(Block):
+    """A block of a user's own, which may call its arrangements as it likes."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        return super().forward(*inputs, **named)
+
+
+def test_a_block_of_a_users_own_is_left_out() -> None:
+    model = decoder({})
+    for block in blocks(model):
+        block.__class__ = OwnBlock
+    inside = inspect(model, batch())
+    assert inside.block_share == []
+    assert "block_share" not in inside.measured()

@@ -75,6 +75,7 @@ DAMAGES = [
     ("cost/tokens", {"a": 1}, "cost/tokens: expected a number"),
     ("provenance/packages", ..., "has no provenance/packages"),
     ("data/tokenizer", 7, "data/tokenizer: expected text, found 7"),
+    ("data/unigram_nll", "3.1", "data/unigram_nll: expected a number, found '3.1'"),
     ("evaluated/tokens", 1.5, "evaluated/tokens: expected a whole number, found 1.5"),
     ("evaluated", ..., "has no evaluated/tokens"),
     ("pairing", None, "has no pairing"),

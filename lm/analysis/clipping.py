@@ -1,0 +1,50 @@
+"""Whether clipping decides how long a step is: it does where the optimiser sees the scale of a gradient."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lm.store.damage import at
+
+DECAYS_APART = frozenset(("AdamW", "Adafactor", "MuonAdamW"))
+"""Optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient."""
+
+DECAYS_IN_GRADIENT = frozenset(("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop"))
+"""Optimisers whose updates ignore the scale of the gradient, unless weight decay is added to the gradient.
+
+RAdam ignores it from its sixth update on. Adadelta is not among them: its eps of 1e-6 is added to a mean square of
+about that size.
+"""
+
+
+def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
+    """Says whether updates stay the same when all gradients are multiplied by one constant.
+
+    Args:
+        name: of the optimiser, as in a resolved configuration: a class of torch or of this package has a short name.
+        options: its arguments, as there.
+
+    Returns:
+        False for an optimiser that is not known, such as a user's own.
+    """
+    if name in DECAYS_APART:
+        return True
+    decay_in_gradient = options.get("weight_decay") and not options.get("decoupled_weight_decay")
+    return name in DECAYS_IN_GRADIENT and not decay_in_gradient and not options.get("initial_accumulator_value")
+
+
+def sets_the_rate(record: Mapping[str, Any], configuration: Mapping[str, Any]) -> bool:
+    """Says whether clipping changed how long the steps of a run were.
+
+    Clipping by norm multiplies a gradient by a constant; clipping by value turns it too.
+
+    Args:
+        record: of the run; a newer one holds what its optimiser declares (`ignores_gradient_scale`).
+        configuration: resolved, of the run; empty where it was not kept.
+    """
+    if at(configuration, "trainer/gradient_clip_algorithm") == "value":
+        return True
+    declared = record.get("ignores_gradient_scale")
+    if isinstance(declared, bool):
+        return not declared
+    name, options = (at(configuration, f"optim/optimizer/{key}") for key in ("class_path", "init_args"))
+    return not ignores_gradient_scale(str(name), options if isinstance(options, Mapping) else {})
