@@ -1,7 +1,8 @@
 """Ladders of invented cells, for the tests that read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from lm.store.store import Store
 
 COMPUTE = (1e12, 8e12, 6e13, 4e14)
 NAMES = ("s", "m", "l", "xl")
+
+RATE = {"rate": 0.01, "curve": "rates", "lower": 0.005, "higher": 0.02, "seeds": 2}
 
 Outcome = Callable[[str, int, int], float | str | None]
 """What became of the cell of an arm, at a rung by its place, with a seed."""
@@ -36,9 +39,13 @@ def make_ladder(
     seeds: tuple[int, ...] = (6, 6, 6, 6),
     change: Callable[[str, int, int, Any], None] = lambda *_: None,
     of_rungs: Any = None,
+    bracketed: Mapping[str, Sequence[str]] = MappingProxyType({}),
     **manifest: Any,
 ) -> Path:
-    """A store with the cells of a ladder called `climb`, as many rungs as `seeds` has numbers; returns its folder."""
+    """A store with the cells of a ladder called `climb`, as many rungs as `seeds` has numbers; returns its folder.
+
+    `bracketed` says of which arms a curve brackets the rate, by rung; of all where it does not say.
+    """
     store, arms, rungs = Store(out), ["base", "arm"], []
     for place, count in enumerate(seeds):
         name = NAMES[place]
@@ -69,7 +76,9 @@ def make_ladder(
             out / f"climb.{name}" / "experiment.json", to_json({**MANIFEST.read(described, out), **(of_rungs or {})})
         )
         rung = {"name": name, "experiment": f"climb.{name}", "seeds": list(range(count)), "parameters": 10**place}
-        rungs.append({**rung, "tokens": 100, "steps": 10, "compute": dict.fromkeys(arms, COMPUTE[place])})
+        rates = {arm: RATE if arm in bracketed.get(name, arms) else {**RATE, "curve": None} for arm in arms}
+        compute = dict.fromkeys(arms, COMPUTE[place])
+        rungs.append({**rung, "tokens": 100, "steps": 10, "compute": compute, "rates": rates})
     whole = {
         "name": "climb",
         "title": "A climb",

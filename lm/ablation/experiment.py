@@ -112,6 +112,10 @@ def load_experiment(
         inference = replace(inference, looks=read_stages(given, inference.comparisons, where))
         given = list(range(inference.looks[-1]))
     chosen = read_seeds(given, where)
+    declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
+    claims = read_claims(
+        tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims", declared or chosen
+    )
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
@@ -122,7 +126,7 @@ def load_experiment(
         design=design,
         seeds=chosen,
         inference=inference,
-        claims=tuple(read_claims(tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims")),
+        claims=tuple(claims),
         notes=read_text(tree, "notes", path),
         tier=tier,
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.ablation.auto import with_ways
+from lm.ablation.brackets import rates_at, trained_curves
 from lm.ablation.equal import cost_per_step
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan, make_plan, untimed, write_manifest
@@ -162,7 +163,7 @@ def write_ladder(experiment: Experiment, plans: Sequence[Plan], store: Store, co
     assert ladder is not None
     for plan in plans:
         write_manifest(plan, store, command)
-    folder = store.out / experiment.name
+    folder, curves = store.out / experiment.name, trained_curves(store.out)
     manifest = {
         "name": experiment.name,
         "title": experiment.title,
@@ -174,7 +175,10 @@ def write_ladder(experiment: Experiment, plans: Sequence[Plan], store: Store, co
         "margin": ladder.margin,
         "forecast": ladder.forecast,
         **({} if plans[0].experiment.ways is None else {"ways": plans[0].experiment.ways}),
-        "rungs": [described(name, plan) for name, plan in zip(ladder.rungs, plans, strict=True)],
+        "rungs": [
+            {**described(name, plan), "rates": rates_at(plan, curves)}
+            for name, plan in zip(ladder.rungs, plans, strict=True)
+        ],
     }
     write_atomic(folder / FILE, to_json(LADDER.stamped(manifest)))
     return folder

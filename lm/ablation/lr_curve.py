@@ -5,14 +5,16 @@ grid that was killed goes on where it stopped.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
-from lm.analysis.rates import rate_curve
+from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
+from lm.config.tree import InputError, Tree
 from lm.report.rates import DESCRIBED
-from lm.store.files import to_json, write_atomic
+from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.store import Store
 
@@ -65,3 +67,24 @@ def write_rates(plan: Plan, store: Store) -> dict[str, Any]:
     described = {"experiment": results.manifest["name"], "arms": arms}
     write_atomic(store.out / experiment.name / DESCRIBED, to_json(RATES.stamped(described)))
     return {arm: {"changes": None if of["best"] is None else {RATE: of["best"]}} for arm, of in arms.items()}
+
+
+def read_rates(folder: Path) -> dict[str, tuple[Tree, RateCurve]]:
+    """Return the curve of each arm of an experiment, with the configuration of a cell of it.
+
+    Raises:
+        InputError: where `lr_curve.json` or what it names cannot be read.
+    """
+    path = folder / DESCRIBED
+    described = RATES.read(read_json(path), path)
+    try:
+        grid = load(folder.parent / f"{folder.name}.lr_curve")
+        curves = {}
+        for arm, of_arm in described["arms"].items():
+            names = {float(rate): str(name) for rate, name in of_arm["names"].items()}
+            config = next(filter(None, map(grid.configuration, names.values())), None)
+            if config is not None:
+                curves[str(arm)] = config, rate_curve(grid, names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: is damaged ({type(error).__name__}); run `lm ablate` again") from None
+    return curves

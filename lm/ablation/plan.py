@@ -10,12 +10,15 @@ from typing import Any
 from lm.ablation.equal import equal_steps
 from lm.ablation.experiment import Experiment
 from lm.analysis.claims import Claim
+from lm.analysis.registration import register
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, override
 from lm.execution.source import Planned
-from lm.store.files import to_json, write_atomic
+from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
+from lm.store.manifest import check_shape
 from lm.store.quantities import averaged
+from lm.store.record import Manifest
 from lm.store.store import Store
 from lm.training.cell import Cell, check, seeded, sizes
 from lm.training.strategies import check_strategy
@@ -158,6 +161,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     """
     experiment, looks = plan.experiment, plan.experiment.inference.looks
     folder = store.out / experiment.name
+    path = folder / "experiment.json"
     manifest = {
         "name": experiment.name,
         "title": experiment.title,
@@ -175,6 +179,9 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "adaptive": {"looks": list(looks), "maximum": looks[-1]} if looks else None,
         "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
         "claims": [finite_claim(claim) for claim in experiment.claims],
+        "registered": register(
+            experiment.claims, _previous_manifest(path), functools.partial(_trained_seeds, plan, store)
+        ),
         "seeds": experiment.seeds,
         "generalise": experiment.inference.generalise,
         **({} if experiment.ways is None else {"ways": experiment.ways}),
@@ -188,5 +195,21 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
             for arm in experiment.arms
         },
     }
-    write_atomic(folder / "experiment.json", to_json(MANIFEST.stamped(manifest)))
+    write_atomic(path, to_json(MANIFEST.stamped(manifest)))
     return folder
+
+
+def _previous_manifest(path: Path) -> dict[str, Any] | None:
+    """Return the manifest that is there; None where there is none, or it is damaged and will be replaced."""
+    try:
+        manifest = MANIFEST.read(read_json(path), path)
+        check_shape(manifest, Manifest, path, "")
+    except InputError:
+        return None
+    return manifest
+
+
+def _trained_seeds(plan: Plan, store: Store, claim: Claim) -> list[int]:
+    """Return the seeds on which all arms of a claim have a finished cell."""
+    of_arms = [{p.seed for p in plan.by_arm[arm] if store.finished(p.cell.id)} for arm in claim.arms]
+    return sorted(set.intersection(*of_arms))

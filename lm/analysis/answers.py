@@ -19,11 +19,13 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed
 from lm.analysis.compare import LOST
+from lm.analysis.registration import seen_seeds
 from lm.analysis.results import Results
 from lm.analysis.texts import LOSS_OF, Read, crossed, generalises, keeps
 from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
+    benjamini_hochberg,
     holm,
     median_interval,
     seeds_needed,
@@ -51,8 +53,9 @@ class Answer:
     """What the results say of a claim: the mean or median over seeds, its interval, and what else there is to know.
 
     `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
-    `p_holm` is adjusted over the claims of its kind that are answered together. `over` is what else than these cells it
-    holds of, and `alone` why not of other text.
+    `p_holm` and `q` are adjusted over the claims of its kind that are answered together and were written as early, by
+    Holm and by Benjamini and Hochberg. `over` is what else than these cells it holds of, and `alone` why not of other
+    text. `post_hoc`: the claim was written when results of the seeds that it is judged on could be known.
     """
 
     claim: Claim
@@ -64,8 +67,10 @@ class Answer:
     note: str = ""
     p: float = math.nan
     p_holm: float = math.nan
+    q: float = math.nan
     over: Over = ""
     alone: str = ""
+    post_hoc: bool = False
 
 
 def answer(results: Results, claim: Claim, read: Read | None = None) -> Answer:
@@ -80,10 +85,50 @@ def answer(results: Results, claim: Claim, read: Read | None = None) -> Answer:
     if not found_s:
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
-    noise, over, alone = _of_text(results, claim, list(found_s), {} if read is None else read)
-    found = decide(claim, list(found_s.values()), noise)
-    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), *([found.note] if found.note else [])]
-    return replace(found, note="; ".join(parts), over=over, alone=alone)
+    judged_s, post_hoc, written = _unseen(results, claim, found_s)
+    noise, over, alone = _of_text(results, claim, list(judged_s), {} if read is None else read)
+    found = decide(claim, list(judged_s.values()), noise)
+    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), found.note, written]
+    return replace(found, note="; ".join(filter(None, parts)), over=over, alone=alone, post_hoc=post_hoc)
+
+
+def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
+    """Choose the seeds that a claim is judged on: those whose results could not be known when it was written.
+
+    All of them where these are too few to decide; the answer is then post hoc. An identity holds by construction, and
+    no choice of seeds bears on it.
+
+    Returns:
+        The claim's number by seed, whether the answer is post hoc, and a note on either; empty for a claim that was
+        written before its seeds.
+    """
+    seen = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
+    if not seen or claim.kind == "identity":
+        return by_seed, False, ""
+    unseen = {seed: number for seed, number in by_seed.items() if seed not in seen}
+    known = f"results of {_listed(seen)} could be known when it was written"
+    if len(unseen) < _fewest_seeds(claim):
+        return by_seed, True, f"post hoc: {known}"
+    return unseen, False, f"judged on {_listed(list(unseen))}, as {known}"
+
+
+def _fewest_seeds(claim: Claim) -> int:
+    """Return how few seeds can decide a claim."""
+    if claim.exact:
+        return EVERY
+    return seeds_needed(1) if claim.relation in ("less", "greater") else values_needed()
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    """Write seeds as ranges: `seeds 0 to 5, 8`."""
+    ranges: list[list[int]] = []
+    for seed in sorted(seeds):
+        if ranges and seed == ranges[-1][-1] + 1:
+            ranges[-1].append(seed)
+        else:
+            ranges.append([seed])
+    parts = [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges]
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(parts)}"
 
 
 def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
@@ -98,12 +143,13 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
 
 
 def corrected(given: Sequence[Answer]) -> list[Answer]:
-    """The answers with p adjusted by Holm over all of a kind among them."""
+    """Adjust p over all answers of a kind, those to claims written post hoc by themselves."""
     found = list(given)
-    for kind in {one.claim.kind for one in given}:
-        places = [place for place, one in enumerate(given) if one.claim.kind == kind]
-        for place, p in zip(places, holm([given[place].p for place in places]), strict=True):
-            found[place] = replace(given[place], p_holm=p)
+    for family in {(one.claim.kind, one.post_hoc) for one in given}:
+        places = [place for place, one in enumerate(given) if (one.claim.kind, one.post_hoc) == family]
+        p_values = [given[place].p for place in places]
+        for place, p, q in zip(places, holm(p_values), benjamini_hochberg(p_values), strict=True):
+            found[place] = replace(given[place], p_holm=p, q=q)
     return found
 
 

@@ -30,13 +30,19 @@ PROMISED = (0.92, 0.98)
 
 @dataclass(frozen=True)
 class Family:
-    """Ladders of one truth: the gain in the middle, by how much its logarithm rises a decade, and the noise by rung."""
+    """Ladders of one truth: the gain in the middle, by how much its logarithm rises a decade, and the noise by rung.
+
+    `off_rate` is the share by which the arm's losses are larger at each rung, as its learning rate is not the best one;
+    `off_law` that by which all losses are, as they follow no such law.
+    """
 
     name: str
     gain: float = 1.2
     rise: float = 0.0
     skewed: bool = False
     spreads: tuple[float, ...] = (SPREAD,) * len(COMPUTE)
+    off_rate: tuple[float, ...] = (0.0,) * len(COMPUTE)
+    off_law: tuple[float, ...] = (0.0,) * len(COMPUTE)
 
     def log_gain(self) -> np.ndarray:
         """Of each rung."""
@@ -47,8 +53,9 @@ class Family:
     def draw(self, random: np.random.Generator, seeds: tuple[int, ...]) -> list[Rung]:
         """The rungs of one ladder, with as many seeds each."""
         rungs = []
-        for compute, log, count, spread in zip(COMPUTE, self.log_gain(), seeds, self.spreads, strict=True):
-            means = LAW.loss(compute), LAW.loss(compute * math.exp(log))
+        of_rungs = zip(COMPUTE, self.log_gain(), seeds, self.spreads, self.off_rate, self.off_law, strict=True)
+        for compute, log, count, spread, off_rate, off_law in of_rungs:
+            means = LAW.loss(compute) * (1 + off_law), LAW.loss(compute * math.exp(log)) * (1 + off_law + off_rate)
             parts = self._noise(random, (3, count))
             own = [math.sqrt(SHARED) * parts[0] + math.sqrt(1 - SHARED) * parts[which] for which in (1, 2)]
             base, arm = (mean * (1 + spread * noise) for mean, noise in zip(means, own, strict=True))
@@ -62,6 +69,11 @@ class Family:
         spread = math.sqrt((math.exp(0.36) - 1) * math.exp(0.36))
         return (random.lognormal(0.0, 0.6, shape) - math.exp(0.18)) / spread
 
+
+LEFT_BEHIND = (0.0, 0.002, 0.006, 0.012)
+"""By how much the losses of an arm at one rate are larger than at its best one, which halves twice on the way up."""
+
+OFF_LAW = (0.0, 0.0, 0.0, 0.02)
 
 FAMILIES = (
     Family("a gain of 1.2"),
@@ -95,6 +107,34 @@ def audit_ladders(random: np.random.Generator, ladders: int, draws: int = DRAWS)
         held = sum(climb(one, False, (math.nan, MARGIN), draws=draws).of_gain.kind == "holds" for one in drawn)
         name = f"false holds of the gain, {edge.name}, {' '.join(map(str, seeds))} seeds"
         yield Finding(name, held, ladders, 0.0, 1 - PROMISED[0])
+
+    yield from _left_behind(random, ladders, draws)
+    yield from _without_law(random, ladders, draws)
+
+
+def _left_behind(random: np.random.Generator, ladders: int, draws: int) -> Iterator[Finding]:
+    """What a ladder would say of an arm at one rate whose best one moves with size: why such rungs have no verdict."""
+    family = Family("a gain of 1.2, the arm at one rate", off_rate=LEFT_BEHIND)
+    truth = family.log_gain()[-1]
+    found = [climb(family.draw(random, SEEDS[0]), False, (math.nan, math.nan), draws=draws) for _ in range(ladders)]
+    tops = [ladder.gains[-1].log for ladder in found if ladder.gains]
+    covered = sum(top.low <= truth <= top.high for top in tops)
+    title = f"which moves with size, {' '.join(map(str, SEEDS[0]))} seeds"
+    yield Finding(
+        f"intervals of the top gain cover, {family.name}, {title}", covered, len(tops), *PROMISED, binding=False
+    )
+    trends = sum(ladder.of_gain.kind in ("grows", "fades", "turns") for ladder in found)
+    yield Finding(f"false trends, {family.name}, {title}", trends, ladders, 0.0, 1 - PROMISED[0], binding=False)
+
+
+def _without_law(random: np.random.Generator, ladders: int, draws: int) -> Iterator[Finding]:
+    """How often a forecast holds what is trained where the top rung follows another law than those below."""
+    family = Family("the top rung off the law by 2 %", off_law=OFF_LAW)
+    drawn = [family.draw(random, SEEDS[0]) for _ in range(ladders)]
+    told = [(rungs[-1], climb(rungs, True, (math.nan, math.nan), draws=draws).forecast) for rungs in drawn]
+    hits = [one.baseline.low <= float(top.base.mean()) <= one.baseline.high for top, one in told if one]
+    name = f"forecasts of the baseline cover, {family.name}, {' '.join(map(str, SEEDS[0]))} seeds"
+    yield Finding(name, sum(hits), len(hits), *PROMISED, binding=False)
 
 
 def _words(kind: str) -> str:

@@ -16,18 +16,22 @@ from lm.analysis.finding import Finding
 from lm.stats.power import CHANCE
 from lm.stats.tests import ALPHA, sign_flip_p
 from lm.stats.text_power import detectable_on_texts
-from lm.stats.two_way import TwoWay, cover_texts, degrees, two_way
-from lm.stats.verdicts import Comparison, confirm
+from lm.stats.two_way import TwoWay, cover_texts, degrees, set_p_over_texts, two_way
+from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, explore
 
 SEEDS, DOCUMENTS = 6, 60
 RATIOS = {"half": 0.5, "three quarters": 0.75, "twice": 2.0}
 """The standard error over texts, in that over seeds; .75 is what the quickstart's differences have."""
 
+DISCOVERY_RATIOS = {"as large as": 1.0, "three times": 3.0}
+DISCOVERY_ARMS, DISCOVERY_SEEDS = 7, 9
+
 MARGIN = 2.0
 EQUIVALENT = Claim("", "nll", "equivalent", {"arm": 1.0, "base": -1.0}, margin=MARGIN)
 
 OFF = 0.02
-"""By how much a power that is promised may be missed: documents of unequal lengths tell less of their noise."""
+"""By how much less a power may be than promised, as documents of unequal lengths tell less of their noise; it may be
+more by twice that, as the uncertainty of two variances together is taken to be the larger of what it may be."""
 
 Array = NDArray[np.float64]
 
@@ -44,11 +48,11 @@ def lengths(random: np.random.Generator) -> Array:
     return found
 
 
-def scattered(random: np.random.Generator, ratio: float, tokens_d: Array) -> Array:
+def scattered(random: np.random.Generator, ratio: float, tokens_d: Array, seeds: int = SEEDS) -> Array:
     """Sums over documents (s, d) of an arm that changes nothing."""
-    seed_s = random.normal(size=(SEEDS, 1))
-    document_d = ratio * np.sqrt(DOCUMENTS / SEEDS) * random.normal(size=DOCUMENTS)
-    both_sd = random.normal(size=(SEEDS, DOCUMENTS))
+    seed_s = random.normal(size=(seeds, 1))
+    document_d = ratio * np.sqrt(DOCUMENTS / seeds) * random.normal(size=DOCUMENTS)
+    both_sd = random.normal(size=(seeds, DOCUMENTS))
     found: Array = (seed_s + document_d + both_sd) * tokens_d
     return found
 
@@ -98,18 +102,53 @@ def audit_text_claims(random: np.random.Generator, experiments: int) -> Iterator
         yield Finding(f"{title}: seeds and text", both, experiments, 0.0, ALPHA)
 
 
-def audit_text_power(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
-    """How often an effect is claimed over seeds and text that is said to be detectable over both."""
-    tokens_d = lengths(random)
-    for name, ratio in RATIOS.items():
-        effect = detectable_on_texts(SEEDS, truth(ratio, tokens_d))
-        found = 0
+def audit_discoveries(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
+    """How often exploratory arms that change nothing are called different: by q over seeds alone, and over both p.
+
+    All arms meet one baseline. As every discovery is false, their share is that of experiments with any.
+    """
+    for name, ratio in DISCOVERY_RATIOS.items():
+        with_discoveries = {False: 0, True: 0}
         for _ in range(experiments):
+            tokens_d = lengths(random)
+            baseline_sd, *arms = (
+                scattered(random, ratio, tokens_d, DISCOVERY_SEEDS) for _ in range(DISCOVERY_ARMS + 1)
+            )
+            for over_text in with_discoveries:
+                family = [_explored(arm_sd - baseline_sd, tokens_d, over_text) for arm_sd in arms]
+                explore(family)
+                with_discoveries[over_text] += any(each.verdict.kind in DIRECTIONS for each in family)
+        title = f"false discoveries of {DISCOVERY_ARMS} exploratory arms on other text, whose noise is {name} that of "
+        title += f"{DISCOVERY_SEEDS} seeds"
+        yield Finding(f"{title}: q over seeds", with_discoveries[False], experiments, 0.0, ALPHA, binding=False)
+        yield Finding(f"{title}: q over both p", with_discoveries[True], experiments, 0.0, ALPHA)
+
+
+def _explored(difference_sd: Array, tokens_d: Array, over_text: bool) -> Comparison:
+    """A comparison to explore, with its p over seeds and text where asked for."""
+    by_seed = (difference_sd.sum(axis=1) / tokens_d.sum()).tolist()
+    comparison = Comparison(by_seed, p=sign_flip_p(by_seed))
+    if over_text:
+        set_p_over_texts(comparison, two_way(difference_sd, tokens_d))
+    return comparison
+
+
+def audit_text_power(random: np.random.Generator, experiments: int) -> Iterator[Finding]:
+    """How often an effect is claimed over seeds and text that other seeds on other text call detectable over both.
+
+    Each experiment's effect comes from the noise of one before it, as it was estimated.
+    """
+    for name, ratio in RATIOS.items():
+        detected = 0
+        for _ in range(experiments):
+            before_sd, tokens_d = drawn(random, ratio)
+            effect = detectable_on_texts(SEEDS, two_way(before_sd, tokens_d))
             difference_sd = scattered(random, ratio, tokens_d) + effect * tokens_d
-            sample = (difference_sd.sum(axis=1) / tokens_d.sum()).tolist()
-            one = Comparison(sample, p=sign_flip_p(sample))
-            confirm([one])
-            cover_texts(one, two_way(difference_sd, tokens_d), ALPHA)
-            found += one.significant
-        title = f"finds an effect of {effect:z.2f} over seeds and text, whose noise is {name} that of {SEEDS} seeds"
-        yield Finding(title, found, experiments, CHANCE - OFF, CHANCE + OFF)
+            by_seed = (difference_sd.sum(axis=1) / tokens_d.sum()).tolist()
+            comparison = Comparison(by_seed, p=sign_flip_p(by_seed))
+            confirm([comparison])
+            cover_texts(comparison, two_way(difference_sd, tokens_d), ALPHA)
+            detected += comparison.significant
+        title = "finds an effect that as many other seeds call detectable over seeds and text, "
+        title += f"whose noise is {name} that of {SEEDS} seeds"
+        yield Finding(title, detected, experiments, CHANCE - OFF, CHANCE + 2 * OFF)

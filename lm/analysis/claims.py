@@ -3,13 +3,14 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
 from lm.analysis.results import Results, value
 from lm.config.keys import Also, Name, Text, keys
+from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
 from lm.store.paths import SECTIONS, dead_end
 from lm.store.quantities import AT_LENGTH, QUANTITIES
@@ -55,6 +56,9 @@ class ClaimNode(TypedDict, total=False):
     low: Annotated[float, "The lower end of a range or a slope."]
     high: Annotated[float, "The upper end of a range or a slope."]
     exact: Annotated[bool, "Whether it must hold on every seed and needs no test.", Also(default=False)]
+    seen: Annotated[
+        Seeds | None, "Seeds whose results were known when the claim was written: it is judged on others, or post hoc."
+    ]
 
 
 KEYS = keys(ClaimNode)
@@ -80,6 +84,8 @@ class Claim:
             construction where the code is right.
         source: where the statement is from.
         tier: the size at which it is claimed, C for a laptop's CPU, G for a GPU; both where it is empty.
+        seeds: that its experiment declares.
+        seen: seeds whose results were known when it was written.
     """
 
     claim: str
@@ -94,6 +100,8 @@ class Claim:
     source: str = ""
     tier: str = ""
     kind: str = UNKNOWN
+    seeds: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
 
     @property
     def arms(self) -> list[str]:
@@ -117,11 +125,12 @@ class Claim:
 # reading -------------------------------------------------------------------------------------------------------------
 
 
-def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str) -> list[Claim]:
-    """The claims of an experiment, checked against its arms. Raises InputError naming `path`."""
+def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds: Sequence[int] = ()) -> list[Claim]:
+    """The claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
     if not isinstance(tree, list):
         raise InputError(f"{path}: expected a list of claims, found {tree!r}")
-    return [read_claim(one, arms, baseline, f"{path}[{index}]") for index, one in enumerate(tree)]
+    claims = [read_claim(one, arms, baseline, f"{path}[{index}]") for index, one in enumerate(tree)]
+    return [replace(claim, seeds=list(seeds)) for claim in claims]
 
 
 def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Claim:
@@ -138,7 +147,9 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     for key in ("claim", "metric", *NEEDS.get(relation, ())):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
-    numbers = {key: _number(tree[key], f"{path}.{key}") for key in ("margin", "low", "high") if key in tree}
+    numbers: dict[str, Any] = {
+        key: _number(tree[key], f"{path}.{key}") for key in ("margin", "low", "high") if key in tree
+    }
     if relation == "equivalent" and not numbers["margin"] > 0:
         raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
     if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
@@ -160,6 +171,7 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
         source=str(tree.get("source", "")),
         tier=tier,
         kind=kind,
+        seen=[] if tree.get("seen") is None else read_seeds(tree["seen"], f"{path}.seen"),
         **numbers,
     )
 

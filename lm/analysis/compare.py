@@ -14,13 +14,16 @@ from lm.analysis.texts import Texts, generalises, known_texts, of_quantity
 from lm.analysis.words import in_words
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.text_power import detectable_floor, detectable_on_texts
-from lm.stats.two_way import TwoWay, cover_texts
+from lm.stats.two_way import TwoWay, cover_texts, set_p_over_texts
 from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain, tested
 from lm.store.quantities import describe
 
 LOST = ("diverged", "failed", "damaged")
 """What may have become of a cell that was trained and enters no mean."""
 
+
+HEALTHY, NONE_ENDED, NO_RUN = "healthy", "no run ended well", "no run yet"
+"""What the column of health says of an arm without a fault: with runs that ended well, with others only, with none."""
 
 NOT_COMPARABLE = "not comparable"
 """How a verdict begins that is withheld."""
@@ -49,7 +52,7 @@ def compare(results: Results) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     known = known_texts(results)
-    judged, ill = _judged(results, known), results.health
+    judged = _judged(results, known)
     for quantity in quantities(results):
         for arm in results.arms:
             found = judged.get((arm, quantity)) or _described(results, arm, quantity)
@@ -60,13 +63,26 @@ def compare(results: Results) -> pd.DataFrame:
             said = in_words(found.verdict) + (_survivors(results, row) if (arm, quantity) in judged else "")
             told = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
             row["verdict"] = (reason or said) + told
-            well = not ill[arm] and not ill[results.arms[0]]
-            row |= {"health": ill[arm] or "healthy", "bold": row["significant"] and well}
+            well = all(health_words(results, side) == HEALTHY for side in (arm, results.arms[0]))
+            row |= {"health": health_words(results, arm), "bold": row["significant"] and well}
             if (noise := of_quantity(known, arm, quantity)) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = found.detectable_floor
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def health_words(results: Results, arm: str) -> str:
+    """Returns what the column of health says of an arm; one of which no run ended well has no health."""
+    if any(record["status"] == "ok" for record in results.of(arm)):
+        return results.health[arm] or HEALTHY
+    return NONE_ENDED if _statuses(results, arm) else NO_RUN
+
+
+def _statuses(results: Results, arm: str) -> list[str]:
+    """Returns what became of the runs of an arm that are there."""
+    damaged = ["damaged" for of, _ in results.damaged if of == arm]
+    return [*(str(record["status"]) for record in results.of(arm)), *damaged]
 
 
 def _illness(results: Results, arm: str) -> str:
@@ -92,18 +108,22 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
         {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
         for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
     )
+    judged = confirmatory | exploratory
+    noises = {key: of_quantity(known, *key) for key in judged} if generalises(results) else {}
+    noise_of = {key: noise for key, noise in noises.items() if noise is not None}
+    for key, noise in noise_of.items():
+        set_p_over_texts(judged[key], noise)
     if adaptive:
         confirm_in_stages(list(confirmatory.values()), adaptive)
     else:
         confirm(list(confirmatory.values()))
     explore(list(exploratory.values()))
-    if generalises(results):
-        for family, share in ((confirmatory, tested([one.p for one in confirmatory.values()])), (exploratory, 1)):
-            for (arm, quantity), one in family.items():
-                if (noise := of_quantity(known, arm, quantity)) is not None:
-                    cover_texts(one, noise, ALPHA / share)
-                    _could_show(one, noise, ALPHA / share)
-    return confirmatory | exploratory
+    share = tested([comparison.p for comparison in confirmatory.values()])
+    for key, noise in noise_of.items():
+        alpha = ALPHA / share if key in confirmatory else ALPHA
+        cover_texts(judged[key], noise, alpha)
+        _could_show(judged[key], noise, alpha)
+    return judged
 
 
 def _could_show(one: Comparison, noise: TwoWay, alpha: float) -> None:
@@ -130,7 +150,7 @@ def _margin(results: Results, quantity: str) -> float:
     return float(results.manifest.get("margin", {}).get(quantity, math.nan))
 
 
-INNER = ("differences", "better", "margin", "mine", "base", "detectable_floor")
+INNER = ("differences", "better", "margin", "mine", "base", "detectable_floor", "p_equivalent_both")
 """What a comparison knows of itself that is no column of its own."""
 
 
@@ -142,9 +162,7 @@ def columns_of(found: Comparison) -> dict[str, Any]:
 
 def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
     """What the cells of an arm measured."""
-    records = results.of(arm)
-    damaged = ["damaged" for of, _ in results.damaged if of == arm]
-    statuses = [*(str(record["status"]) for record in records), *damaged]
+    records, statuses = results.of(arm), _statuses(results, arm)
     return {
         "arm": arm,
         "metric": quantity,
@@ -202,11 +220,7 @@ def _survivors(results: Results, row: Mapping[str, Any]) -> str:
 
 def lost_beside(results: Results, arm: str, on: str = "") -> str:
     """What became of the lost cells of an arm and of the baseline, to stand beside a verdict; empty where none is."""
-    mine, base = (
-        [*(str(r["status"]) for r in results.of(side)), *("damaged" for of, _ in results.damaged if of == side)]
-        for side in (arm, results.manifest["baseline"])
-    )
-    return beside(on, mine, base)
+    return beside(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
 
 
 def beside(on: str, mine: Sequence[str], base: Sequence[str]) -> str:

@@ -21,8 +21,8 @@ UNCHECKED = (
     "FLOPs, parameters), code, packages and devices, and the health of the runs. Verdicts take the file at its word."
 )
 
-UNLIKE = 2.0
-"""How many times the spread of the larger group the smaller's may be, beyond which the test errs too often."""
+UNEQUAL_SPREADS = 2.0
+"""How many times the spread of one group may be that of the other; beyond it no test holds where noise is skewed."""
 
 
 def compare_runs(runs: Runs) -> pd.DataFrame:
@@ -63,17 +63,17 @@ def values(runs: Runs, arm: str, quantity: str) -> list[float]:
     return [one for one in found if math.isfinite(one)]
 
 
-def unlike_spreads(runs: Runs, quantity: str) -> list[str]:
-    """The arms of which an unpaired test says too much: of fewer runs and more spread than the baseline, or so."""
-    base, found = values(runs, runs.arms[0], quantity), []
+def arms_of_unequal_spread(runs: Runs, quantity: str) -> list[str]:
+    """Return the arms whose runs spread far more or far less than the baseline's."""
+    base, unequal = values(runs, runs.arms[0], quantity), []
     for arm in runs.arms[1:]:
         mine = values(runs, arm, quantity)
-        if min(len(mine), len(base)) < 2 or len(mine) == len(base):
+        if min(len(mine), len(base)) < 2:
             continue
-        fewer, more = sorted((mine, base), key=len)
-        if np.std(fewer, ddof=1) > UNLIKE * np.std(more, ddof=1):
-            found.append(arm)
-    return found
+        smaller, larger = sorted(float(np.std(group, ddof=1)) for group in (mine, base))
+        if larger > UNEQUAL_SPREADS * smaller:
+            unequal.append(arm)
+    return unequal
 
 
 def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from lm.analysis.compare import compare, lost_beside, withheld
+from lm.analysis.compare import compare, health_words, lost_beside, withheld
 from lm.analysis.results import Results, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.tree import InputError, path_name
@@ -28,7 +28,10 @@ FILE = "ladder.json"
 
 @dataclass(frozen=True)
 class ArmAt:
-    """What an arm's own report says of it at a rung, and the noise of seeds and text where intervals cover both."""
+    """What an arm's own report says of it at a rung, and the noise of seeds and text where intervals cover both.
+
+    `not_bracketed` are those of the arm and the baseline whose learning rate no curve has as its best one there.
+    """
 
     rung: str
     pairs: int
@@ -36,6 +39,7 @@ class ArmAt:
     verdict: str
     bold: bool
     ill: str
+    not_bracketed: list[str]
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class ArmOf:
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
         explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
         lost: what became of the lost cells of a rung without a pair, to stand beside its row.
+        health: of the arm on each rung without a pair, in words.
     """
 
     name: str
@@ -59,6 +64,7 @@ class ArmOf:
     bold: tuple[bool, bool]
     explored: bool
     lost: dict[str, str]
+    health: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,11 +196,12 @@ def _arm(
     confirmatory = len(rungs[0].confirmatory)
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
-    found, at, reasons, lost = list[Rung](), list[ArmAt](), list[str](), dict[str, str]()
+    found, at, reasons, lost, health = list[Rung](), list[ArmAt](), list[str](), dict[str, str](), dict[str, str]()
     for rung, results, table, noise in zip(manifest["rungs"], rungs, compared, noises, strict=True):
         one = _rung(manifest, rung, results, arm)
         if not len(one.pairs):
             lost[rung["name"]] = lost_beside(results, arm)
+            health[rung["name"]] = health_words(results, arm)
             continue
         found.append(one)
         (row,) = table[(table.metric == results.headline) & (table.arm == arm)].itertuples()
@@ -203,11 +210,15 @@ def _arm(
             for side, name in ((arm, arm), (manifest["baseline"], "baseline"))
             if results.health[side]
         )
-        at.append(ArmAt(rung["name"], len(one.pairs), noise.get(arm), str(row.verdict), bool(row.bold), ill))
+        rates = rung.get("rates", {})
+        not_bracketed = [name for name in (arm, manifest["baseline"]) if name not in rates or not rates[name]["curve"]]
+        of_report = str(row.verdict), bool(row.bold)
+        at.append(ArmAt(rung["name"], len(one.pairs), noise.get(arm), *of_report, ill, not_bracketed))
         if reason := withheld(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
     if not found:
-        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost)
+        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost, health)
+    reasons += _unknown_rates(at)
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
@@ -217,7 +228,19 @@ def _arm(
     needed = seeds_needed(confirmatory)
     sound = not (reasons or explored) and all(one.pairs >= needed and not one.ill for one in at)
     bold = sound and _called(done.of_difference), sound and _called(done.of_gain)
-    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored, lost)
+    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored, lost, health)
+
+
+def _unknown_rates(at: Sequence[ArmAt]) -> list[str]:
+    """Say of which arms at which rungs no curve brackets the rate, in a line; none where there are curves of all."""
+    rungs_of: dict[str, list[str]] = {}
+    for of_rung in at:
+        for name in of_rung.not_bracketed:
+            rungs_of.setdefault(name, []).append(of_rung.rung)
+    if not rungs_of:
+        return []
+    parts = [f"of {name} on {', '.join(rungs)}" for name, rungs in rungs_of.items()]
+    return [f"no verdict: no curve of rates brackets that {' or '.join(parts)}"]
 
 
 def _called(trend: Trend) -> bool:

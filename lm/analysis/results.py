@@ -83,7 +83,11 @@ class Results:
         """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
         return {
             arm: unhealthy(
-                [faults(record, _curve(self, record)) for record in self.of(arm) if record["status"] == "ok"]
+                [
+                    faults(record, _curve(self, record), functools.partial(self.configuration, arm))
+                    for record in self.of(arm)
+                    if record["status"] == "ok"
+                ]
             )
             for arm in self.arms
         }

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lm.analysis.answers import Answer, answer, corrected
+from lm.analysis.answers import DECIDED, Answer, answer, corrected
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
 from lm.analysis.texts import Read
 from lm.report.grid import show_grid
 from lm.report.tables import escape, markdown_row
-from lm.stats.tests import ALPHA
+from lm.stats.tests import ALPHA, smallest_p
 
-COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "p (Holm)", "verdict", "source")
+COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "q", "p (Holm)", "verdict", "source")
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
 
-NARROW, LEFT_OUT = 100, ("seeds", "p (Holm)")
-"""Characters of a terminal, below which these columns give their place to the claims; the tally counts by Holm's p."""
+NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
+"""Characters of a terminal, below which these columns give their place to the claims; the tally counts by them."""
+
+POST_HOC = "post hoc"
+"""How claims are called that were written when results of their seeds could be known."""
 
 
 def answers(results: Results, tier: str = "") -> list[Answer]:
@@ -49,9 +52,9 @@ def row(one: Answer) -> list[str]:
     """An answer as the cells of a table."""
     verdict = one.verdict + (f" ({one.note})" if one.note else "")
     exact = ", every seed" if one.claim.exact else ""
-    p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (one.p, one.p_holm)]
+    p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (one.p, one.q, one.p_holm)]
     claim = one.claim
-    return [claim.kind, claim.claim, claim.expected() + exact, found(one), str(one.seeds), *p, verdict, claim.source]
+    return [kind_of(one), claim.claim, claim.expected() + exact, found(one), str(one.seeds), *p, verdict, claim.source]
 
 
 def show_claims(given: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
@@ -69,31 +72,63 @@ def show_claims(given: Sequence[tuple[str, Answer]], console: Console, title: st
         console.print(line, highlight=False, markup=False)
 
 
+def kind_of(answer: Answer) -> str:
+    """Return the kind of a claim, and whether it was written post hoc: such claims are counted apart."""
+    return f"{answer.claim.kind}, {POST_HOC}" if answer.post_hoc else answer.claim.kind
+
+
 def tally(given: Sequence[Answer]) -> list[str]:
-    """How many claims of each kind came out how, a line a kind."""
+    """Count the answers to claims of each kind, and those that a correction over the kind leaves, a line a kind."""
     lines = []
-    for kind in sorted({one.claim.kind for one in given}, key=lambda kind: [*KINDS, kind].index(kind)):
-        of_kind = [one for one in given if one.claim.kind == kind]
+    order = [*KINDS, *(f"{kind}, {POST_HOC}" for kind in KINDS)]
+    for kind in sorted({kind_of(one) for one in given}, key=lambda kind: [*order, kind].index(kind)):
+        of_kind = [one for one in given if kind_of(one) == kind]
         counts = [(verdict, sum(one.verdict == verdict for one in of_kind)) for verdict in STYLES]
-        said = [f"{count} {verdict}{_still(of_kind, verdict)}" for verdict, count in counts if count]
-        lines.append(f"{kind}: {len(of_kind)} claim{'' if len(of_kind) == 1 else 's'}: {', '.join(said)}.")
+        counted = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
+        lines.append(f"{kind}: {len(of_kind)} claim{'s' * (len(of_kind) != 1)}: {counted}.{_corrected(of_kind)}")
     return lines
 
 
-def _still(given: Sequence[Answer], verdict: str) -> str:
-    """How many of a verdict that a test gave are left by the correction."""
-    tested = [one for one in given if one.verdict == verdict and math.isfinite(one.p) and one.p <= ALPHA]
-    return f" ({sum(one.p_holm <= ALPHA for one in tested)} of {len(tested)} by Holm's p too)" if tested else ""
+def _corrected(of_kind: Sequence[Answer]) -> str:
+    """Say how many answers are left when p is corrected over all tests of a kind; empty where nothing was decided."""
+    tests = [answer for answer in of_kind if math.isfinite(answer.p)]
+    decided = [answer for answer in tests if answer.verdict in DECIDED]
+    if len(tests) < 2 or not decided:
+        return ""
+    by_q, by_holm = (
+        " and ".join(f"{sum(answer.verdict == verdict for answer in left)} {verdict}" for verdict in DECIDED)
+        for left in (
+            [answer for answer in decided if answer.q <= ALPHA],
+            [answer for answer in decided if answer.p_holm <= ALPHA],
+        )
+    )
+    few = sum(len(tests) * _smallest_p(answer) > ALPHA for answer in tests)
+    too_few = f"; {few} of them have too few seeds for Holm's correction over so many" if few else ""
+    return (
+        f" Each at 5 % by itself. Corrected over these {len(tests)} tests: by Benjamini and Hochberg {by_q}, by Holm "
+        f"{by_holm}{too_few}."
+    )
+
+
+def _smallest_p(answer: Answer) -> float:
+    """Return the smallest p that the test of a claim can give with its seeds."""
+    of_mean = smallest_p(answer.seeds)
+    return of_mean if answer.claim.relation in ("less", "greater") else of_mean / 2
 
 
 def method(given: Sequence[Answer]) -> list[str]:
     """What the answers rest on, as far as these need it."""
     relations = {"" if one.claim.exact else one.claim.relation for one in given}
     lines = [
-        "Each claim is judged by its own p at 5 %; p (Holm) is corrected over the claims of its kind in this table. "
-        "Published: by others. Ours: measured or derived by ourselves. Identity: true by construction, so that only an "
-        "error in the code could refute it."
+        "Each claim is judged by its own p at 5 %. q (Benjamini and Hochberg) and p (Holm) are corrected over the "
+        "claims of its kind in this table. Published: by others. Ours: measured or derived by ourselves. Identity: "
+        "true by construction, so that only an error in the code could refute it."
     ]
+    if any(one.post_hoc for one in given):
+        lines.append(
+            "Post hoc: the claim was written, changed or given more seeds when results of its seeds could be known, "
+            "and too few other seeds were trained since. Such claims are counted and corrected by themselves."
+        )
     if relations & {"less", "greater"}:
         lines.append("Less and greater: the mean over seeds, an exact sign-flip test, and its 95 % interval.")
     if relations & {"range", "slope", "equivalent"}:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from lm.analysis.elsewhere import UNCHECKED, compare_runs, unlike_spreads
+from lm.analysis.elsewhere import UNCHECKED, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.elsewhere.runs import Runs
@@ -37,7 +37,7 @@ from lm.report.web.elements import tag
 from lm.report.web.still import Picture, Shown, still
 from lm.report.write import less_than
 from lm.stats.tests import ALPHA
-from lm.stats.unpaired import runs_needed, smallest_dealt_p
+from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.quantities import QUANTITIES, describe
 
 MOST_NAMED = 12
@@ -92,10 +92,10 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
         ).strip()
         yield _unpaired(runs, table, number)
     for quantity in () if runs.paired else runs.judged:
-        for arm in unlike_spreads(runs, quantity):
+        for arm in arms_of_unequal_spread(runs, quantity):
             yield (
-                f"Warning: {arm} and {base} have unlike numbers of runs, and the fewer spread over twice as far in "
-                f"{quantity}: there the test calls more than {ALPHA:z.0%} of equal means different."
+                f"Warning: one of {arm} and {base} spreads over twice as far as the other in {quantity}. If the noise "
+                "is skewed too, no test holds: 7 to 17 of 100 equal means are called different."
             )
     judged = ", and beside it ".join(", ".join(part) for part in (runs.judged[:1], runs.judged[1:]) if part)
     plain = "Student's" if runs.paired else "Welch's"
@@ -113,19 +113,21 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
 def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
     """By which tests the verdicts of runs that are not paired come, or why none can."""
     sizes = table[table.metric == runs.judged[0]].n.tolist()
-    least = min(smallest_dealt_p(n, sizes[0]) for n in sizes[1:])
+    least = min(smallest_unpaired_p(n, sizes[0]) for n in sizes[1:])
     if least > ALPHA / number:
         shared = (
             f"{number} comparisons share {ALPHA}, {ALPHA / number:z.3g} for each" if number > 1 else f"{ALPHA} is asked"
         )
         return (
-            f"So few runs cannot reach significance: an exact permutation test gives no p below {least:z.3g}, and "
+            f"So few runs cannot reach significance: a permutation test gives no p below {least:z.3g}, and "
             f"{shared}. {runs_needed(number)} runs of each arm could."
         )
     each, together = shares(number)
     return (
-        f"Verdicts come from exact permutation tests of the difference of means{each}. The joint intervals are the "
-        f"shifts that these tests do not reject{together}, and one leaves out zero exactly where there is a verdict."
+        f"Verdicts come from two tests that have to agree{each}: a permutation test of Welch's t, which is exact where "
+        "the arm changes nothing, and Welch's t-test, which about holds where it changes the spread of normal noise. "
+        f"The joint intervals hold what either test does not reject{together}, and one leaves out zero exactly where "
+        "there is a verdict."
     )
 
 

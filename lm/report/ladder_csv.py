@@ -36,6 +36,7 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
             "over": "",
             **_columns("gain", found),
             "beyond": "",
+            "rate_bracketed": "",
             "verdict": "",
         }
     one = arm.climb.gains[place] if arm.climb.gains else None
@@ -47,6 +48,7 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
         "over": "seeds" if arm.at[place].noise is None else "seeds and text",
         **_columns("gain", of_gain),
         "beyond": one.beyond if one else "",
+        "rate_bracketed": not arm.at[place].not_bracketed,
         "verdict": arm.at[place].verdict,
     }
 
@@ -62,6 +64,7 @@ def trend_table(results: LadderResults) -> pd.DataFrame:
     for arm in results.arms:
         kinds = (("difference", arm.climb.of_difference), ("log gain", arm.climb.of_gain)) if arm.climb else ()
         for kind, trend in kinds:
-            row: dict[str, object] = {"arm": arm.name, "of": kind, "says": trend.kind, "margin": trend.margin}
+            says = arm.withheld if arm.withheld and trend.kind != "none" else trend.kind
+            row: dict[str, object] = {"arm": arm.name, "of": kind, "says": says, "margin": trend.margin}
             rows.append(row | _columns("slope", trend.slope) | _columns("middle", trend.middle))
     return pd.DataFrame(rows)

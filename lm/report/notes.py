@@ -53,11 +53,7 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     if results.confirmatory:
         yield from _confirmatory(results)
     if results.exploratory:
-        yield (
-            f"Exploratory, to be confirmed with other seeds: {', '.join(results.exploratory)}. "
-            "Their q bounds the share of false claims among them (Benjamini and Hochberg), and their intervals are "
-            "plain: Student's, each 95 % by itself."
-        )
+        yield _exploratory(results, table)
     if len(results.arms) > 1:
         yield from _judged(results)
         yield from text_notes(results)
@@ -69,6 +65,23 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     ]
     if found:
         yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
+
+
+def _exploratory(results: Results, table: pd.DataFrame) -> str:
+    """Says what q and the intervals of exploratory arms hold over: other seeds, and other text where that is known."""
+    judged = table[(table.family == "exploratory") & table.metric.isin(results.judged)]
+    over_text = judged.p_both.notna()
+    p, scope = "the p over seeds", "on other seeds"
+    if over_text.any():
+        p, scope = "the larger of the p over seeds and the p over seeds and text", "on other seeds and other text"
+    only = (
+        "" if over_text.all() or not over_text.any() else " (where losses are not kept by document: over seeds alone)"
+    )
+    return (
+        f"Exploratory, to be confirmed with other seeds: {', '.join(results.exploratory)}. q bounds the share of false "
+        f"discoveries among them {scope} (Benjamini and Hochberg, over {p}{only}). Each interval holds at 95 % by "
+        "itself."
+    )
 
 
 def _judged(results: Results) -> Iterator[str]:

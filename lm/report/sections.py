@@ -82,8 +82,9 @@ def effect_notes(results: Results, found: Effects) -> list[str]:
     """What the effects are effects on, and which the design cannot tell apart."""
     lines = [
         f"Effects on {heading(results.headline)}, exploratory: least squares over {found.cells} cells with a mean for "
-        "each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects. An interaction is how "
-        "much more the first factor does at the second level of the other than at its first. Intervals and F tests ask "
+        "each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, not "
+        "other text. An interaction is how much more the first factor does at the second level of the other than "
+        "at its first. Intervals and F tests ask "
         "for normal noise of one size in all cells; no verdict comes from them."
     ]
     if found.left_out:

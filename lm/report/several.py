@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lm.analysis.compare import HEALTHY, NO_RUN
 from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.report.ladder import digits
 from lm.report.ladder_page import body_of as body_of_ladder
@@ -18,7 +19,7 @@ from lm.report.tables import cells, difference, interval_heading, signed
 from lm.report.web.numbers import label
 from lm.report.web.parts import MOST_VERDICTS
 from lm.report.web.search import Found, best_line, search_body
-from lm.report.web.several import HEALTHY, Included, Line, several_html
+from lm.report.web.several import Included, Line, several_html
 from lm.report.write import Findings, body_of, find, show
 
 
@@ -105,7 +106,7 @@ def _of_ladder(results: LadderResults) -> Included:
     for arm in results.arms:
         if arm.climb is None or arm.at[-1].rung != top:
             nothing = f"no pair to compare{arm.lost.get(top, '')}"
-            lines.append(Line(arm.name, "0", "-", nothing, HEALTHY, bold=False))
+            lines.append(Line(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
             continue
         at, of = arm.at[-1], arm.climb.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Results, quantities
 from lm.config.tree import InputError, nearest
 from lm.report.notes import method
@@ -144,8 +145,8 @@ def _row(
         if name in judged:
             found[top, interval[0]] = difference(row, interval[1]), _marks(row, footnotes), bool(row.bold)
     told = any(marks.strip(STAR) for _, marks, _ in found.values())
-    ill = first.health != "healthy" and not told
-    mark = footnotes.mark(f"unhealthy: {first.health}") if ill else ""
+    unwell = str(first.health) if first.health in (NONE_ENDED, NO_RUN) else f"unhealthy: {first.health}"
+    mark = footnotes.mark(unwell) if first.health != HEALTHY and not told else ""
     counted = next((of_arm[name] for name in shown if name in judged), first)
     return {("", "arm"): (str(first.arm), mark, False), ("", "n"): (cells(counted), "", False), **found}
 

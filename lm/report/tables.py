@@ -62,9 +62,16 @@ def _end(value: float, digits: int) -> str:
 
 
 def difference(row: Any, labelled: bool = True) -> str:
-    """The paired difference with the interval to show, and what kind of one that is."""
-    text = signed(row.difference, row.low, row.high, describe(row.metric).digits)
-    return f"{text} {row.interval}" if labelled and text.endswith("]") else text
+    """Write the difference with the interval to show, and what kind of one that is.
+
+    Beside an interval without an end, which says nothing of the noise, stands the plain one.
+    """
+    digits = describe(row.metric).digits
+    text = signed(row.difference, row.low, row.high, digits)
+    text = f"{text} {row.interval}" if labelled and text.endswith("]") else text
+    if (math.isinf(row.low) or math.isinf(row.high)) and math.isfinite(row.plain_low):
+        text += f", plain [{_end(row.plain_low, digits)}, {_end(row.plain_high, digits)}]"
+    return text
 
 
 def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:

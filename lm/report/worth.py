@@ -14,8 +14,13 @@ from lm.report.tables import as_csv, markdown_table
 NOTES = [
     "Gains in compute by rung: the compute that the baseline needs for the arm's loss, by its law, over the arm's own. "
     "Their intervals, the differences and the verdicts of each rung are in the ladder's own report.",
-    "The forecast is that of the top rung's difference by the rungs below it.",
+    "The forecast is that of the top rung's difference by the rungs below it. It holds under the law alone.",
+    "°: no curve of learning rates at that size has the arm's rate, or the baseline's, as its best one with a worse "
+    "one on each side. The gain may be the rate's, and no trend over such a rung has a verdict.",
 ]
+
+UNSURE = " °"
+"""Stands after a gain at a rung where a rate is not bracketed; the notes explain it."""
 
 
 def _rungs(ladders: Sequence[LadderResults]) -> list[str]:
@@ -59,10 +64,11 @@ def _gains(arm: ArmOf) -> dict[str, str]:
     """The gain at each rung where there is one."""
     if arm.climb is None or not arm.climb.gains:
         return {}
-    pairs = zip(arm.at, arm.climb.gains, strict=True)
-    return {
-        at.rung: "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value)) for at, gain in pairs
-    }
+    gains = {}
+    for at, gain in zip(arm.at, arm.climb.gains, strict=True):
+        text = "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value))
+        gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
+    return gains
 
 
 def show_worth(ladders: Sequence[LadderResults], console: Console, title: str) -> None:

@@ -93,6 +93,16 @@ def degrees(effective: float) -> float:
     return max(1.0, effective - 1)
 
 
+def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
+    """Sets the p over seeds and text of a difference, and of its equivalence within the margin where there is one."""
+    if comparison.identical or not comparison.differences:
+        return
+    comparison.p_both = noise.p(comparison.mean)
+    if not math.isnan(comparison.margin):
+        inside = comparison.mean + comparison.margin, comparison.mean - comparison.margin
+        comparison.p_equivalent_both = max(noise.p(inside[0], "greater"), noise.p(inside[1], "less"))
+
+
 def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:
     """Widens a judged comparison's interval to hold over other text too, and takes back what then is not found.
 

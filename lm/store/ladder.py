@@ -3,10 +3,23 @@
 from typing import Any, NotRequired, TypedDict
 
 
+class RateAt(TypedDict):
+    """The learning rate of an arm at a rung, and the experiment whose curve has it as its best rate, None without one.
+
+    `lower` and `higher` are the rates beside it on that curve, `seeds` how many seeds the curve has.
+    """
+
+    rate: float
+    curve: str | None
+    lower: float | None
+    higher: float | None
+    seeds: int
+
+
 class RungOf(TypedDict):
     """A rung: its experiment's name, and what a run of the baseline there is.
 
-    `compute` is the training FLOPs of a run of each arm.
+    `compute` is the training FLOPs of a run of each arm, `rates` its learning rate; files of older versions have none.
     """
 
     name: str
@@ -16,6 +29,7 @@ class RungOf(TypedDict):
     tokens: int
     steps: int
     compute: dict[str, float]
+    rates: NotRequired[dict[str, RateAt]]
 
 
 class LadderManifest(TypedDict):

@@ -15,6 +15,8 @@ from records import blank, text
 from lm.ablation.ablate import statuses_of, to_train
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, write_manifest
+from lm.analysis.claims import Claim
+from lm.analysis.registration import fingerprint
 from lm.cli import main
 from lm.config.components import resolve
 from lm.config.reading import read_seeds
@@ -376,3 +378,30 @@ def value_at(tree: Any, key: str) -> Any:
     for part in key.split("."):
         tree = tree.get("init_args", tree)[part]
     return tree
+
+
+CLAIM = {"claim": "pre is better", "kind": "ours", "metric": "nll", "relation": "less", "arm": "pre"}
+
+
+def test_a_claim_is_registered_with_the_seeds_that_are_trained_when_it_is_first_asked_for(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+
+    def registered(**changes: Any) -> dict[str, list[int]]:
+        plan = make_plan(load_experiment(write(tmp_path, seeds=[3, 5, 7], **changes), {}))
+        folder = write_manifest(plan, store)
+        manifest = json.loads((folder / "experiment.json").read_text())
+        return {
+            each["claim"]: manifest["registered"][fingerprint(Claim(**each))]["seen"] for each in manifest["claims"]
+        }
+
+    assert registered(claims=[CLAIM]) == {"pre is better": []}
+    for planned in make_plan(load_experiment(write(tmp_path, seeds=[3, 5]), {})).cells:
+        if (planned.arm, planned.seed) != ("rms", 5):
+            (store.directory(planned.cell.id)).mkdir(parents=True)
+            (store.directory(planned.cell.id) / "record.json").write_text("{}")
+    later = [{**CLAIM, "claim": "pre is much better"}, {**CLAIM, "claim": "rms is better", "arm": "rms"}]
+    expected = {"pre is better": [], "pre is much better": [3, 5], "rms is better": [3]}
+    assert registered(claims=[CLAIM, *later]) == expected
+    assert registered(claims=[CLAIM, *later]) == expected
+    (tmp_path / "out" / "small" / "experiment.json").write_text("{")
+    assert registered(claims=[CLAIM]) == {"pre is better": [3, 5]}

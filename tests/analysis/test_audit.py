@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from scipy.optimize import brentq
 from statsmodels.stats.power import TTestPower
 
 from lm.analysis import audit as module
@@ -27,10 +28,11 @@ from lm.analysis.audit import (
     differences,
     sign_flip_ps,
 )
-from lm.analysis.audit_text import audit_text_claims, audit_text_power, audit_texts
+from lm.analysis.audit_text import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
 from lm.analysis.finding import RARE, Finding
 from lm.analysis.results import load
 from lm.report.audit import all_right, expected, show_audit, to_json
+from lm.stats.power import power
 from lm.stats.sequential import sequential
 from lm.stats.tests import attainable, rate_interval, sign_flip_p, t_interval
 from lm.stats.verdicts import Comparison
@@ -134,18 +136,26 @@ def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.Monke
     assert audits_row("false claims, normal noise", found).verdict == "NOT OK"
 
 
-def test_power_that_was_promised_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "power", lambda *_: 0.9)
-    assert list(audit_power(np.random.default_rng(1), 2_000))[-1].verdict == "NOT OK"
+def test_noise_that_is_taken_for_the_truth_promises_too_much_power_and_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def at_known_spread(n: int, sd: float, alpha: float) -> float:
+        return sd * brentq(lambda effect: power(n, effect, 1.0, alpha) - 0.8, 0.0, 100.0)
+
+    monkeypatch.setattr(module, "detectable", at_known_spread)
+    rows = list(audit_power(np.random.default_rng(1), 4_000))
+    assert [row.verdict for row in rows] == ["NOT OK"] * 4
 
 
 def test_power_of_another_test_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    power = TTestPower()
-    solve = lambda n, sd, alpha: sd * power.solve_power(nobs=n, alpha=attainable(n, alpha), power=0.8)  # noqa: E731
-    monkeypatch.setattr(module, "detectable", solve)
-    monkeypatch.setattr(module, "power", lambda *_: 0.8)
-    found = list(audit_power(np.random.default_rng(1), 4_000))
-    assert audits_row("finds an effect of 1.6", found).verdict == "NOT OK"
+    t_test = TTestPower()
+    monkeypatch.setattr(
+        module,
+        "detectable",
+        lambda n, sd, alpha: sd * t_test.solve_power(nobs=n, alpha=attainable(n, alpha), power=0.8),
+    )
+    rows = list(audit_power(np.random.default_rng(1), 4_000))
+    assert rows[0].verdict == "NOT OK"
 
 
 @pytest.mark.slow
@@ -277,3 +287,9 @@ def test_an_interval_over_seeds_alone_claims_too_much_of_other_text_and_one_over
 def test_claims_over_seeds_and_text_and_what_they_could_find_keep_their_promises() -> None:
     found = [*audit_text_claims(np.random.default_rng(0), 60), *audit_text_power(np.random.default_rng(0), 60)]
     assert [one.name for one in found if one.verdict == "NOT OK"] == []
+
+
+def test_q_over_seeds_alone_lets_too_many_discoveries_be_false_and_q_over_both_p_does_not() -> None:
+    rows = list(audit_discoveries(np.random.default_rng(0), 150))
+    assert [row.verdict for row in rows] == ["falls short", "ok"] * 2
+    assert rows[2].found > 0.5 > 0.1 > rows[3].found

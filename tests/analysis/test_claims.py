@@ -184,9 +184,10 @@ def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
         ]
     )
     assert tally(many) == [
-        "published: 4 claims: 2 reproduced (1 of 2 by Holm's p too), 1 not reproduced (0 of 1 by Holm's p too), "
-        "1 inconclusive.",
-        "ours: 1 claim: 1 reproduced (1 of 1 by Holm's p too).",
+        "published: 4 claims: 2 reproduced, 1 not reproduced, 1 inconclusive. Each at 5 % by itself. Corrected over "
+        "these 4 tests: by Benjamini and Hochberg 1 reproduced and 0 not reproduced, by Holm 1 reproduced and 0 not "
+        "reproduced; 4 of them have too few seeds for Holm's correction over so many.",
+        "ours: 1 claim: 1 reproduced.",
         "identity: 1 claim: 1 reproduced.",
         "unknown kind: 1 claim: 1 not enough seeds.",
     ]
@@ -195,10 +196,10 @@ def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
 def test_a_row_has_both_p_and_an_interval_without_ends_says_so() -> None:
     (one,) = corrected([given("ours", 0.25, "not enough seeds")])
     assert row(one)[0] == "ours"
-    assert row(one)[5:7] == ["0.25", "0.25"]
+    assert row(one)[5:8] == ["0.25", "0.25", "0.25"]
     endless = Answer(one.claim, "not enough seeds", 0.1, -math.inf, math.inf, 3, "6 could decide", 0.25)
     assert row(endless)[3] == "0.1 [-∞, ∞]"
-    assert row(endless)[7] == "not enough seeds (6 could decide)"
+    assert row(endless)[8] == "not enough seeds (6 could decide)"
 
 
 def test_a_manifest_from_before_the_kinds_is_of_none(experiment: MakeExperiment) -> None:

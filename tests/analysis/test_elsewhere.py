@@ -11,14 +11,14 @@ import pytest
 from scipy import stats
 
 from lm.analysis.compare import compare
-from lm.analysis.elsewhere import compare_runs, unlike_spreads
+from lm.analysis.elsewhere import arms_of_unequal_spread, compare_runs
 from lm.analysis.results import load
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError
 from lm.elsewhere.found import read
 from lm.elsewhere.runs import Asked, Runs, gather
 from lm.report.tables import as_csv
-from lm.stats.unpaired import permutation_p
+from lm.stats.unpaired import unpaired_p
 
 MakeExperiment = Callable[..., Path]
 Arms = dict[str, dict[Any, Any]]
@@ -98,7 +98,7 @@ def test_seeds_that_do_not_match_are_tested_unpaired_and_that_is_said(tmp_path: 
     assert found.verdict == "better (unpaired: seeds do not match)"
     assert (found.design, found.interval, found.missing, found.pairs) == ("unpaired", "joint", 0, 0)
     assert found.difference == pytest.approx(np.mean(BETTER) - np.mean(BASE))
-    assert found.p == permutation_p(BETTER, BASE)
+    assert found.p == unpaired_p(BETTER, BASE)
     welch = stats.ttest_ind(BETTER, BASE, equal_var=False).confidence_interval(0.95)
     assert (found.plain_low, found.plain_high) == pytest.approx((welch.low, welch.high))
     assert found.low < found.difference < found.high < 0
@@ -137,11 +137,12 @@ def test_few_runs_that_are_not_paired_show_nothing(tmp_path: Path) -> None:
     assert row(table, "gone").verdict == "no runs to compare (1 diverged) (unpaired: seeds do not match)"
 
 
-def test_a_group_of_fewer_runs_and_far_more_spread_is_named(tmp_path: Path) -> None:
+def test_arms_that_spread_far_more_or_less_than_the_baseline_are_named(tmp_path: Path) -> None:
     wide = {seed + 10: 2 + (-1) ** seed * seed for seed in range(4)}
     arms = {"plain": dict(enumerate(BASE)), "wide": wide, "narrow": {20 + s: 1 + s / 100 for s in range(5)}}
+    arms["alike"] = {30 + seed: value + 0.5 for seed, value in enumerate(BASE[1:])}
     runs = runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",)))
-    assert unlike_spreads(runs, "loss") == ["wide"]
+    assert arms_of_unequal_spread(runs, "loss") == ["wide", "narrow"]
 
 
 # directions ----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from lm.cli import main
 from lm.cli.options import called
 from lm.config.tree import InputError
 from lm.report import ladder_page
-from lm.report.ladder import forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
-from lm.report.ladder_csv import worth_table
+from lm.report.ladder import forecast_notes, forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
+from lm.report.ladder_csv import trend_table, worth_table
 from lm.report.ladder_figure import Factor, figure
 from lm.report.ladder_page import files_of, html_of, markdown_ladder, show_ladder, write_ladder_report
 from lm.stats.ladder import Gain
@@ -84,6 +84,33 @@ def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
     assert "l has 5, xl has 3" in markdown_ladder(found)
     two = load_ladder(make_ladder(tmp_path / "two", seeds=(6, 6, 6, 2)))
     assert "too few seeds" in trend_rows(two)[0][1][3]
+
+
+def test_a_gain_at_a_rung_whose_rate_no_curve_brackets_says_so_and_no_trend_has_a_verdict(tmp_path: Path) -> None:
+    found = load_ladder(make_ladder(tmp_path, bracketed={"l": ["base"], "xl": []}))
+    rows, _ = worth_rows(found)
+    assert [row[4].endswith(", rate not bracketed") for row in rows] == [False, False, True, True]
+    trends, bold = trend_rows(found)
+    reason = "no verdict: no curve of rates brackets that of arm on l, xl or of base on xl"
+    assert [row[3] for row in trends] == [reason, reason]
+    assert bold == [False, False]
+    assert set(trend_table(found)["says"]) == {reason}
+    assert worth_table(found).query("arm == 'arm'").rate_bracketed.tolist() == [True, True, False, False]
+    assert "65 of 100 show a trend" in " ".join(worth_notes(found))
+    assert "65 of 100 show a trend" not in " ".join(worth_notes(load_ladder(make_ladder(tmp_path / "all"))))
+
+
+def test_a_ladder_of_an_older_version_knows_of_no_curve(tmp_path: Path) -> None:
+    folder = make_ladder(tmp_path)
+    manifest = json.loads((folder / "ladder.json").read_text())
+    for rung in manifest["rungs"]:
+        del rung["rates"]
+    (folder / "ladder.json").write_text(json.dumps(manifest))
+    assert trend_rows(load_ladder(folder))[0][0][3].startswith("no verdict: no curve of rates brackets")
+
+
+def test_a_forecast_says_that_it_holds_under_the_law_alone(tmp_path: Path) -> None:
+    assert "It holds under the law alone" in forecast_notes(load_ladder(make_ladder(tmp_path)))[0]
 
 
 def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_a_number_has_its_decimals(value: float, digits: int, text: str) -> None
 
 def row_of(**values: Any) -> Any:
     given = {"metric": "nll", "mean": 1.5, "sd": 0.25, "difference": -0.125, "low": -0.25, "high": 0.0625}
+    given |= {"plain_low": -0.2, "plain_high": 0.05}
     given = {**given, "interval": "joint", **values}
     (found,) = pd.DataFrame([given]).itertuples()
     return found
@@ -103,7 +104,10 @@ def test_a_mean_has_its_spread_where_there_is_one() -> None:
 def test_a_difference_has_its_sign_and_its_interval() -> None:
     assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625] joint"
     assert difference(row_of(), labelled=False) == "-0.1250 [-0.2500, +0.0625]"
-    assert difference(row_of(low=-math.inf, high=math.inf), labelled=False) == "-0.1250 [-∞, +∞]"
+    assert (
+        difference(row_of(low=-math.inf, high=math.inf), labelled=False) == "-0.1250 [-∞, +∞], plain [-0.2000, +0.0500]"
+    )
+    assert difference(row_of(low=-math.inf, high=math.inf, plain_low=math.nan)) == "-0.1250 [-∞, +∞] joint"
     assert difference(row_of(low=math.nan, high=math.nan)) == "-0.1250"
     assert difference(row_of(difference=math.nan)) == "-"
     tokens = row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0, interval="plain")
@@ -139,12 +143,18 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
     ]
     assert [row[:5] for row in rows] == [
         ["base", "6", "2.0333 ± 0.1080", "-", "baseline"],
-        ["better", "6", "1.7683 ± 0.1048", "-0.2650 [-∞, +∞]", "6 seeds cannot reach significance (7 could)"],
+        [
+            "better",
+            "6",
+            "1.7683 ± 0.1048",
+            "-0.2650 [-∞, +∞], plain [-0.2967, -0.2333]",
+            "6 seeds cannot reach significance (7 could)",
+        ],
         [
             "mixed",
             "3, 1 diverged, 1 failed, 1 missing",
             "1.9833 ± 0.1041",
-            "+0.0333 [-∞, +∞]",
+            "+0.0333 [-∞, +∞], plain [-0.1564, +0.2231]",
             "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 1 diverged, 1 failed)",
         ],
     ]
@@ -165,7 +175,7 @@ def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeEx
         "1.7683 ± 0.1048",
         "-0.2650 [-0.3000, -0.2200] joint",
         "-7.39 [-14.13, -3.51]",
-        "0.0543",
+        "0.0649",
         "0.0312",
         "better",
     ] in rows

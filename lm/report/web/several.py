@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lm.analysis.compare import HEALTHY
 from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
 from lm.report.web.page import Body, drawn_by, embedded, no_charts, one_file
 from lm.report.web.parts import MARKS, kind
 
 COLUMNS = ("arm", "n", "difference", "verdict", "health")
-HEALTHY = "healthy"
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Line:
         n: how many cells went well, and what became of the others.
         difference: to the baseline, with its interval.
         verdict: on it.
-        health: `healthy`, or what ails it.
+        health: `healthy`, or what ails it, or that no run ended well.
         bold: whether a test of healthy arms found the difference.
     """
 

@@ -1,0 +1,126 @@
+"""Claims that were written when results could be known are judged on other seeds, or counted apart as post hoc."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm.ablation.plan import finite_claim
+from lm.analysis.answers import answer, corrected
+from lm.analysis.claims import Claim
+from lm.analysis.registration import fingerprint, register, seen_seeds
+from lm.analysis.results import Results, load
+from lm.report.claims import answers, markdown_claims, tally
+
+MakeExperiment = Callable[..., Path]
+SEEDS = list(range(12))
+BASE = [2.0 + 0.01 * seed for seed in SEEDS]
+BETTER = [value - 0.1 - 0.001 * seed for seed, value in enumerate(BASE)]
+CLAIM = Claim("better", "nll", "less", {"better": 1.0, "base": -1.0}, kind="published", seeds=SEEDS)
+
+
+def results(experiment: MakeExperiment, seen: list[int], count: int = 12, **manifest: Any) -> Results:
+    registered = {fingerprint(CLAIM): {"written": "2026-01-01T00:00:00+00:00", "seen": seen}}
+    cells = {"base": BASE[:count], "better": BETTER[:count]}
+    return load(experiment(cells, claims=[finite_claim(CLAIM)], registered=registered, **manifest))
+
+
+def test_a_claim_written_before_its_seeds_is_judged_on_all_of_them(experiment: MakeExperiment) -> None:
+    given = answer(results(experiment, []), CLAIM)
+    assert (given.seeds, given.post_hoc, given.note) == (12, False, "")
+
+
+def test_a_claim_written_after_some_seeds_is_judged_on_the_others(experiment: MakeExperiment) -> None:
+    given = answer(results(experiment, [0, 1, 2, 3, 4, 5]), CLAIM)
+    differences = [arm - base for arm, base in zip(BETTER[6:], BASE[6:], strict=True)]
+    assert given.estimate == pytest.approx(sum(differences) / 6, rel=1e-12)
+    assert (given.seeds, given.verdict, given.post_hoc) == (6, "reproduced", False)
+    assert given.note == "judged on seeds 6 to 11, as results of seeds 0 to 5 could be known when it was written"
+
+
+def test_a_claim_with_too_few_unseen_seeds_is_judged_on_all_and_counted_apart(experiment: MakeExperiment) -> None:
+    given = answer(results(experiment, [0, 1, 2, 3, 4, 5, 8]), CLAIM)
+    assert (given.seeds, given.verdict, given.post_hoc) == (12, "reproduced", True)
+    assert given.note == "post hoc: results of seeds 0 to 5, 8 could be known when it was written"
+    before = replace(given, post_hoc=False)
+    lines = tally(corrected([given, before]))
+    assert [line.split(":")[0] for line in lines] == ["published", "published, post hoc"]
+    assert "published, post hoc" in "\n".join(markdown_claims([("demo", given)]))
+
+
+def test_corrections_are_over_claims_written_equally_early(experiment: MakeExperiment) -> None:
+    first = replace(answer(results(experiment, []), CLAIM), p=0.04)
+    later = [replace(first, post_hoc=True, p=p) for p in (0.02, 0.03)]
+    assert [each.p_holm for each in corrected([first, *later])] == [0.04, 0.04, 0.04]
+    assert [each.p_holm for each in corrected([first, *(replace(each, post_hoc=False) for each in later)])] == [
+        0.06
+    ] * 3
+
+
+def test_seeds_that_the_file_says_were_seen_count_as_seen(experiment: MakeExperiment) -> None:
+    claim = replace(CLAIM, seen=[0, 1, 2, 3, 4, 5])
+    found = load(experiment({"base": BASE, "better": BETTER}, claims=[finite_claim(claim)]))
+    (given,) = answers(found)
+    assert (given.seeds, given.post_hoc) == (6, False)
+    assert seen_seeds(found.manifest, claim) == {0, 1, 2, 3, 4, 5}
+
+
+def test_an_identity_holds_whatever_was_seen(experiment: MakeExperiment) -> None:
+    given = answer(results(experiment, SEEDS), replace(CLAIM, kind="identity"))
+    assert (given.seeds, given.post_hoc) == (12, False)
+
+
+def test_a_claim_about_every_seed_is_judged_on_two_unseen_ones(experiment: MakeExperiment) -> None:
+    claim = replace(CLAIM, exact=True)
+    folder = experiment(
+        {"base": BASE, "better": BETTER},
+        claims=[finite_claim(claim)],
+        registered={fingerprint(claim): {"written": None, "seen": SEEDS[:10]}},
+    )
+    assert answer(load(folder), claim).seeds == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"claim": "worse"},
+        {"metric": "accuracy"},
+        {"relation": "greater"},
+        {"margin": 0.1},
+        {"contrast": {"better": 1.0, "other": -1.0}},
+        {"exact": True},
+        {"seeds": SEEDS[:6]},
+    ],
+)
+def test_whatever_a_claim_says_is_part_of_its_fingerprint(change: dict[str, Any]) -> None:
+    assert fingerprint(replace(CLAIM, **change)) != fingerprint(CLAIM)
+
+
+def test_a_source_may_be_corrected_later() -> None:
+    assert fingerprint(replace(CLAIM, source="a table")) == fingerprint(CLAIM)
+
+
+def test_a_registration_stays_as_it_was_first_made() -> None:
+    first = register([CLAIM], None, lambda claim: [])
+    assert first[fingerprint(CLAIM)]["seen"] == []
+    added = replace(CLAIM, margin=-0.05)
+    later = register([CLAIM, added], {"registered": first, "claims": [], "seeds": SEEDS}, lambda claim: [0, 1])
+    assert later[fingerprint(CLAIM)] == first[fingerprint(CLAIM)]
+    assert later[fingerprint(added)]["seen"] == [0, 1]
+    assert later[fingerprint(added)]["written"] is not None
+
+
+def test_more_seeds_after_results_make_another_claim() -> None:
+    six = replace(CLAIM, seeds=SEEDS[:6])
+    first = register([six], None, lambda claim: [])
+    later = register([CLAIM], {"registered": first, "claims": [], "seeds": SEEDS[:6]}, lambda claim: SEEDS[:6])
+    assert later[fingerprint(CLAIM)]["seen"] == SEEDS[:6]
+
+
+def test_claims_of_a_manifest_that_registered_none_are_of_unknown_date() -> None:
+    older = {"claims": [{**finite_claim(CLAIM), "seeds": []}], "seeds": SEEDS}
+    registered = register([CLAIM, replace(CLAIM, margin=1.0)], older, lambda claim: SEEDS)
+    assert registered[fingerprint(CLAIM)] == {"written": None, "seen": []}
+    assert registered[fingerprint(replace(CLAIM, margin=1.0))]["seen"] == SEEDS
