@@ -1,0 +1,123 @@
+"""What notes and pages say of a course of training, or of a ratio, is what the committed runs show."""
+
+import functools
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lm.analysis.results import Results, curves, load, value
+from lm.config.tree import load_yaml
+from lm.report.pack import unpack
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "results" / "reference"
+
+Committed = Callable[[str], Results]
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Committed:
+    """Reads the results of a committed pack, each once."""
+
+    @functools.cache
+    def read(name: str) -> Results:
+        out = tmp_path_factory.mktemp(name)
+        unpack(REFERENCE / f"{name}.lmpack", out)
+        return load(out / name)
+
+    return read
+
+
+def notes(name: str) -> str:
+    """The notes of a shipped experiment, on one line."""
+    return " ".join(str(load_yaml(ROOT / "experiments" / f"{name}.yaml")["notes"]).split())
+
+
+def page(name: str) -> str:
+    """A page of the documentation, on one line."""
+    return " ".join((ROOT / name).read_text(encoding="utf-8").split())
+
+
+def differences(results: Results, arm: str) -> pd.Series:
+    """The mean difference of validation losses to the baseline, by step."""
+    mine, base = (curves(results, side, "validation_nll") for side in (arm, results.manifest["baseline"]))
+    return (mine - base).mean(axis=1)
+
+
+def listed(parts: list[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def test_the_quickstart_says_when_its_lead_comes(committed: Committed) -> None:
+    by_step = differences(committed("quickstart"), "pre_norm")
+    said = listed([f"{by_step[step]:+z.3f}" for step in range(50, 401, 50)])
+    assert f"after 50, 100, ... 400 steps it is {said}" in notes("quickstart")
+    assert by_step[50] < 0, "pre-LN leads at first"
+    assert by_step.loc[[100, 150]].abs().max() < 0.01
+    assert by_step.loc[200:].min() > 0.01, "post-LN leads from the middle on"
+    assert by_step.loc[200:].is_monotonic_increasing
+
+
+@pytest.mark.slow
+def test_the_gated_layers_keep_their_lead_along_the_curves(committed: Committed) -> None:
+    results = committed("glu")
+    at = {step: [differences(results, arm)[step] for arm in ("reglu", "geglu", "swiglu")] for step in (512, 1024)}
+    early, late = ([f"{difference:+z.3f}" for difference in at[step]] for step in (512, 1024))
+    assert f"are at {listed(early)} after 512 steps and at {listed(late)} after 1,024" in notes("glu")
+    assert max(abs(x - y) for x, y in zip(at[512], at[1024], strict=True)) < 0.005
+
+
+@pytest.mark.slow
+def test_the_lead_of_untied_embeddings_shrinks_all_along(committed: Committed) -> None:
+    by_step = differences(committed("weight_tying"), "tied")
+    assert by_step.is_monotonic_decreasing
+    assert by_step.iloc[0] > 4 * by_step.iloc[-1] > 0
+    assert f"{by_step[256]:+z.3f} after 256 steps and {by_step[2304]:+z.3f} after 2,304" in notes("weight_tying")
+
+
+@pytest.mark.slow
+def test_post_norm_without_warm_up_ends_at_the_frequencies_of_characters(committed: Committed) -> None:
+    """3.1146 nats are the loss of a unigram model of this text."""
+    results = committed("norm_placement")
+    ends = [value(record, "nll") for record in results.of("post_norm_no_warmup")]
+    assert sum(abs(end - 3.1146) < 0.05 for end in ends) == 7
+    assert len(ends) == 8
+    assert "at 3.1 nats, on 7 of 8 seeds" in notes("norm_placement")
+
+
+@pytest.mark.slow
+def test_ratios_of_perplexity_are_medians_and_are_called_so(committed: Committed) -> None:
+    results = committed("extrapolation")
+
+    def median(arm: str) -> float:
+        records = results.of(arm)
+        return statistics.median(math.exp(value(one, "nll@512") - value(one, "nll@128")) for one in records)
+
+    rope, sinusoidal, t5, alibi = (f"{median(arm):z.2f}" for arm in ("rope", "sinusoidal", "t5", "alibi"))
+    said = f"{rope} in the median over seeds, sinusoids' {sinusoidal}, T5's {t5} and ALiBi's {alibi}"
+    assert said in notes("extrapolation")
+    said = f"in the median over seeds, {alibi} for ALiBi, {t5} for T5, {rope} for RoPE and {sinusoidal} for sinusoids"
+    assert said in page("docs/reproduced.md")
+
+
+def test_the_readme_shows_the_committed_table_and_says_of_which_processor_its_digits_are() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    committed = (REFERENCE / "quickstart" / "table.md").read_text(encoding="utf-8").splitlines()
+    first = next(place for place, line in enumerate(committed) if line.startswith("| arm | n |"))
+    table = "\n".join(committed[first : first + 4])
+    assert table in readme
+    before = " ".join(readme[: readme.index(table)].split())[-1200:]
+    assert "AMD Zen 3 (AVX2) gave 1.6791 ± 0.0275 and +0.0532" in before
+    assert "1.6792 ± 0.0260" in table
+    assert "+0.0538" in table
+
+
+def test_a_recipe_that_clips_most_steps_under_adamw_is_healthy(committed: Committed) -> None:
+    results = committed("nanogpt_char")
+    assert min(value(record, "clipped_share") for record in results.of("nanogpt")) > 0.5
+    assert results.health == {"nanogpt": ""}
+    assert "no fault under AdamW" in page("docs/reproduced.md")
