@@ -103,7 +103,8 @@ def _corrected(of_kind: Sequence[Answer]) -> str:
         )
     )
     few = sum(len(tests) * _smallest_p(answer) > ALPHA for answer in tests)
-    too_few = f"; {few} of them have too few seeds for Holm's correction over so many" if few else ""
+    verb = "has" if few == 1 else "have"
+    too_few = f"; {few} of them {verb} too few seeds for Holm's correction over so many" if few else ""
     return (
         f" Each at 5 % by itself. Corrected over these {len(tests)} tests: by Benjamini and Hochberg {by_q}, by Holm "
         f"{by_holm}{too_few}."
