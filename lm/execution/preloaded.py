@@ -7,6 +7,7 @@ It imports nothing of a user's own: each process has that from its first cell on
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which waits from the start, so that none came before
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
