@@ -9,7 +9,7 @@ from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing
 from lm.ablation.experiment import Experiment
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
 from lm.ablation.plan import Plan
-from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
@@ -92,6 +92,8 @@ def show_ladder_plan(
     if shared := sum(len(plan.distinct) for plan in plans) - len(whole.distinct):
         are = "1 cell is" if shared == 1 else f"{shared} cells are"
         say(f"{are} asked for by more than one rung, trained once, and timed in the first.")
+    if remark := advice([planned.cell for planned in missing], threads_each(workers)):
+        say(remark)
     line = f"{len(whole.distinct)} cells: {len(whole.distinct) - len(missing)} done, {len(missing)} to train"
     if missing:
         wall = wall_seconds(list(seconds.values()), workers)
