@@ -16,6 +16,7 @@ MODULES = (
     "lm.bench.ratios",
     "lm.bench.show",
     "lm.elsewhere.table",
+    "lm.execution.precisions",
     "lm.report.web.elements",
     "lm.stats.scaling",
     "lm.stats.tests",

@@ -9,7 +9,7 @@ from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing
 from lm.ablation.experiment import Experiment
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
 from lm.ablation.plan import Plan
-from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
@@ -56,19 +56,23 @@ PLAN = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells
 def show_ladder_plan(
     experiment: Experiment, plans: Sequence[Plan], whole: Plan, store: Store, missing: Sequence[Planned], workers: int
 ) -> None:
-    """Prints of each rung what a cell of its baseline is, how many cells are to train, and how long that takes."""
+    """Prints of each rung what a cell of its baseline is, how many cells are to train, and how long that takes.
+
+    A cell for which several rungs ask is trained once; it counts in each of them, and its time in the first.
+    """
     ladder = experiment.ladder
     assert ladder is not None
-    ids = {planned.cell.id for planned in missing}
-    seconds = seconds_per_cell(whole.by_arm, missing, store, threads_each(workers)) if missing else {}
+    by_arm = seconds_per_cell(whole.by_arm, missing, store, threads_each(workers)) if missing else {}
+    seconds = {planned.cell.id: by_arm[planned.arm] for planned in missing}
     rows = []
+    untimed = dict(seconds)
     for name, plan in zip(ladder.rungs, plans, strict=True):
-        of, left = described(name, plan), [one for one in plan.distinct if one.cell.id in ids]
-        wall = wall_seconds([seconds[f"{name}.{one.arm}"] for one in left], workers)
+        of, left = described(name, plan), [one.cell.id for one in plan.distinct if one.cell.id in seconds]
+        own = [untimed.pop(cell) for cell in left if cell in untimed]
         counts = [f"{of[key]:,}" for key in ("parameters", "tokens", "steps")]
         compute = f"{of['compute'][experiment.baseline]:z.2e}"
         done = len(plan.distinct) - len(left)
-        time = duration(wall) if left else "-"
+        time = duration(wall_seconds(own, workers)) if own else "-"
         rows.append([name, *counts, compute, str(len(of["seeds"])), str(len(plan.distinct)), str(done), time])
     console = Console()
     show(experiment.title, PLAN, rows, console)
@@ -85,8 +89,13 @@ def show_ladder_plan(
             if few
             else "The top rung is forecast by those below it."
         )
+    if shared := sum(len(plan.distinct) for plan in plans) - len(whole.distinct):
+        are = "1 cell is" if shared == 1 else f"{shared} cells are"
+        say(f"{are} asked for by more than one rung, trained once, and timed in the first.")
+    if remark := advice([planned.cell for planned in missing], threads_each(workers)):
+        say(remark)
     line = f"{len(whole.distinct)} cells: {len(whole.distinct) - len(missing)} done, {len(missing)} to train"
     if missing:
-        wall = wall_seconds([seconds[planned.arm] for planned in missing], workers)
+        wall = wall_seconds(list(seconds.values()), workers)
         line += f"; about {duration(wall)} with {workers} at a time, judged by finished cells or by a few steps"
     say(line)

@@ -1,8 +1,9 @@
 """`lm reproduce --tier L`: every ladder, and one table of what their arms are worth."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -11,7 +12,7 @@ from lm.ablation.climb import climb
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder import plan_ladder, together
 from lm.ablation.plan import Plan
-from lm.ablation.reproduce import to_come
+from lm.ablation.reproduce import precision_remark, to_come
 from lm.analysis.ladder import load_ladder
 from lm.config.tree import InputError
 from lm.execution.estimate import duration
@@ -22,13 +23,19 @@ from lm.store.store import Store
 TITLE = "What the arms of the ladders are worth"
 
 
-def reproduce_ladders(files: Sequence[Path], manner: Manner, plan_only: bool) -> int:
+def reproduce_ladders(files: Sequence[Path], settings: Mapping[str, Any], manner: Manner, plan_only: bool) -> int:
     """Carries out each ladder and writes one table over all. Returns 1 where something was left undone.
+
+    Args:
+        files: of the ladders.
+        settings: changes to the configuration of each.
+        manner: how they are carried out.
+        plan_only: whether to show what would be trained, and no more.
 
     Raises:
         InputError: for a ladder that cannot be carried out, before anything is trained.
     """
-    planned = [(experiment, _plan(experiment, manner)) for experiment in _experiments(files)]
+    planned = [(experiment, _plan(experiment, manner)) for experiment in _experiments(files, settings)]
     if plan_only:
         _show([plan for _, plan in planned], manner)
         return 0
@@ -47,11 +54,11 @@ def reproduce_ladders(files: Sequence[Path], manner: Manner, plan_only: bool) ->
     return undone
 
 
-def _experiments(files: Sequence[Path]) -> list[Experiment]:
+def _experiments(files: Sequence[Path], settings: Mapping[str, Any]) -> list[Experiment]:
     found = []
     for path in files:
         try:
-            found.append(load_experiment(path, {}))
+            found.append(load_experiment(path, settings))
         except InputError as error:
             raise InputError(f"{path.stem}: cannot be run: {error}") from None
     return found
@@ -73,4 +80,6 @@ def _show(plans: Sequence[Plan], manner: Manner) -> None:
         total += wall
         assert plan.experiment.ladder is not None
         print(f"{plan.experiment.name}: {len(plan.experiment.ladder.rungs)} rungs, {train}, {duration(wall)}")
+    if remark := precision_remark(plans, store, manner.workers):
+        print(remark)
     print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")

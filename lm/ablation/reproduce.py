@@ -22,7 +22,7 @@ from lm.analysis.claims import KINDS
 from lm.analysis.results import load
 from lm.config.reading import report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
-from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, duration, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
 from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.tables import as_csv
@@ -179,7 +179,21 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: S
     if plans:
         counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
         print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
+        if remark := precision_remark(list(plans.values()), store, manner.workers):
+            print(remark)
         print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+
+
+def precision_remark(plans: Sequence[Plan], store: Store, workers: int | None) -> str | None:
+    """Return a line where the precision of what is to train does not pay on this machine; None otherwise.
+
+    The first plan whose cells all ask for the same reduced precision stands for the others.
+    """
+    for plan in plans:
+        cells = [planned.cell for planned in plan.missing(store)]
+        if reduced_in(cells):
+            return advice(cells, threads_each(workers or default_workers(len(cells))))
+    return None
 
 
 def to_come(plan: Plan, store: Store, workers: int | None, asked: set[str]) -> tuple[str, float]:

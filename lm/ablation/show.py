@@ -5,7 +5,7 @@ from rich.console import Console
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
 from lm.execution.engines import threads
-from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.source import Planned
 from lm.report.grid import show_grid
 from lm.report.ways import described
@@ -40,10 +40,13 @@ def show_plan(
         say(f"{arm}: {'; '.join(changes) or same}")
     for line in _remarks(experiment):
         say(line)
+    each = threads(executor, workers)
+    if executor == "local" and (remark := advice([planned.cell for planned in missing], each)):
+        say(remark)
     total = len(plan.distinct)
     line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
     if missing:
-        seconds = seconds_per_cell(plan.by_arm, missing, store, threads(executor, workers))
+        seconds = seconds_per_cell(plan.by_arm, missing, store, each)
         wall = wall_seconds([seconds[p.arm] for p in missing], workers)
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"

@@ -184,11 +184,13 @@ def _place(name: str, path: Path, remedy: str, wrong: list[str]) -> Said:
 
 
 def choices(out: Path) -> Said:
-    """Workers and threads of an experiment of many cells, its executor, and what was measured for `auto`, with reasons.
+    """Workers and threads of an experiment of many cells, its executor, what was measured for `auto`, with reasons, and
+    times as long as in float32 products take in each reduced precision.
 
     Raises:
         InputError: where the file of measurements is damaged.
     """
+    from lm.execution.precisions import of_products
     from lm.report.ways import described
     from lm.store.ways import FILE, kept
 
@@ -207,6 +209,7 @@ def choices(out: Path) -> Said:
         "why": _why_workers(workers),
         "measured_workers": fastest,
         "auto": auto,
+        "precisions": of_products(),
     }
 
 

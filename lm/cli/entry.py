@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import contextlib
 import functools
 import gc
 import os
@@ -15,9 +16,10 @@ from typing import Any, TextIO
 
 from lm import __version__
 from lm.cli.commands import commands
-from lm.cli.options import INTERRUPTED, Parser
+from lm.cli.options import Parser
 from lm.config.imported import own_modules, trusted_only
 from lm.config.tree import InputError, LessError, nearest, parse_value
+from lm.execution.interrupts import INTERRUPTED, cause, ended_by_signals, remembered
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
 from lm.training.signals import by_signal
@@ -110,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
     try:
         try:
-            with trusted_only(TRUSTED in everything), own_modules():
+            with ended_by_signals(), trusted_only(TRUSTED in everything), own_modules():
                 return _run(given, debug)
         finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
             if sys.stdout is not None:
@@ -128,7 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _nobody_reads(error, next(iter(given), ""))
         if isinstance(error, SystemExit) and not by_signal(error):
             raise
-        print(f"lm: interrupted; {_then(given)}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be what has gone
+            print(f"lm: {cause()}; {_then(given)}", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -177,7 +180,6 @@ def _run(arguments: list[str], debug: bool) -> int:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
-        from lm.execution.interrupts import remembered
         from lm.execution.leftovers import cleared
 
         keep_compiled_code()  # before torch is imported, which would say where itself

@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from lm.execution.precisions import in_words
+
 Said = dict[str, Any]
 
 LEAST_GIB = 1.0
@@ -117,6 +119,8 @@ def _choices(found: Said) -> Lines:
     yield "workers", f"{found['workers']} with {threads} each, as far as there are cells: {found['why']}"
     if found["measured_workers"]:
         yield "measured", f"workers that were fastest here for experiments: {', '.join(found['measured_workers'])}"
+    for name, line in in_words(found["precisions"]):
+        yield name, line
     for line in found["auto"]:
         yield "auto", line.removeprefix("auto: ")
     if not found["auto"]:

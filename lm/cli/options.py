@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_manner
 
-INTERRUPTED = 130
-
 RESULTS = Path("results")
 """Where results lie unless something else is said."""
 

@@ -80,6 +80,22 @@ def require_place(path: Path, where: str, folder: bool = False) -> None:
         raise InputError(f"{where} {path}: {there} is no folder; expected a folder")
     if not os.access(there, os.W_OK):
         raise InputError(f"{where} {path}: {there} cannot be written to")
+    if there != path or folder:
+        _require_room(there, f"{where} {path}")
+
+
+def _require_room(folder: Path, where: str) -> None:
+    """Raise InputError where nothing can be made in a folder that may be written to, as in /proc for root.
+
+    A disk that is full is not judged here: it is no fault of what was asked for.
+    """
+    import tempfile  # of which few commands have need
+
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".lm-", dir=folder))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(f"{where}: nothing can be made in {folder} ({error.strerror})") from None
 
 
 def _nearest_there(path: Path) -> tuple[Path, int]:

@@ -5,6 +5,7 @@ import multiprocessing.util
 import signal
 import time
 from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class Crew:
             process = self.context.Process(target=serve, args=(self.body, self.store, theirs), name=name)
             try:
                 with Late(late, self.say):
+                    start_fork_server()
                     process.start()
                 break
             except (EOFError, ConnectionError):
@@ -126,6 +128,19 @@ class Crew:
         """All of them have ended."""
         self.idle.clear()
         self.leaving.clear()
+
+
+def start_fork_server() -> None:
+    """Start multiprocessing's fork server, unless it runs: Ctrl-C waits in it until it has said that it ignores that.
+
+    `lm.execution.preloaded` does, as the first of what the server imports.
+    """
+    resource_tracker.ensure_running()  # which would let Ctrl-C through to what is started after it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def shape_of(cell: Cell) -> Any:

@@ -1,13 +1,16 @@
-"""How long missing cells will take, from cells like them or from a few steps."""
+"""How long missing cells will take, from cells like them or from a few steps, and whether their precision pays."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from lm.config.tree import override
 from lm.data.batch import Batch
+from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
 from lm.execution.source import Planned
 from lm.model.attention import attending
 from lm.report.status import duration as duration
@@ -15,7 +18,7 @@ from lm.runs.ways import threads_of
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
-from lm.training.adapter import evaluating, quiet, stepping
+from lm.training.adapter import device_of, evaluating, quiet, stepping
 from lm.training.cell import Cell, sizes
 from lm.training.optim import tables
 from lm.training.recorder import Recorder
@@ -43,7 +46,7 @@ def measured_seconds(cell: Cell, threads: int) -> float:
     return training * step + steps_evaluated(cell, training, batches) * evaluation
 
 
-class _Loop:
+class Loop:
     """A bare loop over a cell's training batches, on the processor, in its precision, without compiled code."""
 
     def __init__(self, cell: Cell) -> None:
@@ -82,7 +85,7 @@ class _Loop:
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
     with threads_of(threads):
-        loop = _Loop(cell)
+        loop = Loop(cell)
         seconds: list[float] = []
         for batch in loop.data.training_batches(0, min(loop.batches, 50)):
             seconds.append(loop.step(batch))
@@ -95,7 +98,7 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
 def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
     """Training batches a second over so many seconds, from when `begin` returns."""
     with threads_of(threads):
-        loop = _Loop(cell)
+        loop = Loop(cell)
         batch = next(iter(loop.data.training_batches(0, 1)))
         loop.step(batch)
         begin()
@@ -172,3 +175,41 @@ def wall_seconds(seconds: list[float], workers: int) -> float:
         soonest = min(range(workers), key=free.__getitem__)
         free[soonest] += length
     return max(free)
+
+
+def of_step(cell: Cell, threads: int) -> float | None:
+    """Return times as long as in float32 a training step of a cell takes in its own precision, on this processor.
+
+    None for a cell that is trained on an accelerator.
+    """
+    with threads_of(threads):
+        reduced = Loop(cell)
+        if device_of(reduced.trainer).type != "cpu":
+            return None
+        plain = Loop(replace(cell, config=override(cell.config, {"trainer.precision": PLAIN})))
+        batch = next(iter(reduced.data.training_batches(0, 1)))
+        return in_turn(lambda: reduced.step(batch), lambda: plain.step(batch))
+
+
+def reduced_in(cells: Sequence[Cell]) -> str | None:
+    """Return the reduced precision that all cells ask for, as it is called in a line; None where there is none."""
+    precisions = {str(cell.config["trainer"]["precision"]) for cell in cells}
+    return REDUCED.get(precisions.pop()) if len(precisions) == 1 else None
+
+
+def advice(cells: Sequence[Cell], threads: int) -> str | None:
+    """Return a line for a plan where the reduced precision that all its cells ask for does not pay; None otherwise.
+
+    The last cell is timed, of a ladder one of the largest. Where some cells ask for another precision than others, it
+    is what they are to show, and nothing is timed.
+
+    Args:
+        cells: to be trained on this machine.
+        threads: of a process that trains.
+    """
+    if (name := reduced_in(cells)) is None:
+        return None
+    ratio = of_step(cells[-1], threads)
+    if ratio is None or ratio <= SLOWER:
+        return None
+    return f"{slower(name, ratio)} on this processor: --set trainer.precision={PLAIN}"

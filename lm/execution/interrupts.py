@@ -1,13 +1,25 @@
-"""Ctrl-C that is not lost where what it raises is swallowed."""
+"""Ctrl-C that is not lost where what it raises is swallowed, and other signals that end a command as it does."""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any, NoReturn
+
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted, by whatever signal."""
+
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals by which somebody else than the person at the keyboard ends a command."""
 
 _asked = [False]
 """Whether Ctrl-C was pressed since a block of `remembered` began; no Event, whose lock a handler must not wait for."""
+
+_signals: list[int] = []
+"""Those of ENDING that came since a block of `ended_by_signals` began."""
 
 
 @contextlib.contextmanager
@@ -43,3 +55,74 @@ def look() -> None:
 def _remember(number: int, frame: FrameType | None) -> None:
     _asked[0] = True
     signal.default_int_handler(number, frame)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While the block runs, SIGTERM and SIGHUP are raised as Ctrl-C is, and Python prints no traceback of an interrupt
+    that it has to swallow; such a one is raised as the block ends at the latest.
+
+    Nothing is changed of a signal that is ignored, as SIGHUP under `nohup`, or is for somebody else to see to, nor
+    in another thread than the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    before = sys.unraisablehook
+
+    def unheard(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            _asked[0] = True
+        else:
+            before(unraisable)
+
+    _asked[0] = False
+    sys.unraisablehook = unheard
+    for number in numbers:
+        signal.signal(number, _as_interrupt)
+    try:
+        yield
+        look()
+    finally:
+        for number in numbers:
+            if signal.getsignal(number) is _as_interrupt:
+                signal.signal(number, signal.SIG_DFL)
+        sys.unraisablehook = before
+        _asked[0] = False
+
+
+def end_at_once(code: int) -> None:
+    """Have the signals that interrupt this process end it from now on, with an exit code and without a word.
+
+    It is for a process that has done its work: what an interrupt raises while Python ends could only be printed.
+    """
+
+    def leave(number: int, frame: FrameType | None, ends: Callable[[int], NoReturn] = os._exit) -> None:
+        ends(code)  # an argument, as the names of modules are taken away meanwhile
+
+    for number in (signal.SIGINT, *ENDING):
+        if signal.getsignal(number) in (signal.default_int_handler, _as_interrupt):
+            signal.signal(number, leave)
+
+
+def ignore() -> None:
+    """Ignore the signals that interrupt this process, which is about to be gone and could not end with its code."""
+    for number in (signal.SIGINT, *ENDING):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def cause() -> str:
+    """Return in words what interrupted the command last: `interrupted`, or by which signal it was ended.
+
+    What was heard of before is forgotten.
+    """
+    numbers, _signals[:] = list(_signals), []
+    return f"ended by {signal.Signals(numbers[-1]).name}" if numbers else "interrupted"
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does at the moment, or would do where it is ignored."""
+    _signals.append(number)
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)

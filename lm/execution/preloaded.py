@@ -1,4 +1,5 @@
-"""What the fork server imports before it starts processes, which leave Ctrl-C to the command from the first moment.
+"""What the fork server imports before it starts processes, which leave Ctrl-C to the command from the first moment, and
+the end of its terminal too.
 
 It imports nothing of a user's own: each process has that from its first cell on, and no other.
 """
@@ -6,6 +7,9 @@ It imports nothing of a user's own: each process has that from its first cell on
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which waits from the start, so that none came before
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 from lm.data.cache import keep_compiled_code  # noqa: E402
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, run_id
+from lm.execution.crew import start_fork_server
 from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
@@ -76,6 +77,7 @@ def _together(cell: Cell, workers: int) -> float:
     """Steps a second of so many processes that train the same cell at the same time."""
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
+    start_fork_server()
     start, answers = context.Barrier(workers), context.Queue()
     arguments = (cell, cores() // workers, start, answers)
     processes = [context.Process(target=_measure, args=arguments, daemon=True) for _ in range(workers)]

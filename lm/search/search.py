@@ -19,7 +19,7 @@ from lm.config.components import resolve
 from lm.config.tree import InputError, override
 from lm.execution.carry_out import train_from
 from lm.execution.engines import make, room, threads
-from lm.execution.estimate import duration, measured_seconds, wall_seconds
+from lm.execution.estimate import advice, duration, measured_seconds, wall_seconds
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.watcher import Watcher
@@ -254,9 +254,11 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
         table.add_row(Text(name), Text(_drawn_from(drawn)))
     console.print(table)
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
+    estimate, remark = _estimate(spec, workers, each)
     lines = [
         f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
-        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + _estimate(spec, workers, each),
+        f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + estimate,
+        *([remark] if remark else []),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -272,8 +274,9 @@ def _drawn_from(described: dict[str, Any]) -> str:
     )
 
 
-def _estimate(spec: SweepSpec, workers: int, each: int) -> str:
-    """How long all trials may take, judged by a few steps of one drawn at random."""
+def _estimate(spec: SweepSpec, workers: int, each: int) -> tuple[str, str | None]:
+    """Return how long all trials may take, judged by a few steps of one drawn at random, and whether its precision
+    is the wrong one for this processor."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
     for _ in range(10):
@@ -282,5 +285,6 @@ def _estimate(spec: SweepSpec, workers: int, each: int) -> str:
         except InputError:
             continue
         wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
-        return f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
-    return "; none of ten drawn at random can be built: see whether the values of the space go together"
+        line = f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
+        return line, advice([cell], each)
+    return "; none of ten drawn at random can be built: see whether the values of the space go together", None

@@ -24,6 +24,7 @@ from lm.training.adapter import quiet
 from lm.training.recorder import Recorder
 from lm.training.rehearsal import tried
 from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, Run, Trainer
+from lm.training.schedule import Schedule, in_steps
 from lm.training.sharded import Processes, processes
 from lm.training.strategies import check_model, check_sharded
 
@@ -151,6 +152,7 @@ def check(tree: Tree) -> Cell:
     config["trainer"]["callbacks"] = callbacks.resolved(tree["trainer"].get("callbacks"))
     callbacks.built(config["trainer"]["callbacks"])
     run: Run = build(config, Run)
+    _settle_warmup(config, run.optim.schedule)
     facts = _facts(canonical(config["data"]), run)
     data = opened(run, facts).data
     among = _check_execution(run, data, config["trainer"])
@@ -169,6 +171,13 @@ def check(tree: Tree) -> Cell:
             config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
         )
     return Cell(config, facts, identity(config, facts))
+
+
+def _settle_warmup(config: Tree, schedule: Schedule) -> None:
+    """Write a warm-up that is a share into a resolved configuration as the steps that it comes to, which are hashed."""
+    if schedule.in_proportion is not None:
+        options = config["optim"]["schedule"]["init_args"]
+        options["warmup"] = in_steps(schedule.in_proportion, config["trainer"]["max_steps"])
 
 
 def _refuse_auto(tree: Tree) -> None:

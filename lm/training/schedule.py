@@ -61,8 +61,22 @@ def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: floa
 # components ----------------------------------------------------------------------------------------------------------
 
 
+def in_steps(warmup: float, total: int) -> int:
+    """Return a warm-up as a number of updates, of `total`: below 1 it is a share of them, which is 1 at least.
+
+    >>> [in_steps(warmup, 300) for warmup in (0, 0.001, 0.05, 50)]
+    [0, 1, 15, 50]
+    """
+    return max(1, round(warmup * total)) if 0 < warmup < 1 else int(warmup)
+
+
 class Schedule(ABC):
     """How the learning rate moves over training."""
+
+    @property
+    def in_proportion(self) -> float | None:
+        """Return the option `warmup` of a schedule that takes it as `in_steps` does; None of any other."""
+        return self.warmup if isinstance(self, WARMING) and type(self).__module__ == __name__ else None
 
     @abstractmethod
     def factor(self, t: int, total: int) -> float:
@@ -77,49 +91,47 @@ class Constant(Schedule):
     """The same rate throughout, after a linear warm-up.
 
     Args:
-        warmup: optimiser steps.
+        warmup: optimiser steps; below 1 a share of all of them.
     """
 
-    def __init__(self, warmup: int = 0) -> None:
+    def __init__(self, warmup: int | float = 0) -> None:
         self.warmup = _warmup(warmup)
 
     def factor(self, t: int, total: int) -> float:
-        _fits(self.warmup, total)
-        return min(1.0, t / self.warmup) if self.warmup else 1.0
+        warmup = _fitting(self.warmup, total)
+        return min(1.0, t / warmup) if warmup else 1.0
 
 
 class WarmupCosine(Schedule):
     """Linear warm-up, then half a cosine down.
 
     Args:
-        warmup: optimiser steps.
+        warmup: optimiser steps; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
 
-    def __init__(self, warmup: int = 100, final: float = 0.1) -> None:
+    def __init__(self, warmup: int | float = 100, final: float = 0.1) -> None:
         self.warmup = _warmup(warmup)
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
-        _fits(self.warmup, total)
-        return warmup_cosine(t, self.warmup, total, self.final)
+        return warmup_cosine(t, _fitting(self.warmup, total), total, self.final)
 
 
 class WarmupLinear(Schedule):
     """Linear warm-up, then a straight line down.
 
     Args:
-        warmup: optimiser steps.
+        warmup: optimiser steps; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
 
-    def __init__(self, warmup: int = 100, final: float = 0.0) -> None:
+    def __init__(self, warmup: int | float = 100, final: float = 0.0) -> None:
         self.warmup = _warmup(warmup)
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
-        _fits(self.warmup, total)
-        return warmup_linear(t, self.warmup, total, self.final)
+        return warmup_linear(t, _fitting(self.warmup, total), total, self.final)
 
 
 class InverseSquareRoot(Schedule):
@@ -128,29 +140,29 @@ class InverseSquareRoot(Schedule):
     The rate of that paper itself is had with `optim.lr` = noam(warmup, width, warmup) = (width warmup)^-.5.
 
     Args:
-        warmup: optimiser steps.
+        warmup: optimiser steps; below 1 a share of all of them.
     """
 
-    def __init__(self, warmup: int = 4000) -> None:
-        if warmup < 1:
+    def __init__(self, warmup: int | float = 4000) -> None:
+        if not _warmup(warmup):
             raise ValueError(f"warmup={warmup} must be 1 or more steps: the rate peaks at the end of warm-up")
         self.warmup = warmup
 
     def factor(self, t: int, total: int) -> float:
-        _fits(self.warmup, total)
-        return noam(t, 1, self.warmup) / noam(self.warmup, 1, self.warmup)
+        warmup = _fitting(self.warmup, total)
+        return noam(t, 1, warmup) / noam(warmup, 1, warmup)
 
 
 class WarmupStableDecay(Schedule):
     """Linear warm-up, a long constant rate, then a straight line down at the end.
 
     Args:
-        warmup: optimiser steps.
+        warmup: optimiser steps; below 1 a share of all of them.
         decay: optimiser steps of the descent; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
 
-    def __init__(self, warmup: int = 100, decay: float = 0.2, final: float = 0.0) -> None:
+    def __init__(self, warmup: int | float = 100, decay: float = 0.2, final: float = 0.0) -> None:
         if not (decay > 0 and (decay < 1 or float(decay).is_integer())):
             raise ValueError(f"decay={decay} must be a share between 0 and 1, or a whole number of steps")
         self.warmup = _warmup(warmup)
@@ -159,25 +171,33 @@ class WarmupStableDecay(Schedule):
 
     def factor(self, t: int, total: int) -> float:
         decay = max(1, round(self.decay * total)) if self.decay < 1 else int(self.decay)
-        if self.warmup + decay > total:
+        warmup = in_steps(self.warmup, total)
+        if warmup + decay > total:
             raise ValueError(
                 f"warmup={self.warmup} and a decay of {decay} steps are more than the {total} steps of the run; "
                 "shorten them or raise trainer.max_steps"
             )
-        return warmup_stable_decay(t, self.warmup, total, decay, self.final)
+        return warmup_stable_decay(t, warmup, total, decay, self.final)
 
 
-def _warmup(steps: int) -> int:
-    if steps < 0:
-        raise ValueError(f"warmup={steps} must be 0 or more steps")
-    return steps
+WARMING = (Constant, WarmupCosine, WarmupLinear, InverseSquareRoot, WarmupStableDecay)
 
 
-def _fits(warmup: int, total: int) -> None:
-    if warmup > total:
+def _warmup(warmup: float) -> float:
+    if not (0 <= warmup < math.inf) or (warmup >= 1 and not float(warmup).is_integer()):
+        raise ValueError(f"warmup={warmup} must be 0 or more steps, a whole number, or a share of them between 0 and 1")
+    return warmup
+
+
+def _fitting(warmup: float, total: int) -> int:
+    """Return a warm-up as a number of updates. Raises ValueError where it does not end within `total` of them."""
+    steps = in_steps(warmup, total)
+    if steps > total:
         raise ValueError(
-            f"warmup={warmup} is more than the {total} steps of the run; shorten it or raise trainer.max_steps"
+            f"warmup={warmup} is more than the {total} steps of the run; shorten it, give a share of them such as "
+            "0.05, or raise trainer.max_steps"
         )
+    return steps
 
 
 def _final(share: float) -> float:

@@ -208,6 +208,23 @@ def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
     assert "swiglu: cannot be run: " in capsys.readouterr().err
 
 
+def test_a_cell_of_two_rungs_is_counted_in_both_and_timed_in_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wide arm of the first rung is the baseline of the second."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("lm.execution.estimate.measured_seconds", lambda *_: 60.0)
+    ladder = {"rungs": {"s": {}, "m": {"common": {"model.width": 32}}}}
+    path = write(tmp_path, ladder, arms={"layer": {}, "wide": {"model.width": 32}}, seeds=2)
+    assert main(["ablate", str(path), "--out", str(tmp_path / "out"), "--workers", "1", "--plan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.split("│")] for line in lines if line.startswith("│")]
+    rows = {row[1]: row[-4:-1] for row in cells}
+    assert (rows["s"], rows["m"]) == (["4", "0", "4 min 0 s"], ["2", "0", "-"])
+    assert "2 cells are asked for by more than one rung, trained once, and timed in the first." in lines
+    assert lines[-1].startswith("4 cells: 0 done, 4 to train; about 4 min 0 s with 1 at a time")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_ladder_is_planned_carried_out_and_not_trained_twice(

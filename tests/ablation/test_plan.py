@@ -20,7 +20,7 @@ from lm.analysis.registration import fingerprint
 from lm.cli import main
 from lm.config.components import resolve
 from lm.config.reading import read_seeds
-from lm.config.tree import InputError, override, parse_value
+from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import Facts
 from lm.execution import estimate
 from lm.execution.estimate import duration, steps_evaluated, wall_seconds
@@ -30,6 +30,7 @@ from lm.store.store import Store
 from lm.training import cell as cells
 from lm.training.cell import Cell, identity, seeded, with_seed
 from lm.training.run import Run
+from lm.training.schedule import in_steps
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
@@ -405,3 +406,55 @@ def test_a_claim_is_registered_with_the_seeds_that_are_trained_when_it_is_first_
     assert registered(claims=[CLAIM, *later]) == expected
     (tmp_path / "out" / "small" / "experiment.json").write_text("{")
     assert registered(claims=[CLAIM]) == {"pre is better": [3, 5]}
+
+
+def test_a_warmup_that_is_a_share_of_the_steps_is_the_cell_of_as_many_steps() -> None:
+    of_steps, of_share = (cells.check(override(RUN, {"optim.schedule.warmup": one})) for one in (3, 0.25))
+    assert of_share == of_steps
+    longer = cells.check(override(RUN, {"optim.schedule.warmup": 0.25, "trainer.max_steps": 20}))
+    assert longer.config["optim"]["schedule"]["init_args"]["warmup"] == 5
+    assert cells.check(override(RUN, {"optim.schedule.warmup": 3.0})).id == of_steps.id
+
+
+WARMUP = {
+    "char_tiny": 50,
+    "gpu": 500,
+    "ladder": 27,
+    "markov": 20,
+    "multi30k": 400,
+    "multi30k_tiny": 70,
+    "nanogpt_char": 100,
+}
+"""Steps of warm-up of each base, from before it was written as a share; cells of its experiments have them."""
+
+OF_THEIR_OWN = {
+    "ladder_rates_48": 59,
+    "ladder_rates_64": 103,
+    "ladder_rates_96": 226,
+    "ladder_rates_128": 398,
+    "mup_rate": 30,
+}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/*.yaml")), ids=lambda path: path.stem)
+def test_no_shipped_cell_has_another_warmup_than_when_bases_gave_steps(path: Path) -> None:
+    raw = load_yaml(path)
+    for tier, changes in {"": raw, **raw.get("tiers", {})}.items():
+        experiment = load_experiment(path, {}, tier=tier)
+        expected = OF_THEIR_OWN.get(path.stem, WARMUP.get(Path(changes.get("base", raw["base"])).stem))
+        for arm, own in experiment.arms.items():
+            tree = override(experiment.tree, own)
+            schedule = tree["optim"]["schedule"]
+            options = {} if isinstance(schedule, str) else schedule.get("init_args", {})
+            if "warmup" not in options:
+                continue
+            steps = in_steps(options["warmup"], tree["trainer"]["max_steps"])
+            longer = path.stem == "ladder_rates_muon" and arm in ("longer", "s200k")
+            assert steps == (0 if arm.endswith("no_warmup") else 103 if longer else expected), (tier, arm)
+
+
+def test_the_bases_warm_up_for_as_many_steps_as_before() -> None:
+    for name, steps in WARMUP.items():
+        tree = load_yaml(ROOT / "experiments" / "bases" / f"{name}.yaml")
+        warmup = tree["optim"]["schedule"]["init_args"]["warmup"]
+        assert (warmup < 1, in_steps(warmup, tree["trainer"]["max_steps"])) == (True, steps), name

@@ -159,8 +159,7 @@ def test_some_seeds_come_first_and_the_others_train_later_alone(
             "unrecognized arguments: --first-seed=2. Did you mean --first-seeds? (see lm reproduce --help)",
         ),
         (["--set", "seed=3"], "seed: an experiment has several; use --first-seeds"),
-        (["--tier", "L", "--first-seeds", "2"], "--tier L: takes the ladders as they are"),
-        (["--tier", "L", "optim.lr=1e-3"], "--tier L: takes the ladders as they are"),
+        (["--tier", "L", "--first-seeds", "2"], "--tier L: a rung has seeds of its own; expected no --first-seeds"),
     ],
 )
 def test_portions_that_there_are_not_are_told_in_a_line(

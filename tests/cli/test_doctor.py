@@ -39,6 +39,7 @@ def sound(monkeypatch: Patch, tmp_path: Path) -> Path:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: ["numpy>=2.0"], "search": ["no-such-package>=1"]})
     monkeypatch.setattr(doctor, "modules_of", lambda: {"numpy": ["numpy"]})
+    monkeypatch.setattr("lm.execution.precisions.of_products", lambda: {"bf16-mixed": 16.2})
     return tmp_path
 
 
@@ -53,6 +54,9 @@ def test_all_is_well_and_every_part_is_told_of(sound: Path, capsys: Said) -> Non
     assert f"search would add {ADDS['search']}; lacks no-such-package: pip install '.[search]'" in text
     assert "results results: not there yet, can be written to" in text
     assert "nothing has been measured for this folder" in text
+    assert (
+        "bf16-mixed does not pay: bf16 is 16 times slower than fp32, timed by products of matrices; use 32-true" in text
+    )
     assert text.endswith("nothing is wrong")
 
 
@@ -63,6 +67,7 @@ def test_for_machines_it_is_json(sound: Path, capsys: Said) -> None:
     assert found["packages"][0]["name"] == "numpy"
     assert found["places"][0]["path"] == "elsewhere"
     assert found["choices"]["executor"] in EXECUTORS
+    assert found["choices"]["precisions"] == {"bf16-mixed": 16.2}
     assert found["devices"]["cores"] >= 1
 
 

@@ -1,6 +1,9 @@
 """What the command line answers beside a command's own code: interrupts, exits, audits, and nothing to do."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +49,74 @@ def test_an_interrupt_is_a_line_and_a_code_of_its_own(raising: Any, capsys: Said
     for command, then in (("bench", "begins anew"), ("ablate", "takes up where this one stopped")):
         assert main([command, "quickstart"]) == 130
         assert capsys.readouterr().err == f"lm: interrupted; the same command {then}\n"
+
+
+def end_by_sigterm() -> NoReturn:
+    signal.raise_signal(signal.SIGTERM)
+    raise AssertionError("went on")
+
+
+def test_a_signal_is_a_line_that_names_it_and_the_code_of_an_interrupt(raising: Any, capsys: Said) -> None:
+    raising(end_by_sigterm)
+    with listening():
+        assert main(["fit", "char_tiny"]) == 130
+    line = "lm: ended by SIGTERM; the same command takes up where this one stopped\n"
+    assert capsys.readouterr().err == line
+
+
+EARLY = """
+import signal, sys
+module, name = sys.argv[1:]
+sys.argv[1:] = ["fit", "char_tiny"]
+class Watched:
+    def find_spec(self, imported, *_):
+        if imported == module:
+            signal.raise_signal(signal.Signals[name])
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from lm.cli import main
+sys.meta_path.insert(0, Watched())
+sys.exit(main())
+"""
+"""Run a command in which a signal comes as a module is imported."""
+
+
+@pytest.mark.parametrize("module", ["lm.cli.entry", "torch"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_comes_early_is_a_line(module: str, name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EARLY, module, name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    then = "begins anew" if module == "lm.cli.entry" else "takes up where this one stopped"
+    what = "interrupted" if name == "SIGINT" else f"ended by {name}"
+    assert (done.returncode, done.stderr) == (130, f"lm: {what}; the same command {then}\n")
+
+
+LATE = """
+import atexit, signal, sys
+number, moment = signal.Signals[sys.argv[1]], sys.argv[2]
+sys.argv[1:] = ["completon"]
+class Watched:
+    def find_spec(self, imported, *_):
+        if imported == "lm.cli.entry":
+            atexit.register(signal.raise_signal, number)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if moment == "last":
+    atexit.register(signal.raise_signal, number)
+else:
+    sys.meta_path.insert(0, Watched())
+from lm.cli import main
+sys.exit(main())
+"""
+"""Run a command that there is not, in which a signal comes as Python ends."""
+
+
+@pytest.mark.parametrize(("name", "moment"), [("SIGINT", "first"), ("SIGTERM", "first"), ("SIGINT", "last")])
+def test_a_signal_that_comes_as_the_process_ends_changes_nothing(name: str, moment: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LATE, name, moment], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("lm: no command 'completon'. Did you mean completion?")
 
 
 def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:

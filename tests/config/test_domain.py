@@ -39,6 +39,8 @@ RUNS: list[tuple[dict[str, Any], list[str]]] = [
     ({"evaluate": {"lengths": [8], "tokens": 7}}, ["evaluate", "tokens=7", "the longest of lengths=[8]"]),
     ({"evaluate": {"lengths": [10**5], "tokens": 10**6}}, ["evaluate.lengths", "the validation split has"]),
     ({"optim.schedule.warmup": 13}, ["warmup=13", "12 steps", "trainer.max_steps"]),
+    ({"optim.schedule.warmup": 2.5}, ["optim.schedule", "warmup=2.5", "a share of them between 0 and 1"]),
+    ({"optim.schedule.warmup": "5%"}, ["optim.schedule.warmup", "expected a whole number or a number", "5%"]),
     ({"optim.schedule": {"class_path": "InverseSquareRoot"}}, ["warmup=4000", "12 steps"]),
     ({"optim.schedule": {"class_path": "Constant", "init_args": {"warmup": 99}}}, ["warmup=99"]),
     ({"optim.lr": "inf"}, ["optim.lr", "expected a number", "'inf'"]),

@@ -1,7 +1,10 @@
 """What a YAML file may say, and how much."""
 
+import errno
 import os
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,26 @@ def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
             require_place(tmp_path / bad, "--out", folder)
     with pytest.raises(InputError, match="expected a plain file"):
         require_place(tmp_path, "storage")
+
+
+def refusing(number: int) -> Callable[..., str]:
+    """Return a stand-in for what makes a folder, which the system refuses."""
+
+    def refuse(**_: object) -> str:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+def test_a_place_in_which_nothing_can_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_place(tmp_path, "--out", folder=True)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(tempfile, "mkdtemp", refusing(errno.ENOENT))  # as in /proc, for root
+    for place, folder in ((tmp_path, True), (tmp_path / "new", True), (tmp_path / "file", False)):
+        with pytest.raises(InputError, match=rf"^--out {place}: nothing can be made in {tmp_path} \(No such file"):
+            require_place(place, "--out", folder)
+    monkeypatch.setattr(tempfile, "mkdtemp", refusing(errno.ENOSPC))  # which is said where something is written
+    require_place(tmp_path / "new", "--out", folder=True)
 
 
 def test_a_message_is_one_printable_line_of_bounded_length() -> None:

@@ -1,13 +1,14 @@
-"""Ctrl-C that something swallows is raised again."""
+"""Ctrl-C that something swallows is raised again, and other signals end a command as it does."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from interrupting import listening, press_unheard
+from interrupting import Leaving, listening, press_unheard
 
-from lm.execution.interrupts import look, remembered
+from lm.execution.interrupts import cause, ended_by_signals, look, remembered
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,66 @@ def test_another_thread_leaves_all_as_it_is() -> None:
     thread.start()
     thread.join()
     assert reached == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_another_signal_is_raised_as_an_interrupt_and_named_once(
+    name: str, at_rest: dict[signal.Signals, signal.Handlers]
+) -> None:
+    number = signal.Signals[name]
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():
+        signal.raise_signal(number)
+    assert (cause(), cause()) == (f"ended by {name}", "interrupted")
+    assert {one: signal.getsignal(one) for one in at_rest} == at_rest
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_another_signal_ends_a_command_for_which_ctrl_c_is_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with ended_by_signals(), remembered():
+        press()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert cause() == "ended by SIGTERM"
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    with ended_by_signals():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_a_swallowed_interrupt_is_raised_at_the_end_and_no_traceback_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_type))
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():  # noqa: PT012 - it is raised as the block ends
+        Leaving()
+        printed.append(KeyError)  # it goes on
+    assert printed.pop() is KeyError
+    assert not printed
+    with ended_by_signals():
+        Failing()
+    assert printed == [ValueError]
+
+
+@pytest.fixture
+def at_rest() -> Iterator[dict[signal.Signals, signal.Handlers]]:
+    """Have SIGTERM and SIGHUP do what they do in a process of its own, and return that."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield dict.fromkeys(numbers, signal.SIG_DFL)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Failing:
+    """Fail while it is taken away."""
+
+    def __del__(self) -> None:
+        raise ValueError

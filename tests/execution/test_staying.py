@@ -326,3 +326,14 @@ print(seen["torch"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "lm.mode
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env={**kept, "LM_CACHE": str(tmp_path)}, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(tmp_path / "inductor"), "True", "True"]
+
+
+def test_ctrl_c_waits_in_the_fork_server_until_it_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with what is blocked in the process that starts it."""
+    blocked: list[bool] = []
+    see = lambda: blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))  # noqa: E731
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", see)
+    monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", lambda: None)
+    crew.start_fork_server()
+    see()
+    assert blocked == [True, False]

@@ -16,6 +16,7 @@ from lm.training.schedule import (
     WarmupCosine,
     WarmupLinear,
     WarmupStableDecay,
+    in_steps,
     noam,
     warmup_cosine,
     warmup_linear,
@@ -163,3 +164,23 @@ def test_every_schedule_rises_in_warmup_to_one_and_never_again(schedule: Schedul
 def test_a_number_out_of_range_is_refused_by_name_and_value(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("kind", [Constant, WarmupCosine, WarmupLinear, InverseSquareRoot, WarmupStableDecay])
+def test_a_warmup_below_one_is_a_share_of_the_steps(kind: type[Schedule]) -> None:
+    of_share, of_steps = kind(warmup=0.15), kind(warmup=3)  # type: ignore[call-arg]
+    assert [of_share.factor(t, 20) for t in range(1, 21)] == [of_steps.factor(t, 20) for t in range(1, 21)]
+    assert of_share.in_proportion == 0.15
+    with pytest.raises(ValueError, match=r"warmup=1.5 must be 0 or more steps, a whole number, or a share"):
+        kind(warmup=1.5)  # type: ignore[call-arg]
+
+
+def test_a_share_of_the_steps_is_rounded_and_one_step_at_least() -> None:
+    assert [in_steps(warmup, 30) for warmup in (0, 0.001, 0.049, 0.1, 0.999, 1, 7.0)] == [0, 1, 1, 3, 30, 1, 7]
+
+
+def test_what_the_warmup_of_a_users_own_schedule_means_is_for_the_user_to_say() -> None:
+    class Own(WarmupCosine):
+        pass
+
+    assert Own(0.1).in_proportion is None

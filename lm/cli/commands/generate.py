@@ -4,7 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from lm.cli.options import INTERRUPTED, Parser, add_run
+from lm.cli.options import Parser, add_run
+from lm.execution.interrupts import INTERRUPTED
 
 HELP = "let a finished run go on with a text"
 EXAMPLES = (

@@ -9,7 +9,7 @@ from lm.config.shipped import shipped
 from lm.config.tree import InputError
 
 HELP = "run the experiments that carry claims, or all ladders, and print one table over all"
-EXAMPLES = ("lm reproduce glu --workers 2", "lm reproduce --first-seeds 6 --set trainer.precision=bf16-mixed")
+EXAMPLES = ("lm reproduce glu --workers 2", "lm reproduce --first-seeds 6 --plan")
 SETTABLE = True
 
 
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if some := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(some)}: an experiment has several; use --first-seeds")
     portion = Portion(options.tier, settings, options.first_seeds)
-    if options.tier == "L" and (settings or options.first_seeds):
-        raise InputError("--tier L: takes the ladders as they are; expected neither --first-seeds nor changes")
+    if options.tier == "L" and options.first_seeds:
+        raise InputError("--tier L: a rung has seeds of its own; expected no --first-seeds")
 
     folder = options.experiments
     known = list(shipped("experiment").values())
@@ -62,5 +62,5 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.tier == "L":
         from lm.ablation.ladders import reproduce_ladders
 
-        return reproduce_ladders(files, manner, options.plan)
+        return reproduce_ladders(files, settings, manner, options.plan)
     return reproduce(files, portion, manner, options.plan, bool(options.names))

@@ -1,0 +1,144 @@
+"""Whether a reduced precision pays, by a clock that stands in for the machine's."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config.tree import override
+from lm.execution import estimate, precisions
+from lm.execution.estimate import advice, of_step
+from lm.execution.precisions import ROUNDS, SECONDS, in_turn, in_words, of_products
+from lm.training.cell import Cell, check
+
+
+class Clock:
+    """Time that goes by as the work says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.done: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def work(self, name: str, *seconds: float) -> Callable[[], None]:
+        """Return work that takes so long each time, in the end always as long as the last."""
+        left = list(seconds)
+
+        def take() -> None:
+            self.done.append(name)
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return take
+
+
+def test_the_ratio_is_of_medians_of_work_that_is_done_in_turn() -> None:
+    clock = Clock()
+    ratio = in_turn(clock.work("bf16", 9.0, 0.8, 0.2, 0.4, 0.4), clock.work("fp32", 7.0, 0.1, 0.1, 0.3, 0.1), clock)
+    assert ratio == pytest.approx(4.0)
+    assert clock.done == ["bf16", "fp32"] * (ROUNDS + 1)
+
+
+def test_work_that_takes_long_is_done_once_besides() -> None:
+    clock = Clock()
+    assert in_turn(clock.work("bf16", 16 * SECONDS), clock.work("fp32", SECONDS), clock) == 16.0
+    assert len(clock.done) == 4
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (16.4, "does not pay: bf16 is 16 times slower than fp32, timed by products of matrices; use 32-true"),
+        (1.2, "does not pay: bf16 is 1.2 times slower than fp32, timed by products of matrices; use 32-true"),
+        (1.05, "makes no difference: bf16 is as fast as fp32, timed by products of matrices"),
+        (0.52, "pays: bf16 takes 0.52 of the time of fp32, timed by products of matrices"),
+    ],
+)
+def test_what_is_said_of_a_precision(ratio: float, words: str) -> None:
+    assert in_words({"bf16-mixed": ratio}) == [("bf16-mixed", words)]
+
+
+def test_products_are_timed_in_each_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(precisions, "SIZE", 4)
+    ticks = iter(range(1000))
+    assert of_products(lambda: next(ticks)) == {"bf16-mixed": 1.0}
+
+
+def cell(precision: str) -> Cell:
+    """Return the small cell in a precision, on the processor."""
+    return check(override(RUN, {"trainer.precision": precision, "trainer.accelerator": "cpu"}))
+
+
+def test_a_step_is_timed_in_the_cells_precision_and_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def timer(reduced: Callable[[], object], plain: Callable[[], object]) -> float:
+        assert all(isinstance(way(), float) for way in (reduced, plain))
+        return 3.0
+
+    def loop(of: Cell) -> estimate.Loop:
+        timed.append(of.config["trainer"]["precision"])
+        return whole(of)
+
+    whole = estimate.Loop
+    monkeypatch.setattr(estimate, "in_turn", timer)
+    monkeypatch.setattr(estimate, "Loop", loop)
+    assert of_step(cell("bf16-mixed"), 1) == 3.0
+    assert timed == ["bf16-mixed", "32-true"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "line"),
+    [
+        (16.4, "bf16 is 16 times slower than fp32 on this processor: --set trainer.precision=32-true"),
+        (1.09, None),
+        (None, None),
+    ],
+)
+def test_a_plan_says_so_where_a_precision_does_not_pay(
+    ratio: float | None, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "of_step", lambda *_: ratio)
+    plain, reduced = cell("32-true"), cell("bf16-mixed")
+    assert advice([reduced, reduced], 1) == line
+    assert advice([plain], 1) is None
+    assert advice([plain, reduced], 1) is None  # which precision is better is what they are to show
+    assert advice([], 1) is None
+
+
+def experiment(folder: Path, **more: object) -> Path:
+    """Write an experiment of the small base in bf16."""
+    (folder / "base.yaml").write_text(yaml.safe_dump(override(RUN, {"trainer.precision": "bf16-mixed"})))
+    tree = {"base": "base.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": 2}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**tree, **more}, sort_keys=False))
+    return path
+
+
+LADDER = {"rungs": {"s": {"common": {"model.width": 8}}, "m": {"common": {"model.width": 16}}}}
+
+
+@pytest.mark.parametrize("more", [{}, {"ladder": LADDER}])
+def test_every_plan_asks(
+    more: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(estimate, "of_step", lambda *_: 16.4)
+    monkeypatch.setattr(estimate, "measured_seconds", lambda *_: 1.0)
+    line = "bf16 is 16 times slower than fp32 on this processor: --set trainer.precision=32-true"
+    path = experiment(tmp_path, **more)
+    out = ["--out", str(tmp_path / "out"), "--plan"]
+    assert main(["ablate", str(path), *out]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+    assert main(["ablate", str(path), "--set", "trainer.precision=32-true", *out]) == 0
+    assert "times slower" not in capsys.readouterr().out
+    if more:
+        ladders = ["reproduce", "--tier", "L", "--experiments", str(tmp_path), *out]
+        assert main(ladders) == 0
+        assert line in capsys.readouterr().out.splitlines()
+        assert main([*ladders, "--set", "trainer.precision=32-true"]) == 0
+        assert "times slower" not in capsys.readouterr().out
