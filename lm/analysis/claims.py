@@ -190,7 +190,7 @@ def _metric(text: Any, path: str) -> str:
     for part in re.split(r" - | / ", text.removeprefix("log ")):
         name, start = part.strip(), part.strip().partition("/")[0]
         base, at, length = name.partition("@")
-        at_length = bool(at) and base in AT_LENGTH and length.isdigit()
+        at_length = bool(at) and base in AT_LENGTH and length.isascii() and length.isdigit()
         if not (name in QUANTITIES or at_length or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest(name, [*QUANTITIES, *SECTIONS])}")
         if name not in QUANTITIES and not at_length and (reason := dead_end(name)):

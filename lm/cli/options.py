@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_manner
 
@@ -14,8 +15,29 @@ RESULTS = Path("results")
 """Where results lie unless something else is said."""
 
 
+def whole(text: str) -> int:
+    """Return a whole number in ASCII digits. Raises ArgumentTypeError."""
+    try:
+        return int(text.encode("ascii"))
+    except ValueError:  # UnicodeEncodeError is one
+        raise argparse.ArgumentTypeError(f"expected a whole number, in digits 0 to 9, found {shown(text)}") from None
+
+
+def real(text: str) -> float:
+    """Return a number in ASCII digits. Raises ArgumentTypeError."""
+    try:
+        return float(text.encode("ascii"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, in digits 0 to 9, found {shown(text)}") from None
+
+
 class Parser(argparse.ArgumentParser):
     """Answers a wrong command line with one line."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register("type", int, whole)  # those of Python take the digits of every script
+        self.register("type", float, real)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)

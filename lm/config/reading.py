@@ -111,10 +111,15 @@ def read_mapping(value: Any, path: str) -> dict[str, Any]:
     return {str(key): inner for key, inner in value.items()}
 
 
+def read_changes(value: Any, path: str) -> dict[str, Any]:
+    """Return what a mapping that may be left out holds: nothing for null, and for null alone. Raises InputError."""
+    return {} if value is None else read_mapping(value, path)
+
+
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
     """The configuration that the file at `path` names as its `base`, with its `common` changes. Raises InputError."""
     base = _with_bases(_base_named(tree["base"], path), ())
-    return override(base, read_mapping(tree.get("common") or {}, f"{path}: common"))
+    return override(base, read_changes(tree.get("common"), f"{path}: common"))
 
 
 def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:

@@ -91,6 +91,22 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
         ({"arms": {"post": {"model.blok": "PreNorm"}}}, "arm post: model.blok: ... Did you mean block?"),
         ({"arms": {"post": {"model.block": "PreNrom"}}}, "arm post: model.block: ... Did you mean PreNorm?"),
         ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "eps": 1}}}}, "move 'eps' under init_args"),
+        ({"common": 0}, "small.yaml: common: expected a mapping of dotted paths to values, found 0"),
+        ({"common": False}, "small.yaml: common: ... found False"),
+        ({"common": ""}, "small.yaml: common: ... found ''"),
+        ({"common": []}, "small.yaml: common: ... found []"),
+        ({"arms": {"post": {}, "b": 0}}, "small.yaml: arms.b: expected a mapping of dotted paths to values, found 0"),
+        ({"arms": {"post": {}, "b": ""}}, "small.yaml: arms.b: ... found ''"),
+        ({"tiers": []}, "small.yaml: tiers: expected a mapping"),
+        ({"tiers": {"G": {"common": 0}}}, "small.yaml: tiers.G.common: expected a mapping"),
+        ({"axes": 0}, "small.yaml: axes: expected a mapping"),
+        ({"declared": []}, "small.yaml: declared: expected a mapping"),
+        ({"margin": 0}, "small.yaml: margin.nll: expected a number above 0, found 0"),
+        ({"margin": False}, "small.yaml: margin.nll: expected a number above 0, found False"),
+        ({"secondary": 0}, "small.yaml: secondary: expected a list, found 0"),
+        ({"claims": 0}, "small.yaml: claims: expected a list of claims, found 0"),
+        ({"metric": "nll@\u0665\u0661\u0662"}, "metric: no quantity"),
+        ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "init_args": 0}}}}, "found 0"),
         ({"arms": {"post": {"model.heads": 3}}}, "arm post: model: heads=3 must divide width=16"),
     ],
 )
@@ -103,6 +119,15 @@ def test_a_wrong_experiment_is_answered_before_anything_is_trained(
     for part in words.split(" ... "):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_null_says_nothing_wherever_something_may_be_left_out(tmp_path: Path) -> None:
+    left_out = ("common", "tiers", "axes", "declared", "margin", "secondary", "claims")
+    tree = yaml.safe_load(write(tmp_path).read_text()) | dict.fromkeys(left_out) | {"arms": {"post": None, "b": None}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(tree))
+    experiment = load_experiment(tmp_path / "small.yaml", {})
+    assert experiment.arms == {"post": {}, "b": {}}
+    assert experiment.inference.margin == {}
 
 
 # what arms and seeds have in common ----------------------------------------------------------------------------------

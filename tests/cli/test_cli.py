@@ -166,6 +166,12 @@ def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
         (["ablate", "run.yaml"], ["run.yaml", "no key"]),
         (["fit"], ["config"]),
         (["fit", "run.yaml", "--wrokers", "2"], ["--wrokers"]),
+        (
+            ["dashboard", "--port", "\u0668\u0660"],
+            ["--port", "expected a whole number, in digits 0 to 9", "'\u0668\u0660'"],
+        ),
+        (["dashboard", "--port", "web"], ["--port", "expected a whole number", "'web'"]),
+        (["ablate", "spec.yaml", "--checkpoint-seconds", "\u0669"], ["--checkpoint-seconds", "expected a number"]),
         (["ablate", "spec.yaml", "--seeds", "0,a"], ["--seeds", "0,1,2", "0-5", "'0,a'"]),
         (["ablate", "spec.yaml", "--seeds", "1,1"], ["--seeds", "twice"]),
         (["ablate", "spec.yaml", "--seeds", "0"], ["--seeds", "a number of seeds (6 for 0 to 5)", "[6]"]),
