@@ -200,6 +200,17 @@ def _design(tree: Tree, path: Path) -> Design:
     return design
 
 
+def shortage(experiment: Experiment) -> str:
+    """Return why the seeds bear out no verdict, and how many it takes; an empty string where they can bear one out."""
+    seeds, judged = len(experiment.seeds), experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
+    if not judged or smallest_p(seeds) <= ALPHA / judged:
+        return ""
+    return (
+        f"{seeds} seed{'s bear' if seeds > 1 else ' bears'} out no verdict: no p of so few is below "
+        f"{smallest_p(seeds):z.3g}; a difference takes {seeds_needed(judged)} seeds"
+    )
+
+
 def check_power(experiment: Experiment) -> None:
     """Raises InputError where the confirmatory comparisons cannot reach significance with the seeds there are."""
     comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)

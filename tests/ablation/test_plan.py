@@ -223,6 +223,69 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
+def planned(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str) -> str:
+    """What `--plan` prints of an experiment, without a step timed."""
+    monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    assert main(["ablate", str(path), "--plan", "--out", str(path.parent / "out"), *more]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "seeds", "words"),
+    [
+        ({}, "3", "! 3 seeds bear out no verdict: no p of so few is below 0.25; a difference takes 7 seeds"),
+        ({}, "1", "! 1 seed bears out no verdict: no p of so few is below 1; a difference takes 7 seeds"),
+        (
+            {"secondary": ["ece"]},
+            "7",
+            "! 7 seeds bear out no verdict: no p of so few is below 0.0156; a difference takes 8",
+        ),
+        ({"confirmatory": False}, "5", "a difference takes 6 seeds"),
+        ({}, "7", ""),
+        ({"confirmatory": False}, "6", ""),
+        ({"arms": {"post": {}}}, "2", ""),
+    ],
+)
+def test_a_plan_says_where_its_seeds_bear_out_no_verdict(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    seeds: str,
+    words: str,
+) -> None:
+    said = planned(write(tmp_path, **changes), capsys, monkeypatch, "--seeds", seeds)
+    assert words in said if words else "verdict" not in said
+
+
+def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {
+        "base": {},
+        "empty": None,
+        "same": {"model.block": "PreNorm", "model.norm": "LayerNorm"},
+        "silent": {"trainer.log_every_n_steps": 1},
+        "other": {"model.block": "PostNorm"},
+    }
+    path = write(tmp_path, arms=arms, baseline="base")
+    lines = [
+        "arm empty trains the same cells as the baseline base: it changes nothing",
+        "arm same trains the same cells as the baseline base: it sets model.block, model.norm to what is there already",
+        "arm silent trains the same cells as the baseline base: what it changes, trainer.log_every_n_steps, is no part "
+        "of what is computed",
+    ]
+    said = planned(path, capsys, monkeypatch, "--seeds", "8").splitlines()
+    assert [line for line in said if line.startswith("! ")] == [f"! {line}" for line in lines]
+
+    def stop(*_: object) -> None:
+        raise InputError("nothing is trained here")
+
+    monkeypatch.setattr("lm.ablation.ablate.carry_out", stop)
+    assert main(["ablate", str(path), "--seeds", "8", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
+
+
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
 def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
