@@ -69,7 +69,10 @@ BAD_SETTINGS: list[tuple[list[str], list[str]]] = [
     (["--trainer.precision", "bf17"], ["trainer.precision", "bf16"]),
     (["--trainer.max_epochs", "3"], ["trainer.max_epochs", "Did you mean max_steps?"]),
     (["--trainer.devices", "3", "--trainer.strategy", "ddp"], ["data.batch_size", "3 devices"]),
-    (["--trainer.accelerator", "gpuu"], ["trainer", "gpuu"]),
+    (
+        ["--trainer.accelerator", "gpuu"],
+        ["trainer.accelerator", "'gpuu'. Did you mean gpu?", "Choose from auto, gpu, cpu"],
+    ),
     (["--trainer.strategy", "dpp"], ["trainer", "dpp"]),
     (["--data.corpus", "{class_path: LocalText, init_args: {path: none.txt}}"], ["data.corpus.path", "'none.txt'"]),
     (["--data.corpus", "LocalText"], ["data.corpus.path", "needs this setting"]),
@@ -141,6 +144,17 @@ def test_a_text_that_cannot_be_used_is_one_line(
     refused(
         ["fit", "run.yaml", "--data.corpus", "{class_path: LocalText, init_args: {path: text.txt}}"], capsys, *words
     )
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda", "mps"])
+def test_a_gpu_where_there_is_none_is_answered_with_what_takes_one_where_there_is(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    refused(["fit", "run.yaml", "--trainer.accelerator", name], capsys, f"accelerator={name}", "accelerator: auto")
 
 
 def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
