@@ -16,7 +16,7 @@ from lm.analysis.claims import Claim, read_claims
 from lm.config.imported import look_in
 from lm.config.keys import keys, required
 from lm.config.reading import read_base, read_changes, read_mapping, read_seeds, read_text, report_name
-from lm.config.shipped import file_named
+from lm.config.shipped import file_named, require_kind
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 
@@ -91,7 +91,9 @@ def load_experiment(
     """
     path = file_named(path, "experiment")
     look_in(path.parent)
-    tree = at_tier(load_yaml(path), tier, path, called("tier"))
+    tree = load_yaml(path)
+    require_kind(tree, path, "experiment")
+    tree = at_tier(tree, tier, path, called("tier"))
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")

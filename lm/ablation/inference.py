@@ -13,7 +13,7 @@ from lm.analysis.results import HEADLINE
 from lm.config.plain import shown
 from lm.config.reading import read_changes
 from lm.config.tree import InputError, Tree, nearest
-from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, averaged
+from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, averaged, nearest_quantity
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ def _quantity(name: str, path: str) -> None:
                 f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(WATCHED)}~N, N from 2"
             )
     elif not at:
-        one_of(name, QUANTITIES, path, "quantity")
+        if name not in QUANTITIES:
+            near = nearest_quantity(name, list(QUANTITIES))
+            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(QUANTITIES)}")
     elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > DIGITS:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
 

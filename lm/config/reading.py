@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from lm.config.imported import look_in
 from lm.config.keys import Also
 from lm.config.plain import shown
-from lm.config.shipped import file_named, shipped
+from lm.config.shipped import file_named, require_kind, shipped
 from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
 RESERVED = ("cells",)
@@ -60,6 +60,7 @@ def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
     tree, place = load_yaml(path), path.resolve()
     if place in below:
         raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
+    require_kind(tree, path, "configuration")
     return _on_base(tree, path, (*below, place))
 
 

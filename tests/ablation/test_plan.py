@@ -415,7 +415,11 @@ def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "words"),
-    [("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "), ("nlll", "Did you mean nll?")],
+    [
+        ("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "),
+        ("nlll", "Did you mean nll?"),
+        ("loss", "Did you mean nll?"),
+    ],
 )
 def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
     with pytest.raises(InputError) as caught:
