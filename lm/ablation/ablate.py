@@ -1,6 +1,7 @@
 """`lm ablate`: plan, train what is missing, report."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from lm.ablation.auto import with_ways
-from lm.ablation.experiment import Experiment, check_power
+from lm.ablation.experiment import Experiment, check_power, shortage
 from lm.ablation.lr_curve import gridded, write_rates
 from lm.ablation.orders import ordered
-from lm.ablation.plan import Plan, make_plan, write_manifest
+from lm.ablation.plan import Plan, idle_arms, make_plan, write_manifest
 from lm.ablation.show import show_plan
 from lm.ablation.stages import settled
 from lm.ablation.tune import FOLDER, check_tuning, tune, tuned
@@ -76,12 +77,16 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     plan = _plan(experiment, store)
     before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
     crossed = [_plan(ordered(experiment), store)] if experiment.data_seeds else []
+    idle = list(idle_arms(plan).values())
     if plan_only:
+        warnings = [*idle, *filter(None, [shortage(experiment)])]
         for one in (*before, plan, *crossed):
             statuses = statuses_of(one, store)
             missing = to_train(one, statuses, manner.retry_failed)
-            show_plan(one, store, statuses, missing, _workers(missing, manner, measure=False), manner.executor)
+            workers = _workers(missing, manner, measure=False)
+            show_plan(one, store, statuses, missing, workers, manner.executor, warnings if one is plan else ())
         return 0
+    warn(idle)
     chosen = experiment.tuning is not None or experiment.grid is not None
     if chosen and not manner.underpowered:
         check_power(experiment)
@@ -111,6 +116,12 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     results = write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     return 1 if interrupted or results.damaged or results.broken else 0
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print lines that are not to be missed on stderr."""
+    for line in lines:
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def _plan(experiment: Experiment, store: Store) -> Plan:

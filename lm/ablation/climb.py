@@ -1,14 +1,14 @@
 """`lm ablate` of a ladder: plan, train the cells of all rungs from the smallest on, report on each and on all."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing
-from lm.ablation.experiment import Experiment
+from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing, warn
+from lm.ablation.experiment import Experiment, shortage
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
-from lm.ablation.plan import Plan
+from lm.ablation.plan import Plan, idle_arms
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
@@ -41,6 +41,7 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, conso
         workers = manner.workers or shared_out(missing, manner.out, measure=False)
         show_ladder_plan(experiment, plans, whole, store, missing, workers)
         return 0
+    warn(_idle(plans))
     folder = write_ladder(experiment, plans, store, manner.command)
     interrupted = train_missing(whole, store, manner)
     for plan in plans:
@@ -48,6 +49,21 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, conso
     results = write_ladder_report(folder, console or Console())
     print(f"report: {folder / 'table.md'}, and a folder for each rung beside it", file=sys.stderr)
     return 1 if interrupted or results.damaged else 0
+
+
+def _idle(plans: Sequence[Plan]) -> list[str]:
+    """Return a line for each arm that trains the cells of the baseline in every rung."""
+    of_rungs = [idle_arms(plan) for plan in plans]
+    return [line for arm, line in of_rungs[0].items() if all(arm in lines for lines in of_rungs)]
+
+
+def _short(plans: Mapping[str, Plan]) -> list[str]:
+    """Return a line for the rungs, by name, whose seeds bear out no verdict at their own size."""
+    rungs: dict[str, list[str]] = {}
+    for name, plan in plans.items():
+        if line := shortage(plan.experiment):
+            rungs.setdefault(line, []).append(name)
+    return [f"rung{'s' * (len(names) > 1)} {', '.join(names)}: {line}" for line, names in rungs.items()]
 
 
 PLAN = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells", "done", "time")
@@ -78,6 +94,8 @@ def show_ladder_plan(
     show(experiment.title, PLAN, rows, console)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"Arms: {', '.join(experiment.arms)}; sizes are those of the baseline, {experiment.baseline}.")
+    for line in (*_idle(plans), *_short(dict(zip(ladder.rungs, plans, strict=True)))):
+        say(f"! {line}")
     if (ways := plans[0].experiment.ways) is not None:
         say(as_decided(ways))
     if len(plans) < FEWEST:

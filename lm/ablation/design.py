@@ -97,7 +97,7 @@ def _factors(tree: Any, path: str) -> dict[str, dict[str, Changes]]:
             found = shown(levels)
             raise InputError(f"{path}.{factor}: expected two levels or more, the plain one first, found {found}")
         for level, changes in levels.items():
-            if not isinstance(changes or {}, Mapping):
+            if changes is not None and not isinstance(changes, Mapping):
                 raise InputError(f"{path}.{factor}.{level}: expected dotted paths and values, found {shown(changes)}")
         factors[str(factor)] = {str(level): dict(changes or {}) for level, changes in levels.items()}
     return factors

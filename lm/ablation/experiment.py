@@ -15,8 +15,8 @@ from lm.ablation.tuning import Tuning, read_tuning
 from lm.analysis.claims import Claim, read_claims
 from lm.config.imported import look_in
 from lm.config.keys import keys, required
-from lm.config.reading import read_base, read_mapping, read_seeds, read_text, report_name
-from lm.config.shipped import file_named
+from lm.config.reading import read_base, read_changes, read_mapping, read_seeds, read_text, report_name
+from lm.config.shipped import file_named, require_kind
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 
@@ -91,7 +91,9 @@ def load_experiment(
     """
     path = file_named(path, "experiment")
     look_in(path.parent)
-    tree = at_tier(load_yaml(path), tier, path, called("tier"))
+    tree = load_yaml(path)
+    require_kind(tree, path, "experiment")
+    tree = at_tier(tree, tier, path, called("tier"))
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
@@ -114,7 +116,11 @@ def load_experiment(
     chosen = read_seeds(given, where)
     declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
     claims = read_claims(
-        tree.get("claims") or [], list(design.arms), design.baseline, f"{path}: claims", declared or chosen
+        [] if tree.get("claims") is None else tree["claims"],
+        list(design.arms),
+        design.baseline,
+        f"{path}: claims",
+        declared or chosen,
     )
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
@@ -149,20 +155,21 @@ def _data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Pa
 
 def at_tier(tree: Tree, tier: str, path: Path, where: str = "--tier") -> Tree:
     """The experiment at another size: `tiers` may give another base, more common changes, other seeds."""
-    tiers = read_mapping(tree.get("tiers") or {}, f"{path}: tiers")
+    tiers = read_changes(tree.get("tiers"), f"{path}: tiers")
     for name, changes in tiers.items():
         path_name(name, f"{path}: tiers")
         for key in read_mapping(changes, f"{path}: tiers.{name}"):
             if key not in TIER_KEYS:
                 raise InputError(f"{path}: tiers.{name}: no key {key!r}. It takes {', '.join(TIER_KEYS)}")
+        read_changes(changes.get("common"), f"{path}: tiers.{name}.common")
     if not tier:
         return tree
     if path_name(tier, where) not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
     changes = tiers[tier]
     common = {
-        **read_mapping(tree.get("common") or {}, f"{path}: common"),
-        **read_mapping(changes.get("common") or {}, f"{path}: tiers.{tier}.common"),
+        **read_changes(tree.get("common"), f"{path}: common"),
+        **read_changes(changes.get("common"), f"{path}: tiers.{tier}.common"),
     }
     return {**tree, **changes, "common": common}
 
@@ -175,7 +182,7 @@ def _design(tree: Tree, path: Path) -> Design:
         design = read_design(tree["design"], f"{path}: design")
     elif "baseline" in tree:
         arms = {
-            name: read_mapping(changes or {}, f"{path}: arms.{name}")
+            name: read_changes(changes, f"{path}: arms.{name}")
             for name, changes in read_mapping(tree["arms"], f"{path}: arms").items()
         }
         if len(arms) > MOST_ARMS:
@@ -193,6 +200,17 @@ def _design(tree: Tree, path: Path) -> Design:
                 )
     one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
     return design
+
+
+def shortage(experiment: Experiment) -> str:
+    """Return why the seeds bear out no verdict, and how many it takes; an empty string where they can bear one out."""
+    seeds, judged = len(experiment.seeds), experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
+    if not judged or smallest_p(seeds) <= ALPHA / judged:
+        return ""
+    return (
+        f"{seeds} seed{'s bear' if seeds > 1 else ' bears'} out no verdict: no p of so few is below "
+        f"{smallest_p(seeds):z.3g}; a difference takes {seeds_needed(judged)} seeds"
+    )
 
 
 def check_power(experiment: Experiment) -> None:

@@ -11,9 +11,9 @@ from lm.ablation.equal import KINDS
 from lm.ablation.files import AXES, COSTS, DIGITS, GENERALISE
 from lm.analysis.results import HEADLINE
 from lm.config.plain import shown
-from lm.config.reading import read_mapping
+from lm.config.reading import read_changes
 from lm.config.tree import InputError, Tree, nearest
-from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, averaged
+from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, averaged, nearest_quantity
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
     """How the differences of an experiment file are judged. Raises InputError."""
     metric = str(tree.get("metric", HEADLINE))
     _quantity(metric, f"{path}: metric")
-    secondary = _secondary(tree.get("secondary") or [], metric, f"{path}: secondary")
+    secondary = _secondary(tree.get("secondary"), metric, f"{path}: secondary")
     others = [arm for arm in design.arms if arm != design.baseline]
     chosen = tree.get("confirmatory", True)
     if not isinstance(chosen, (bool, list)):
@@ -62,16 +62,16 @@ def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
         one_of(arm, others, f"{path}: declared", "arm"): [
             one_of(cost, COSTS, f"{path}: declared.{arm}", "cost") for cost in _list(costs, f"{path}: declared.{arm}")
         ]
-        for arm, costs in read_mapping(tree.get("declared") or {}, f"{path}: declared").items()
+        for arm, costs in read_changes(tree.get("declared"), f"{path}: declared").items()
     }
     axes = {
         dotted: one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
-        for dotted, kind in read_mapping(tree.get("axes") or {}, f"{path}: axes").items()
+        for dotted, kind in read_changes(tree.get("axes"), f"{path}: axes").items()
     }
     confirmatory = [one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
     if len(set(confirmatory)) < len(confirmatory):
         raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
-    margin = _margins(tree.get("margin") or {}, [metric, *secondary], f"{path}: margin")
+    margin = _margins(tree.get("margin"), [metric, *secondary], f"{path}: margin")
     equal = one_of(tree.get("equal", "steps"), KINDS, f"{path}: equal", "cost to hold equal")
     generalise = one_of(tree.get("generalise", "text"), GENERALISE, f"{path}: generalise", "kind of noise to cover")
     return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal, generalise=generalise)
@@ -94,8 +94,10 @@ def _quantity(name: str, path: str) -> None:
                 f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(WATCHED)}~N, N from 2"
             )
     elif not at:
-        one_of(name, QUANTITIES, path, "quantity")
-    elif base not in AT_LENGTH or not length.isdecimal() or len(length) > DIGITS:
+        if name not in QUANTITIES:
+            near = nearest_quantity(name, list(QUANTITIES))
+            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(QUANTITIES)}")
+    elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > DIGITS:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
 
 
@@ -107,7 +109,7 @@ def _list(value: Any, path: str) -> list[Any]:
 
 def _secondary(given: Any, metric: str, path: str) -> list[str]:
     """The quantities that are judged beside the headline."""
-    names = [str(name) for name in _list(given, path)]
+    names = [] if given is None else [str(name) for name in _list(given, path)]
     for name in names:
         _quantity(name, path)
     if len({metric, *names}) <= len(names):
@@ -117,7 +119,8 @@ def _secondary(given: Any, metric: str, path: str) -> list[str]:
 
 def _margins(given: Any, judged: Sequence[str], path: str) -> dict[str, float]:
     """The margin of each judged quantity that has one; a number alone is the headline's."""
-    margins = given if isinstance(given, Mapping) else {judged[0]: given}
+    alone = not isinstance(given, Mapping) and given is not None
+    margins = {judged[0]: given} if alone else read_changes(given, path)
     for quantity, margin in margins.items():
         _quantity(str(quantity), path)
         if quantity not in judged:

@@ -69,6 +69,21 @@ class Plan:
         return [planned for planned in self.distinct if not store.finished(planned.cell.id)]
 
 
+def idle_arms(plan: Plan) -> dict[str, str]:
+    """Return a line for each arm whose cells are those of the baseline, which no result can tell apart from it."""
+    experiment, lines = plan.experiment, {}
+    base = plan.first(experiment.baseline)
+    for arm, changes in experiment.arms.items():
+        if arm == experiment.baseline or plan.first(arm).id != base.id:
+            continue
+        if differing := list(plan.changes(arm)):
+            why = f"what it changes, {', '.join(differing)}, is no part of what is computed"
+        else:
+            why = f"it sets {', '.join(changes)} to what is there already" if changes else "it changes nothing"
+        lines[arm] = f"arm {arm} trains the same cells as the baseline {experiment.baseline}: {why}"
+    return lines
+
+
 def untimed(cell: Cell) -> float:
     """Refuses to say how long a step of the cell takes."""
     raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")

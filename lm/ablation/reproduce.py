@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import Manner, carry_out
+from lm.ablation.ablate import Manner, carry_out, warn
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.plan import Plan, make_plan
+from lm.ablation.plan import Plan, idle_arms, make_plan
 from lm.analysis.answers import Answer, corrected
 from lm.analysis.claims import KINDS
 from lm.analysis.results import load
@@ -109,6 +109,7 @@ def reproduce(files: Sequence[Path], portion: Portion, manner: Manner, plan_only
         folder = manner.out / report_name(path, portion.size)
         if path in plans:
             print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
+            warn(idle_arms(plans[path]).values())
             folder, lost = carry_out(plans[path], store, manner)
             interrupted += lost
         elif not _was_run(folder, tier):

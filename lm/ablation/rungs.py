@@ -7,7 +7,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 from lm.config.keys import Also, Changes, keys, required
 from lm.config.plain import shown
-from lm.config.reading import Seeds, read_mapping, read_seeds
+from lm.config.reading import Seeds, read_changes, read_mapping, read_seeds
 from lm.config.tree import InputError, Tree, nearest, path_name
 from lm.store.quantities import describe
 
@@ -141,7 +141,7 @@ def read_ladder(
         path_name(name, f"{path}.rungs"): _rung(one, tree, seeds, path, str(name), same_seeds)
         for name, one in of_rungs.items()
     }
-    margin = _node(tree.get("margin") or {}, MARGIN_KEYS, f"{path}.margin")
+    margin = _node(tree.get("margin"), MARGIN_KEYS, f"{path}.margin")
     forecast = tree.get("forecast", True)
     if not isinstance(forecast, bool):
         raise InputError(f"{path}.forecast: expected true or false, found {shown(forecast)}")
@@ -155,7 +155,9 @@ def read_ladder(
 
 
 def _node(node: Any, known: tuple[str, ...], path: str) -> dict[str, Any]:
-    """A mapping of known keys. Raises InputError."""
+    """A mapping of known keys, empty for null. Raises InputError."""
+    if node is None:
+        return {}
     if not isinstance(node, Mapping):
         raise InputError(f"{path}: expected a mapping of {', '.join(known)}, found {shown(node)}")
     for key in node:
@@ -169,8 +171,8 @@ def _node(node: Any, known: tuple[str, ...], path: str) -> dict[str, Any]:
 def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], ladder: str, name: str, same_seeds: bool) -> RungSpec:
     """A rung; what it does not say of its text is said by `whole`, the ladder at the path `ladder`."""
     path = f"{ladder}.rungs.{name}"
-    tree = _node(node or {}, RUNG_KEYS, path)
-    changes = read_mapping(tree.get("common") or {}, f"{path}.common")
+    tree = _node(node, RUNG_KEYS, path)
+    changes = read_changes(tree.get("common"), f"{path}.common")
     if "seed" in changes:
         raise InputError(f"{path}.common.seed: seeds belong to the experiment, so that arms are paired; use seeds")
     own = {key: tree[key] for key in ("tokens", "tokens_per_parameter") if tree.get(key) is not None}
@@ -185,7 +187,7 @@ def _rung(node: Any, whole: Mapping[str, Any], seeds: list[int], ladder: str, na
     if isinstance(chosen, Mapping):
         raise InputError(f"{path}.seeds: a ladder has no stages; give a number of seeds or a list")
     given = seeds if same_seeds or chosen is None else read_seeds(chosen, f"{path}.seeds")
-    rates = read_mapping(tree.get("rates") or {}, f"{path}.rates")
+    rates = read_changes(tree.get("rates"), f"{path}.rates")
     own_rates = {arm: _above_zero(rate, f"{path}.rates.{arm}") for arm, rate in rates.items()}
     return RungSpec(changes, given, tokens.get("tokens"), tokens.get("tokens_per_parameter"), own_rates)
 
@@ -201,7 +203,7 @@ def _above_zero(value: Any, path: str, most: float = math.inf) -> float:
 def _number(value: Any, low: float, high: float, path: str, expected: str) -> float:
     """A number; as text where YAML took it for that, as in 1e6. Raises InputError."""
     try:
-        found = float(value) if isinstance(value, str) else value
+        found = float(value.encode("ascii")) if isinstance(value, str) else value
     except ValueError:
         found = None
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):

@@ -1,5 +1,7 @@
 """What `--plan` shows of an experiment: its arms, what they cost, how long it may take."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from lm.ablation.experiment import Experiment
@@ -17,12 +19,18 @@ TOLERANCE = 0.01
 
 
 def show_plan(
-    plan: Plan, store: Store, statuses: dict[str, str], missing: list[Planned], workers: int, executor: str = "local"
+    plan: Plan,
+    store: Store,
+    statuses: dict[str, str],
+    missing: list[Planned],
+    workers: int,
+    executor: str = "local",
+    warnings: Sequence[str] = (),
 ) -> None:
     """Prints the cells, how arms differ, what they cost, and an estimate of the time.
 
-    `statuses` says what became of the cells that are finished, by their ids. A cost that differs from the baseline's by
-    over 1 % without the experiment saying so is marked with `!`.
+    `statuses` says what became of the cells that are finished, by their ids; `warnings` are lines of their own.
+    A cost that differs from the baseline's by over 1 % without the experiment saying so is marked with `!`.
     """
     console, experiment = Console(), plan.experiment
     ids = {p.cell.id for p in missing}
@@ -36,9 +44,9 @@ def show_plan(
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     for arm in experiment.arms:
         changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]
-        same = "the baseline" if arm == experiment.baseline else "nothing: the same cells as the baseline"
+        same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"
         say(f"{arm}: {'; '.join(changes) or same}")
-    for line in _remarks(experiment):
+    for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):
         say(line)
     each = threads(executor, workers)
     if executor == "local" and (remark := advice([planned.cell for planned in missing], each)):

@@ -13,7 +13,7 @@ from lm.config.keys import Also, Name, Text, keys
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
 from lm.store.paths import SECTIONS, dead_end
-from lm.store.quantities import AT_LENGTH, QUANTITIES
+from lm.store.quantities import AT_LENGTH, QUANTITIES, nearest_quantity
 from lm.store.record import Record
 
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
@@ -190,9 +190,9 @@ def _metric(text: Any, path: str) -> str:
     for part in re.split(r" - | / ", text.removeprefix("log ")):
         name, start = part.strip(), part.strip().partition("/")[0]
         base, at, length = name.partition("@")
-        at_length = bool(at) and base in AT_LENGTH and length.isdigit()
+        at_length = bool(at) and base in AT_LENGTH and length.isascii() and length.isdigit()
         if not (name in QUANTITIES or at_length or ("/" in name and start in SECTIONS)):
-            raise InputError(f"{path}: no quantity {name!r}.{nearest(name, [*QUANTITIES, *SECTIONS])}")
+            raise InputError(f"{path}: no quantity {name!r}.{nearest_quantity(name, [*QUANTITIES, *SECTIONS])}")
         if name not in QUANTITIES and not at_length and (reason := dead_end(name)):
             raise InputError(f"{path}: {reason}")
     return text

@@ -61,6 +61,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        found[name].settable, found[name].resumes = command.settable, name in TRAINING
         command.add_options(found[name])
     return top, found
 

@@ -1,10 +1,12 @@
 """What several commands take, and how it is checked."""
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_manner
 
@@ -12,18 +14,103 @@ RESULTS = Path("results")
 """Where results lie unless something else is said."""
 
 
+def whole(text: str) -> int:
+    """Return a whole number in ASCII digits. Raises ArgumentTypeError."""
+    try:
+        return int(text.encode("ascii"))
+    except ValueError:  # UnicodeEncodeError is one
+        raise argparse.ArgumentTypeError(f"expected a whole number, in digits 0 to 9, found {shown(text)}") from None
+
+
+def real(text: str) -> float:
+    """Return a number in ASCII digits. Raises ArgumentTypeError."""
+    try:
+        return float(text.encode("ascii"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, in digits 0 to 9, found {shown(text)}") from None
+
+
 class Parser(argparse.ArgumentParser):
     """Answers a wrong command line with one line."""
+
+    settable = False
+    """Whether its command takes settings of a configuration."""
+
+    resumes = False
+    """Whether its command takes up what it left, when it is given again."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register("type", int, whole)  # those of Python take the digits of every script
+        self.register("type", float, real)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            guess = nearest(unknown[0].partition("=")[0], list(self._option_string_actions))
+            guess = self._meant(unknown)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{guess and '.' + guess}")
         return found, unknown
 
+    def _meant(self, unknown: Sequence[str]) -> str:
+        """Return what the first unknown option, or else argument, may stand for; or an empty string."""
+        first = next((index for index, one in enumerate(unknown) if one.startswith("--")), 0)
+        name, equals, text = unknown[first].partition("=")
+        plain = name.lstrip("-").replace("-", "_")
+        if self.resumes and plain in RESUMING:
+            return " It is not needed: the same command resumes what was interrupted"
+        setting = name_in(settings_shipped(), plain, exact=True) if self.settable else ""
+        near = "" if setting else nearest(name, list(self._option_string_actions))
+        if self.settable and not (setting or near):
+            setting = name_in(settings_there_are(), plain)
+        if not setting:
+            return near
+        dashed, after = name.startswith("--"), unknown[first + 1 : first + 2]
+        if dashed and not equals and after and not after[0].startswith("--"):
+            equals, text = " ", after[0]
+        return f" Did you mean {'--' if dashed else ''}{setting}{equals}{text}?"
+
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
+
+
+RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt_path")
+"""What options are called elsewhere that take up a run."""
+
+
+def settings_shipped() -> list[str]:
+    """Return the dotted settings that shipped configurations give, which takes no time."""
+    from lm.config.reading import load_config
+    from lm.config.shipped import shipped
+    from lm.config.tree import flatten
+
+    return sorted({name for path in shipped("configuration").values() for name in flatten(load_config(path))})
+
+
+def settings_there_are() -> list[str]:
+    """Return the dotted settings of a usual configuration with every default, which takes seconds; none without one."""
+    from lm.config.components import resolve
+    from lm.config.reading import load_config
+    from lm.config.tree import flatten
+    from lm.training.run import Run
+
+    try:
+        return sorted(flatten(resolve(load_config(Path(USUAL)), Run)))
+    except InputError:  # nothing is shipped
+        return []
+
+
+USUAL = "char_tiny"
+"""The shipped configuration whose settings are offered."""
+
+
+def name_in(settings: Sequence[str], plain: str, exact: bool = False) -> str:
+    """Return the setting that ends in this name, or in one near it; of several the only one that is shortest."""
+    ends = {setting.rpartition(".")[2] for setting in settings if "." in setting}
+    close = [] if exact else difflib.get_close_matches(plain, sorted(ends), n=1, cutoff=0.8)
+    end = plain if plain in ends else next(iter(close), None)
+    paths = sorted((s for s in settings if "." in s and s.rpartition(".")[2] == end), key=lambda s: s.count("."))
+    alone = paths and [s.count(".") for s in paths].count(paths[0].count(".")) == 1
+    return paths[0] if alone else ""
 
 
 # options -------------------------------------------------------------------------------------------------------------

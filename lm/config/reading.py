@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from lm.config.imported import look_in
 from lm.config.keys import Also
 from lm.config.plain import shown
-from lm.config.shipped import file_named, shipped
+from lm.config.shipped import file_named, require_kind, shipped
 from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
 RESERVED = ("cells",)
@@ -60,6 +60,7 @@ def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
     tree, place = load_yaml(path), path.resolve()
     if place in below:
         raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
+    require_kind(tree, path, "configuration")
     return _on_base(tree, path, (*below, place))
 
 
@@ -111,10 +112,15 @@ def read_mapping(value: Any, path: str) -> dict[str, Any]:
     return {str(key): inner for key, inner in value.items()}
 
 
+def read_changes(value: Any, path: str) -> dict[str, Any]:
+    """Return what a mapping that may be left out holds: nothing for null, and for null alone. Raises InputError."""
+    return {} if value is None else read_mapping(value, path)
+
+
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
     """The configuration that the file at `path` names as its `base`, with its `common` changes. Raises InputError."""
     base = _with_bases(_base_named(tree["base"], path), ())
-    return override(base, read_mapping(tree.get("common") or {}, f"{path}: common"))
+    return override(base, read_changes(tree.get("common"), f"{path}: common"))
 
 
 def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:

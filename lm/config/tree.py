@@ -193,7 +193,7 @@ def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
 
 def _set(node: Tree, path: list[str], value: Any) -> None:
     if is_component(node) and path[0] not in ("class_path", "init_args"):
-        node["init_args"] = node.get("init_args") or {}
+        node["init_args"] = {} if node.get("init_args") is None else node["init_args"]
         node = node["init_args"]
         if not isinstance(node, dict):
             raise InputError(f"{path[0]}: expected it among init_args, a mapping of settings, found {shown(node)}")

@@ -18,6 +18,7 @@ from typing import Literal
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
+from lm.data.hub import HubError, load_dataset
 from lm.data.public import remedy
 
 SPLITS = ("train", "validation", "test")
@@ -256,15 +257,11 @@ class HubText(Corpus):
         self.field = field
 
     def _load(self) -> dict[str, list[str]]:
-        import datasets
-
-        datasets.disable_progress_bars()
         try:
-            loaded = datasets.load_dataset(self.path, self.name)
-        except Exception as error:  # of the hub, of its client, and of every reader of a file format
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            loaded = load_dataset(self.path, self.name)
+        except HubError as error:
             raise InputError(
-                f"data.corpus: HubText cannot load {self.path!r} ({reason}). Without a network use "
+                f"data.corpus: HubText cannot load {self.path!r} ({error}). Without a network use "
                 "data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
             ) from None
         for split, rows in loaded.items():

@@ -43,8 +43,8 @@ LEAST_MEMORY = 80
 REACH_SECONDS = 5.0
 """In which the machine of a cluster's address takes a connection."""
 
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-HOST_PORT = re.compile(r"[\w.-]+:\d{1,5}")
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
 PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
 """What goes into a batch script as it is."""
 
@@ -138,7 +138,7 @@ def _options(name: str, text: str, where: str) -> dict[str, str]:
 def _check(name: str, options: Mapping[str, str], where: str) -> None:
     """Raises InputError for a value that cannot be."""
     for key, value in options.items():
-        if key in WHOLE and not (value.isdecimal() and len(value) < 9 and int(value)):
+        if key in WHOLE and not (value.isascii() and value.isdecimal() and len(value) < 9 and int(value)):
             raise InputError(f"{where}: {key}: expected a whole number from 1, found {shown(value)}")
         if not PLAIN.fullmatch(value):
             raise InputError(f"{where}: {key}: expected {OPTIONS[name][key]}, found {shown(value)}")
@@ -153,7 +153,7 @@ def _check(name: str, options: Mapping[str, str], where: str) -> None:
         raise InputError(f"{where}: executor: expected slurm or local, found {shown(options['executor'])}")
     if "time" in options:
         minutes(options["time"], where)
-    if "mem" in options and not re.fullmatch(r"\d+\s*[KMGT]B?", options["mem"], re.IGNORECASE):
+    if "mem" in options and not re.fullmatch(r"[0-9]+\s*[KMGT]B?", options["mem"], re.IGNORECASE):
         raise InputError(f"{where}: mem: expected a number with its unit, such as 8GB, found {shown(options['mem'])}")
 
 

@@ -1,6 +1,7 @@
 """The processes that take cell after cell: which one a cell is given to, how they start, and how they are let go."""
 
 import multiprocessing
+import multiprocessing.forkserver
 import multiprocessing.util
 import signal
 import time
@@ -75,14 +76,14 @@ class Crew:
         Raises:
             InputError: where no fork server lives for long enough.
         """
-        late = f"{name}: waiting for the fork server, which is still importing, or stopped"
+        late = f"{name}: waiting for the fork server"
         for tries in range(SERVERS):
             if tries:
                 time.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
             ours, theirs = self.context.Pipe()
             process = self.context.Process(target=serve, args=(self.body, self.store, theirs), name=name)
             try:
-                with Late(late, self.say):
+                with Late(late, self.say, fork_server):
                     start_fork_server()
                     process.start()
                 break
@@ -141,6 +142,13 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def fork_server() -> int | None:
+    """Return the process number of multiprocessing's fork server, None where none was started."""
+    server = getattr(multiprocessing.forkserver, "_forkserver", None)
+    pid: int | None = getattr(server, "_forkserver_pid", None)
+    return pid
 
 
 def shape_of(cell: Cell) -> Any:

@@ -79,19 +79,43 @@ class Vigil:
 
 
 class Late:
-    """Says something where a block takes long, and again where it takes much longer."""
+    """Says that a block waits for a process: soon where that is stopped, and else only after long.
 
-    def __init__(self, line: str, say: Say) -> None:
-        self.line = line
-        self.say = say
+    Args:
+        line: what is waited for; why is added.
+        say: told the line, and again each time the wait has lasted thrice as long.
+        pid: number of the process, None where it is not there yet.
+        clock: of the seconds.
+        state: what Linux says that a process does.
+    """
+
+    def __init__(
+        self,
+        line: str,
+        say: Say,
+        pid: Callable[[], int | None],
+        clock: Callable[[], float] = time.monotonic,
+        state: Callable[[int], str | None] = state,
+    ) -> None:
+        self.line, self.say, self.pid, self.state = line, say, pid, state
+        self.stopped, self.slow = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._wait, daemon=True)
 
+    def look(self) -> str | None:
+        """Return what is to be said of the wait, None where that is nothing yet."""
+        due, long = self.stopped.spent(), self.slow.spent()
+        if not (due or long):
+            return None
+        pid = self.pid()
+        if pid is not None and self.state(pid) in STOPPED:
+            return f"{self.line}: process {pid} is stopped, SIGCONT lets it go on"
+        return f"{self.line}, which has not answered for {self.slow.lasted:z.0f} s" if long else None
+
     def _wait(self) -> None:
-        patience = Patience(FIRST_SECONDS)
-        while not self.over.wait(patience.left):
-            if patience.spent():
-                self.say(self.line)
+        while not self.over.wait(min(self.stopped.left, self.slow.left)):
+            if (line := self.look()) is not None:
+                self.say(line)
 
     def __enter__(self) -> None:
         self.thread.start()

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Results, quantities
-from lm.config.tree import InputError, nearest
+from lm.config.tree import InputError
 from lm.report.notes import method
 from lm.report.tables import (
     cells,
@@ -26,7 +26,7 @@ from lm.report.tables import (
     mean_and_sd,
     number,
 )
-from lm.store.quantities import AT_LENGTH, QUANTITIES, describe
+from lm.store.quantities import AT_LENGTH, QUANTITIES, describe, nearest_quantity
 
 STAR = "*"
 SAID_BY_STAR = f"{STAR} A test found this difference, as the notes say."
@@ -83,7 +83,7 @@ def check_columns(results: Results, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in known:
             raise InputError(
-                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest(name, known)} "
+                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_quantity(name, known)} "
                 f"Choose from {', '.join(known)}"
             )
         if list(columns).count(name) > 1:

@@ -14,7 +14,7 @@ from lm.analysis.results import Results, load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
 from lm.stats.tests import t_interval
-from lm.store.quantities import describe
+from lm.store.quantities import describe, nearest_quantity
 
 UNPACKED = "unpacked"
 """The folder that the commands unpack a pack into."""
@@ -39,7 +39,9 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
     values = {key: math.nan if r is None else measured(r, metric) for key, r in results.records.items()}
     if all(math.isnan(value) for value in values.values()):
         known = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
-        raise InputError(f"{folder}: no cell measured {metric!r}.{nearest(metric, known)} They have {', '.join(known)}")
+        raise InputError(
+            f"{folder}: no cell measured {metric!r}.{nearest_quantity(metric, known)} They have {', '.join(known)}"
+        )
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"{describe(metric).label} of {arm} in {results.manifest['title']}")

@@ -233,7 +233,7 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
                     raise InputError(
                         f"{where}.choices: no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
                     )
-            if not isinstance(value.get("init_args") or {}, Mapping):
+            if not isinstance({} if value.get("init_args") is None else value["init_args"], Mapping):
                 raise InputError(f"{where}.choices: init_args: expected a mapping, found {shown(value['init_args'])}")
         label = _label(value)
         if label in options:
@@ -295,6 +295,6 @@ def _number(value: Any, where: str) -> float:
     """A finite number; YAML reads 1e-4, without a point, as text."""
     if not isinstance(value, bool) and isinstance(value, int | float | str):
         with contextlib.suppress(ValueError, OverflowError):
-            if math.isfinite(number := float(value)):
+            if math.isfinite(number := float(value.encode("ascii") if isinstance(value, str) else value)):
                 return number
     raise InputError(f"{where}: expected a number, found {shown(value)}")

@@ -10,11 +10,11 @@ from lm.config.imported import look_in
 from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name
-from lm.config.shipped import file_named
+from lm.config.shipped import file_named, require_kind
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
 from lm.search.distributions import SpacePaths
 from lm.search.space import Space, read_space
-from lm.store.quantities import QUANTITIES, WATCHED
+from lm.store.quantities import QUANTITIES, WATCHED, nearest_quantity
 
 SAMPLERS: dict[str, tuple[str, ...]] = {
     "tpe": ("n_startup_trials", "n_ei_candidates"),
@@ -150,6 +150,7 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     path = file_named(path, "sweep")
     look_in(path.parent)
     tree = load_yaml(path)
+    require_kind(tree, path, "sweep")
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r} in a sweep.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
@@ -200,7 +201,9 @@ def _objectives(value: Any, where: str) -> dict[str, str]:
     for name, direction in value.items():
         if name not in QUANTITIES:
             listed = ", ".join(QUANTITIES)
-            raise InputError(f"{where}: no quantity {name!r}.{nearest(name, list(QUANTITIES))} Choose from {listed}")
+            raise InputError(
+                f"{where}: no quantity {name!r}.{nearest_quantity(name, list(QUANTITIES))} Choose from {listed}"
+            )
         direction = direction or QUANTITIES[name].better
         if direction not in ("lower", "higher"):
             raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")

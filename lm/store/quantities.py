@@ -1,11 +1,12 @@
 """Every quantity that is measured: how it is called, its unit, which way is better, where it is shown and compared."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lm.config.plain import shown
+from lm.config.tree import nearest
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,30 @@ QUANTITIES: dict[str, Quantity] = {
 
 A record may hold other metrics: they stand in the tables under their own names, after these, and without a direction.
 """
+
+
+ALSO_CALLED = {
+    "loss": "nll",
+    "val_loss": "nll",
+    "validation_loss": "nll",
+    "eval_loss": "nll",
+    "cross_entropy": "nll",
+    "test_loss": "test_nll",
+    "training_loss": "train_loss",
+    "ppl": "perplexity",
+    "acc": "accuracy",
+    "bpb": "bits_per_byte",
+    "throughput": "tokens_per_second",
+    "memory": "peak_memory",
+    "params": "parameters",
+}
+"""Names that quantities have elsewhere, and their own."""
+
+
+def nearest_quantity(name: object, choices: Sequence[str]) -> str:
+    """Return ` Did you mean X?` for the quantity of `choices` that has this name elsewhere, or else the nearest."""
+    own = ALSO_CALLED.get(str(name).lower().replace("-", "_").replace(" ", "_"))
+    return f" Did you mean {own}?" if own in choices else nearest(name, choices)
 
 
 SHOWN = tuple(name for name, quantity in QUANTITIES.items() if quantity.shown)

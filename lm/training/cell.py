@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from lightning.pytorch.accelerators import AcceleratorRegistry
 
 from lm.config.behaviour import behaviour_of
 from lm.config.components import blame, build, plain_options, resolve
 from lm.config.fingerprint import code_of
 from lm.config.plain import shown
-from lm.config.tree import InputError, Tree, canonical, run_id, text_id
+from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokens import Facts
@@ -166,11 +167,40 @@ def check(tree: Tree) -> Cell:
             f"{facts.tokens['validation']}; give more text or shorter lengths"
         )
     _model_sizes(config, facts, run, data)
+    _try_optim(run, config)
+    return Cell(config, facts, identity(config, facts))
+
+
+def checked_unread(tree: Tree) -> Tree:
+    """Resolve a configuration and build its parts without its text and without a look at this machine's devices.
+
+    A file that another machine has, or a device, may be missing here; `auto` may stand where it is to be measured.
+
+    Raises:
+        InputError: for what no text and no machine would make fit to be trained.
+    """
+    config = resolve(tree, Run)
+    callbacks.built(callbacks.resolved(tree["trainer"].get("callbacks")))
+    run: Run = build(config, Run)
+    _check_settings(config["trainer"])
+    with blame("data"):
+        data = run.data(run.order_seed)
+    with blame("model"), torch.device("meta"):
+        _checked_model(run, STAND_IN_VOCABULARY, data.context)
+    _try_optim(run, config)
+    return config
+
+
+STAND_IN_VOCABULARY = 256
+"""Tokens of a text that is not read."""
+
+
+def _try_optim(run: Run, config: Tree) -> None:
+    """Raise InputError where no optimiser or schedule can be made as `optim` says."""
     with blame("optim"):
         run.optim.try_out(
             config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
         )
-    return Cell(config, facts, identity(config, facts))
 
 
 def _settle_warmup(config: Tree, schedule: Schedule) -> None:
@@ -206,6 +236,10 @@ def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
     return model
 
 
+ACCELERATORS = ("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators()))
+"""All that Lightning has the code for, on any machine."""
+
+
 def _check_settings(settings: Tree) -> None:
     """Refuses what Lightning takes and cannot train with. Raises InputError."""
     for name in ("attention", "compile"):
@@ -219,6 +253,11 @@ def _check_settings(settings: Tree) -> None:
             raise InputError(f"trainer.{name}: expected a number from {low}, found null")
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
+    if (accelerator := settings["accelerator"]) not in ACCELERATORS:
+        raise InputError(
+            f"trainer.accelerator: no accelerator {shown(accelerator)}.{nearest(accelerator, ACCELERATORS)} "
+            f"Choose from {', '.join(ACCELERATORS)}"
+        )
     check_sharded(settings)
     every = settings["val_check_interval"]
     if every is not None and not isinstance(every, int | float):

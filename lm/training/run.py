@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import lightning.pytorch
+import torch
 from lightning.pytorch import Callback
 
 from lm.data.batch import Data
@@ -15,6 +16,20 @@ from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
 from lm.training.strategies import known, shared_out
+
+BACKENDS = {"gpu": ("cuda", "mps"), "cuda": ("cuda",), "mps": ("mps",)}
+"""For each accelerator that is a GPU, the backends of torch of which any will do."""
+
+
+def require_accelerator(name: object) -> None:
+    """Raise ValueError where a GPU is asked for by name and torch can use none here."""
+    usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    backends = BACKENDS.get(name, ()) if isinstance(name, str) else ()
+    if backends and not any(usable[backend] for backend in backends):
+        raise ValueError(
+            f"accelerator={name}: torch can use no such device of this machine; expected accelerator: auto, which "
+            "takes a GPU where there is one, or cpu"
+        )
 
 
 class Trainer(lightning.pytorch.Trainer):
@@ -33,7 +48,8 @@ class Trainer(lightning.pytorch.Trainer):
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
 
     Raises:
-        ValueError: for a setting of UNSOUND, and where an installed package has a hand in every trainer.
+        ValueError: for a setting of UNSOUND, for a GPU that this machine lacks, and where an installed package has a
+            hand in every trainer.
     """
 
     REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
@@ -55,6 +71,7 @@ class Trainer(lightning.pytorch.Trainer):
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
+        require_accelerator(settings.get("accelerator"))
         if shared_out(strategy) is not None:
             settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(

@@ -63,7 +63,8 @@ def asked(strategy: Any) -> Asked:
         return Asked(str(strategy))
     if extra := [str(key) for key in strategy if key not in ("class_path", "init_args")]:
         raise InputError(f"trainer.strategy.{extra[0]}: a strategy has class_path and init_args only")
-    path, given = strategy["class_path"], strategy.get("init_args") or {}
+    path, given = strategy["class_path"], strategy.get("init_args")
+    given = {} if given is None else given
     name = str(path).removeprefix(f"{PACKAGE}.")
     if name not in CLASSES:
         raise InputError(

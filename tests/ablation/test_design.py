@@ -96,6 +96,7 @@ def test_aliases_are_the_products_that_are_equal_up_to_sign() -> None:
         ({"kind": "factorial"}, "factors: expected a mapping of factors"),
         ({"kind": "factorial", "factors": {"a": {"x": {}}}}, "expected two levels or more"),
         ({"kind": "factorial", "factors": {"a": {"x": {}, "y": 3}}}, "a.y: expected dotted paths"),
+        ({"kind": "factorial", "factors": {"a": {"x": {}, "y": 0}}}, "a.y: expected dotted paths and values, found 0"),
         ({"kind": "factorial", "factors": two("a"), "generators": {}}, "only a fractional design has them"),
         ({"kind": "fractional", "factors": {**two("a"), "mlp": MLP}}, "a fraction needs two levels"),
         ({"kind": "fractional", "factors": two("a", "b"), "generators": {"z": ["a"]}}, "no factor 'z'"),

@@ -119,6 +119,10 @@ def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) ->
         ({"rungs": RUNGS, "tokens": 1e30}, {}, "ladder.tokens: expected a number above 0 and below 1e+15, found 1e+30"),
         ({"rungs": {"s": {"tokens": -1}, "m": {}}}, {}, "ladder.rungs.s.tokens: expected a number above 0 and below"),
         ({"rungs": {"s": {"rates": {"rms": 0}}, "m": {}}}, {}, "rungs.s.rates.rms: expected a number above 0, found 0"),
+        ({"rungs": {"s": 0, "m": {}}}, {}, "ladder.rungs.s: expected a mapping of "),
+        ({"rungs": {"s": {"common": 0}, "m": {}}}, {}, "rungs.s.common: expected a mapping"),
+        ({"rungs": RUNGS, "margin": 0}, {}, "ladder.margin: expected a mapping"),
+        ({"rungs": RUNGS, "tokens": "\u0661\u0662"}, {}, "ladder.tokens: expected a number"),
         ({"rungs": {"s": {"rates": [1]}, "m": {}}}, {}, "rungs.s.rates: expected a mapping"),
         (
             {"rungs": RUNGS, "tokens": "many"},

@@ -92,6 +92,22 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
         ({"arms": {"post": {"model.blok": "PreNorm"}}}, "arm post: model.blok: ... Did you mean block?"),
         ({"arms": {"post": {"model.block": "PreNrom"}}}, "arm post: model.block: ... Did you mean PreNorm?"),
         ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "eps": 1}}}}, "move 'eps' under init_args"),
+        ({"common": 0}, "small.yaml: common: expected a mapping of dotted paths to values, found 0"),
+        ({"common": False}, "small.yaml: common: ... found False"),
+        ({"common": ""}, "small.yaml: common: ... found ''"),
+        ({"common": []}, "small.yaml: common: ... found []"),
+        ({"arms": {"post": {}, "b": 0}}, "small.yaml: arms.b: expected a mapping of dotted paths to values, found 0"),
+        ({"arms": {"post": {}, "b": ""}}, "small.yaml: arms.b: ... found ''"),
+        ({"tiers": []}, "small.yaml: tiers: expected a mapping"),
+        ({"tiers": {"G": {"common": 0}}}, "small.yaml: tiers.G.common: expected a mapping"),
+        ({"axes": 0}, "small.yaml: axes: expected a mapping"),
+        ({"declared": []}, "small.yaml: declared: expected a mapping"),
+        ({"margin": 0}, "small.yaml: margin.nll: expected a number above 0, found 0"),
+        ({"margin": False}, "small.yaml: margin.nll: expected a number above 0, found False"),
+        ({"secondary": 0}, "small.yaml: secondary: expected a list, found 0"),
+        ({"claims": 0}, "small.yaml: claims: expected a list of claims, found 0"),
+        ({"metric": "nll@\u0665\u0661\u0662"}, "metric: no quantity"),
+        ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "init_args": 0}}}}, "found 0"),
         ({"arms": {"post": {"model.heads": 3}}}, "arm post: model: heads=3 must divide width=16"),
     ],
 )
@@ -104,6 +120,15 @@ def test_a_wrong_experiment_is_answered_before_anything_is_trained(
     for part in words.split(" ... "):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_null_says_nothing_wherever_something_may_be_left_out(tmp_path: Path) -> None:
+    left_out = ("common", "tiers", "axes", "declared", "margin", "secondary", "claims")
+    tree = yaml.safe_load(write(tmp_path).read_text()) | dict.fromkeys(left_out) | {"arms": {"post": None, "b": None}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(tree))
+    experiment = load_experiment(tmp_path / "small.yaml", {})
+    assert experiment.arms == {"post": {}, "b": {}}
+    assert experiment.inference.margin == {}
 
 
 # what arms and seeds have in common ----------------------------------------------------------------------------------
@@ -197,6 +222,69 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
     assert [(p.arm, p.seed) for p in to_train(plan, statuses, again=False)] == missing
     again = [(p.arm, p.seed) for p in to_train(plan, statuses, again=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
+
+
+def planned(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str) -> str:
+    """What `--plan` prints of an experiment, without a step timed."""
+    monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    assert main(["ablate", str(path), "--plan", "--out", str(path.parent / "out"), *more]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "seeds", "words"),
+    [
+        ({}, "3", "! 3 seeds bear out no verdict: no p of so few is below 0.25; a difference takes 7 seeds"),
+        ({}, "1", "! 1 seed bears out no verdict: no p of so few is below 1; a difference takes 7 seeds"),
+        (
+            {"secondary": ["ece"]},
+            "7",
+            "! 7 seeds bear out no verdict: no p of so few is below 0.0156; a difference takes 8",
+        ),
+        ({"confirmatory": False}, "5", "a difference takes 6 seeds"),
+        ({}, "7", ""),
+        ({"confirmatory": False}, "6", ""),
+        ({"arms": {"post": {}}}, "2", ""),
+    ],
+)
+def test_a_plan_says_where_its_seeds_bear_out_no_verdict(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    seeds: str,
+    words: str,
+) -> None:
+    said = planned(write(tmp_path, **changes), capsys, monkeypatch, "--seeds", seeds)
+    assert words in said if words else "verdict" not in said
+
+
+def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {
+        "base": {},
+        "empty": None,
+        "same": {"model.block": "PreNorm", "model.norm": "LayerNorm"},
+        "silent": {"trainer.log_every_n_steps": 1},
+        "other": {"model.block": "PostNorm"},
+    }
+    path = write(tmp_path, arms=arms, baseline="base")
+    lines = [
+        "arm empty trains the same cells as the baseline base: it changes nothing",
+        "arm same trains the same cells as the baseline base: it sets model.block, model.norm to what is there already",
+        "arm silent trains the same cells as the baseline base: what it changes, trainer.log_every_n_steps, is no part "
+        "of what is computed",
+    ]
+    said = planned(path, capsys, monkeypatch, "--seeds", "8").splitlines()
+    assert [line for line in said if line.startswith("! ")] == [f"! {line}" for line in lines]
+
+    def stop(*_: object) -> None:
+        raise InputError("nothing is trained here")
+
+    monkeypatch.setattr("lm.ablation.ablate.carry_out", stop)
+    assert main(["ablate", str(path), "--seeds", "8", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
@@ -328,7 +416,11 @@ def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "words"),
-    [("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "), ("nlll", "Did you mean nll?")],
+    [
+        ("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "),
+        ("nlll", "Did you mean nll?"),
+        ("loss", "Did you mean nll?"),
+    ],
 )
 def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
     with pytest.raises(InputError) as caught:

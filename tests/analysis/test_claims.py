@@ -274,6 +274,7 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
         ({"contrast": "better"}, "contrast: expected a number for each of some arms, found 'better'"),
         ({"contrast": {}}, "contrast: expected a number for each of some arms"),
         ({"tier": "Z"}, "tier: no 'Z'. Choose from C, G"),
+        ({"metric": "loss"}, "metric: no quantity 'loss'. Did you mean nll?"),
         ({"metric": "nl"}, "metric: no quantity 'nl'. Did you mean nll?"),
         ({"metric": 5}, "metric: expected a quantity or a path"),
         ({"metric": "nll - nll@x"}, "no quantity 'nll@x'"),

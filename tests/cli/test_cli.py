@@ -69,7 +69,10 @@ BAD_SETTINGS: list[tuple[list[str], list[str]]] = [
     (["--trainer.precision", "bf17"], ["trainer.precision", "bf16"]),
     (["--trainer.max_epochs", "3"], ["trainer.max_epochs", "Did you mean max_steps?"]),
     (["--trainer.devices", "3", "--trainer.strategy", "ddp"], ["data.batch_size", "3 devices"]),
-    (["--trainer.accelerator", "gpuu"], ["trainer", "gpuu"]),
+    (
+        ["--trainer.accelerator", "gpuu"],
+        ["trainer.accelerator", "'gpuu'. Did you mean gpu?", "Choose from auto, gpu, cpu"],
+    ),
     (["--trainer.strategy", "dpp"], ["trainer", "dpp"]),
     (["--data.corpus", "{class_path: LocalText, init_args: {path: none.txt}}"], ["data.corpus.path", "'none.txt'"]),
     (["--data.corpus", "LocalText"], ["data.corpus.path", "needs this setting"]),
@@ -143,6 +146,17 @@ def test_a_text_that_cannot_be_used_is_one_line(
     )
 
 
+@pytest.mark.parametrize("name", ["gpu", "cuda", "mps"])
+def test_a_gpu_where_there_is_none_is_answered_with_what_takes_one_where_there_is(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    refused(["fit", "run.yaml", "--trainer.accelerator", name], capsys, f"accelerator={name}", "accelerator: auto")
+
+
 def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
     base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +166,7 @@ def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
         raise ConnectionError("Couldn't reach 'Salesforce/wikitext' on the Hub (LocalEntryNotFoundError)")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.setattr("lm.data.hub.answers", lambda address: False)
     corpus = "{class_path: HubText, init_args: {path: Salesforce/wikitext, name: wikitext-2-raw-v1}}"
     refused(["fit", "run.yaml", "--data.corpus", corpus], capsys, "Salesforce/wikitext", "StdlibText", "LocalText")
 
@@ -163,9 +178,40 @@ def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
         (["report", "nowhere"], ["nowhere", "no such folder"]),
         (["report", "."], ["experiment.json"]),
         (["report", ".", "--optim.lr", "1"], ["takes no setting"]),
-        (["ablate", "run.yaml"], ["run.yaml", "no key"]),
+        (["ablate", "run.yaml"], ["lm: run.yaml: is a configuration: lm fit run.yaml; expected an experiment"]),
+        (["sweep", "run.yaml"], ["lm: run.yaml: is a configuration: lm fit run.yaml; expected a sweep"]),
+        (["sweep", "spec.yaml"], ["lm: spec.yaml: is an experiment: lm ablate spec.yaml"]),
+        (["fit", "spec.yaml"], ["lm: spec.yaml: is an experiment: lm ablate spec.yaml; expected a configuration"]),
+        (["count", "spec.yaml"], ["lm: spec.yaml: is an experiment: lm ablate spec.yaml"]),
+        (["diff", "spec.yaml", "run.yaml"], ["lm: spec.yaml: is an experiment: lm ablate spec.yaml"]),
+        (["fit", "quickstart"], ["lm: quickstart: is an experiment: lm ablate quickstart; expected a configuration"]),
+        (["fit", "learning_rate"], ["lm: learning_rate: is a sweep: lm sweep learning_rate"]),
+        (
+            ["ablate", "char_tiny"],
+            ["is a sweep: lm sweep char_tiny and a configuration: lm fit char_tiny; expected an exp"],
+        ),
+        (["fit", "run.yaml", "--max_steps", "3"], ["unrecognized", "Did you mean --trainer.max_steps 3? (see lm fit"]),
+        (["fit", "run.yaml", "--max-steps=3"], ["Did you mean --trainer.max_steps=3?"]),
+        (["fit", "run.yaml", "other.yaml", "--max_steps", "3"], ["Did you mean --trainer.max_steps 3?"]),
+        (["fit", "run.yaml", "--max_steps"], ["Did you mean --trainer.max_steps?"]),
+        (["fit", "run.yaml", "max_steps=3"], ["Did you mean trainer.max_steps=3?"]),
+        (["ablate", "spec.yaml", "--lr", "1e-3"], ["Did you mean --optim.lr 1e-3?"]),
+        (["ablate", "spec.yaml", "--batch_size", "3"], ["Did you mean --data.batch_size 3?"]),
+        (["fit", "run.yaml", "--accumulate_grad_batch", "2"], ["Did you mean --trainer.accumulate_grad_batches 2?"]),
+        (["fit", "run.yaml", "--resume"], ["--resume. It is not needed: the same command resumes"]),
+        (
+            ["ablate", "spec.yaml", "--resume", "--workers", "2"],
+            ["--resume. It is not needed: the same command resumes"],
+        ),
+        (["report", ".", "--resume"], ["unrecognized arguments: --resume (see lm report --help)"]),
         (["fit"], ["config"]),
         (["fit", "run.yaml", "--wrokers", "2"], ["--wrokers"]),
+        (
+            ["dashboard", "--port", "\u0668\u0660"],
+            ["--port", "expected a whole number, in digits 0 to 9", "'\u0668\u0660'"],
+        ),
+        (["dashboard", "--port", "web"], ["--port", "expected a whole number", "'web'"]),
+        (["ablate", "spec.yaml", "--checkpoint-seconds", "\u0669"], ["--checkpoint-seconds", "expected a number"]),
         (["ablate", "spec.yaml", "--seeds", "0,a"], ["--seeds", "0,1,2", "0-5", "'0,a'"]),
         (["ablate", "spec.yaml", "--seeds", "1,1"], ["--seeds", "twice"]),
         (["ablate", "spec.yaml", "--seeds", "0"], ["--seeds", "a number of seeds (6 for 0 to 5)", "[6]"]),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -162,6 +163,39 @@ def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Said) -
     assert found["model.mlp"] == ["GELU", "SwiGLU"]
     assert found["model.mlp.approximate"] == ["none", None]
     assert "configuration: no difference" in shown(capsys, "diff", "a.yaml", "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model.heads": 3}, "model: heads=3 must divide width=16"),
+        ({"model.position": "Rope", "model.heads": 16}, "head size 1"),
+        ({"trainer.max_steps": 0}, "trainer.max_steps: expected 1 or more"),
+        ({"trainer.accelerator": "gpuu"}, "Did you mean gpu?"),
+        ({"data.context": 0}, "data: context=0 must be at least 1"),
+        ({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 99}}}, "optim: warmup=99"),
+        ({"trainer.callbacks": ["Nope"]}, "trainer.callbacks[0]"),
+        ({"seed": -1}, "seed=-1 must be 0 or more"),
+    ],
+)
+def test_diff_refuses_a_file_that_could_not_be_trained(
+    out: Path, capsys: Said, changes: dict[str, Any], words: str
+) -> None:
+    Path("a.yaml").write_text(yaml.safe_dump(RUN))
+    Path("b.yaml").write_text(yaml.safe_dump(override(RUN, changes)))
+    assert main(["diff", "a.yaml", "b.yaml"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("lm: b.yaml: ")
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_diff_needs_neither_the_text_nor_the_devices_of_a_file(out: Path, capsys: Said) -> None:
+    elsewhere = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "there.txt"}}}
+    Path("a.yaml").write_text(yaml.safe_dump(RUN))
+    Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {**elsewhere, "trainer.accelerator": "tpu"})))
+    assert "there.txt" in shown(capsys, "diff", "a.yaml", "b.yaml")
 
 
 @pytest.mark.parametrize("called", [["demo/better/0"], ["better-0"], ["out/cells/better-0"], ["demo", "better"]])

@@ -50,6 +50,7 @@ def test_what_can_be_asked_for(installed: None, text: str, name: str, options: d
         ("slurm:time=soon", "time: expected minutes, H:M:S or D-H:M:S, found 'soon'"),
         ("slurm:time=0", "time: expected more than nothing"),
         ("slurm:cpus=0", "cpus: expected a whole number from 1, found '0'"),
+        ("slurm:cpus=\u0662", "cpus: expected a whole number from 1, found '\u0662'"),
         ("slurm:mem=much", "mem: expected a number with its unit, such as 8GB, found 'much'"),
         ("slurm:executor=pbs", "executor: expected slurm or local, found 'pbs'"),
         ("slurm:partition=a b", "partition: expected as sbatch takes it, found 'a b'"),

@@ -1,7 +1,7 @@
 """Fork servers, processes and locks taken away from cells that train, and they are as if nothing had been."""
 
 import contextlib
-import multiprocessing.forkserver
+import multiprocessing
 import os
 import signal
 import time
@@ -17,7 +17,7 @@ from stand_in import STEPS, StandIn
 from lm.config.tree import InputError
 from lm.execution import local, vigil
 from lm.execution.carry_out import train_cells
-from lm.execution.crew import SERVERS
+from lm.execution.crew import SERVERS, fork_server
 from lm.execution.executor import End, Ended, Started, Validation, Waiting
 from lm.execution.local import Job, Local
 from lm.execution.source import Planned
@@ -61,7 +61,7 @@ def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: 
 
 def server() -> int:
     """The process number of multiprocessing's fork server."""
-    found = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    found = fork_server()
     assert isinstance(found, int)
     return found
 

@@ -18,7 +18,7 @@ class Machine:
         return Vigil(4711, lambda: self.now, lambda pid: self.doing, lambda pid: self.used)
 
 
-def heard(one: Vigil, machine: Machine, seconds: int) -> dict[float, str]:
+def heard(one: Vigil | Late, machine: Machine, seconds: int) -> dict[float, str]:
     """What is said in so many seconds, by when."""
     found = {}
     for _ in range(seconds):
@@ -95,14 +95,37 @@ def test_where_nothing_is_known_of_processes_silence_is_told_all_the_same(state:
     }
 
 
+def waited(machine: Machine, seconds: int, pid: int | None = 4711) -> dict[float, str]:
+    """What is said of a block that waits so long for a process that does what the machine says, by when."""
+    late = Late("waiting for it", print, lambda: pid, lambda: machine.now, lambda pid: machine.doing)
+    return heard(late, machine, seconds)
+
+
+def test_a_process_that_imports_is_waited_for_in_silence_for_a_minute() -> None:
+    assert waited(Machine("R"), 59) == {}
+    assert waited(Machine("S"), 200) == {
+        60: "waiting for it, which has not answered for 60 s",
+        180: "waiting for it, which has not answered for 180 s",
+    }
+
+
+def test_a_process_that_is_stopped_is_named_soon() -> None:
+    line = "waiting for it: process 4711 is stopped, SIGCONT lets it go on"
+    assert waited(Machine("T"), 80) == {8: line, 24: line, 60: line, 72: line}
+
+
+def test_where_no_process_is_there_yet_only_a_long_wait_is_told() -> None:
+    assert waited(Machine("T"), 70, pid=None) == {60: "waiting for it, which has not answered for 60 s"}
+
+
 def test_a_block_that_takes_long_is_told_of_and_one_that_does_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    with Late("waiting for it", lines.append):
+    with Late("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         pass
     assert lines == []
     monkeypatch.setattr(vigil, "FIRST_SECONDS", 0.001)
-    with Late("waiting for it", lines.append):
+    with Late("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         deadline = time.monotonic() + 60
         while not lines and time.monotonic() < deadline:
             time.sleep(0.001)
-    assert set(lines) == {"waiting for it"}
+    assert set(lines) == {"waiting for it: process 4711 is stopped, SIGCONT lets it go on"}

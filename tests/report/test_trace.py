@@ -87,7 +87,12 @@ def test_the_baseline_has_no_difference_and_paths_are_metrics_too(experiment: Ma
 
 @pytest.mark.parametrize(
     ("arm", "metric", "words"),
-    [("beter", "nll", "Did you mean better? It has base, better"), ("better", "nl", "Did you mean nll? They have")],
+    [
+        ("beter", "nll", "Did you mean better? It has base, better"),
+        ("better", "nl", "Did you mean nll? They have"),
+        ("better", "loss", "no cell measured 'loss'. Did you mean nll? They have"),
+        ("better", "Val-Loss", "Did you mean nll? They have"),
+    ],
 )
 def test_what_is_not_there_is_one_line(experiment: MakeExperiment, arm: str, metric: str, words: str) -> None:
     with pytest.raises(InputError) as caught:

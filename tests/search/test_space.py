@@ -130,6 +130,8 @@ def test_choices_may_be_nodes_with_options_lists_and_nothing() -> None:
         ({"optim.lr": {"choices": [1], "low": 2}}, ["choices stand alone", "low"]),
         ({"seed": {"choices": [1, 2]}}, ["space.seed", "seeds"]),
         ({"model.position": {"choices": [{"class_path": "Rope", "init_arg": {}}]}}, ["Did you mean init_args?"]),
+        ({"model.position": {"choices": [{"class_path": "Rope", "init_args": 0}]}}, ["expected a mapping, found 0"]),
+        ({"optim.lr": {"low": "\u0661", "high": 2}}, ["expected a number, found '\u0661'"]),
         (
             {"model.position": {"choices": [{"class_path": "Rope", "space": {"base": {"low": 1}}}]}},
             ["space.model.position.choices.Rope.space.base", "high is missing"],

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _numbers(text: str, where: str, least: int) -> list[int]:
     """Whole numbers in rising order. Raises InputError naming `where` they were given."""
     parts = [part.strip() for part in text.split(",")]
-    good = all(part.isdecimal() and len(part) < 7 and 1 <= int(part) <= MOST for part in parts)
+    good = all(part.isascii() and part.isdecimal() and len(part) < 7 and 1 <= int(part) <= MOST for part in parts)
     found = sorted({int(part) for part in parts}) if good else []
     if len(found) < least:
         raise InputError(f"{where} {text}: expected {least} or more whole numbers from 1, such as 32,64,128")

@@ -52,13 +52,12 @@ def _is_configuration(given: str) -> bool:
 
 
 def _resolved(given: str) -> Tree:
-    """The configuration in a file, every default filled in. Raises InputError."""
-    from lm.config.components import resolve
-    from lm.training.run import Run
+    """The configuration in a file, every default filled in. Raises InputError where it could not be trained."""
+    from lm.training.cell import checked_unread
 
     tree = load_config(Path(given))
     try:
-        return resolve(tree, Run)
+        return checked_unread(tree)
     except InputError as error:
         raise InputError(f"{given}: {error}") from None
 
