@@ -128,6 +128,14 @@ def of_record(record: Any, needed: bool = True) -> str:
     return next(wrong, "")
 
 
+def of_place(record: Mapping[str, Any], cell: str) -> str:
+    """Return in words that a record lies in the folder of another cell; empty where its id is the folder's name."""
+    written = record.get("id")
+    if written == cell:
+        return ""
+    return f"id: is of another cell, {shown(written)}, expected {cell}, the name of its folder"
+
+
 def at(record: Mapping[str, Any], path: str) -> Any:
     """What lies at a path of keys; None where nothing does."""
     found: Any = record

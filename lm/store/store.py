@@ -18,7 +18,7 @@ from typing import cast
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.store.damage import of_record
+from lm.store.damage import of_place, of_record
 from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.documents import KEPT
 from lm.store.files import read_json, sound, to_json, write_atomic
@@ -82,7 +82,7 @@ class Store:
 
         Raises:
             InputError: where a newer version wrote it.
-            DamagedError: where it is no longer what training wrote.
+            DamagedError: where it is no longer what training wrote, or the record of another cell.
         """
         path = self.directory(cell) / "record.json"
         try:
@@ -92,7 +92,7 @@ class Store:
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
         record = RECORD.read(record, path)
-        if wrong := of_record(record, needed):
+        if wrong := of_record(record, needed) or of_place(record, cell):
             raise DamagedError(wrong, path)
         return cast(Record, record)
 

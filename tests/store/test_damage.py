@@ -123,6 +123,27 @@ def test_a_record_that_is_cut_short_is_named(experiment: MakeExperiment, content
     assert_left_out(load(folder), "cells/arm-1/record.json", r"(not valid JSON|expected a mapping with its format)")
 
 
+@pytest.mark.parametrize("other", ["base-1", "other-0", "arm-0"])
+def test_records_swapped_between_two_cells_are_left_out_by_their_ids(experiment: MakeExperiment, other: str) -> None:
+    folder = experiment(CELLS)
+    files = [Store(folder.parent).directory(cell) / "record.json" for cell in ("arm-1", other)]
+    first, second = [file.read_bytes() for file in files]
+    files[0].write_bytes(second)
+    files[1].write_bytes(first)
+    results = load(folder)
+    table = compare(results)
+    lines = [line for line in notes(results, table) if line.startswith("Warning: ")]
+    words = f"id: is of another cell, '{other}', expected arm-1, the name of its folder"
+    assert results.damaged["arm", 1] == words
+    assert [path in " ".join(lines) for path in ("cells/arm-1/record.json", f"cells/{other}/record.json")] == [True] * 2
+    assert not any("other batches" in line for line in lines)
+    assert results.records["arm", 1] is None
+    arm, seed = other.split("-")
+    assert results.records[arm, int(seed)] is None
+    (mean,) = table[(table.arm == "arm") & (table.metric == "nll")]["mean"]
+    assert mean == pytest.approx({"arm": 1.68}.get(arm, (1.7 + 1.68) / 2), rel=1e-12)
+
+
 def assert_left_out(results: Results, path: str, words: str) -> None:
     table = compare(results)
     (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
