@@ -16,7 +16,6 @@ from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.data.tokens import Facts, check_entry, sound, tokens_folder
 from lm.runs.finished import FinishedRun
-from lm.store.files import finite, to_json, write_atomic
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -127,7 +126,7 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
         found = _other(cell, checkpoint, request) if request.changes else _own(cell, checkpoint, record, request)
         for name, measured in found.items():
             keep(record, name, measured)
-        write_atomic(place / "record.json", to_json(finite(record)))
+        store.rewrite(place.name, record)
     return found
 
 
@@ -138,7 +137,7 @@ def measure_lengths(cell: Cell, store: Store) -> None:
         run = FinishedRun.at(place)
         record, trained = run.record, _trained(cell, run.checkpoint)
         keep(record, "lengths", lengths(trained, record, wanted["lengths"], wanted["tokens"]))
-        write_atomic(place / "record.json", to_json(finite(record)))
+        store.rewrite(cell.id, record)
 
 
 def keep(record: Record, name: str, found: dict[str, Any]) -> None:

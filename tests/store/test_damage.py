@@ -23,6 +23,7 @@ from lm.report.notes import notes
 from lm.report.page import sections
 from lm.report.tables import summary
 from lm.report.write import write_report
+from lm.store.checks import with_checksum
 from lm.store.damage import of_record, of_rows, sealed
 from lm.store.store import DamagedError, Store
 
@@ -243,7 +244,7 @@ def broken(folder: Path, cell: str, seal: bool) -> Path:
     path, file = store.history(cell), store.directory(cell) / "record.json"
     described = json.loads(file.read_text())
     more = {"curve": sealed(path.read_text())} if seal else {"steps": 30}
-    file.write_text(json.dumps({**described, **more}))
+    file.write_text(with_checksum({**described, **more}))
     assert not load(folder).broken
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     return path
