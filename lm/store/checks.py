@@ -19,6 +19,7 @@ from lm.store.damage import at, is_number
 from lm.store.documents import KEPT, read_documents
 from lm.store.files import to_json
 from lm.store.quantities import describe
+from lm.store.record import Weights
 
 CHECKSUM = "checksum"
 """What of a record's provenance holds its checksum."""
@@ -181,3 +182,32 @@ def _past_the_end(record: Mapping[str, Any], config: Path) -> str:
     if asked is None or steps <= int(asked[1]):
         return ""
     return f"steps: expected {int(asked[1]):,} at most, trainer.max_steps of its configuration, found {steps:,}"
+
+
+# its checkpoint ------------------------------------------------------------------------------------------------------
+
+
+def weights_of(checkpoint: Path) -> Weights | None:
+    """Return by what a checkpoint is known, its size in bytes and its hash; None where there is no such file.
+
+    Raises:
+        OSError: where it cannot be read.
+    """
+    if not checkpoint.is_file():  # a sharding strategy may leave a folder
+        return None
+    with open(checkpoint, "rb") as file:
+        return {"bytes": checkpoint.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def of_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
+    """Return in words that a checkpoint is not the one that a record was written with; empty where it is.
+
+    A record of a version that kept no hash of it passes.
+
+    Raises:
+        OSError: where it cannot be read.
+    """
+    written = at(record, "provenance/checkpoint")
+    if written is None or weights_of(checkpoint) == written:
+        return ""
+    return "is not the checkpoint that training wrote: its hash differs from the record's"

@@ -69,6 +69,13 @@ DOCUMENTS = Part(_is_documents, "a mapping with kind, rows, each and sha256")
 COMMIT = Part(_is_commit, "a mapping with commit and dirty")
 CODE = Part(_is_code, "a mapping with what each class is known by, and its commit")
 
+
+def _is_checkpoint(found: Any) -> bool:
+    return isinstance(found, Mapping) and WHOLE.fits(found.get("bytes")) and isinstance(found.get("sha256"), str)
+
+
+CHECKPOINT = Part(_is_checkpoint, "a mapping with bytes and sha256")
+
 PARTS: dict[str, Part] = {
     "id": TEXT,
     "status": STATUS,
@@ -78,6 +85,8 @@ PARTS: dict[str, Part] = {
     "provenance/git": COMMIT,
     "provenance/source": TEXT,
     "provenance/code": CODE,
+    "provenance/checkpoint": CHECKPOINT,
+    "provenance/checksum": TEXT,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
     "data/unigram_nll": NUMBER,
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),

@@ -18,7 +18,7 @@ from typing import cast
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.store.checks import of_checksum, of_numbers, with_checksum, without_checksum
+from lm.store.checks import of_checksum, of_numbers, weights_of, with_checksum, without_checksum
 from lm.store.damage import of_place, of_record
 from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.documents import KEPT
@@ -156,8 +156,13 @@ class Store:
         return self.work(cell), self.directory(cell)
 
     def finish(self, cell: str, record: Record) -> Record:
-        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it."""
+        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it.
+
+        The record is given the hash of the checkpoint of the end of training, where there is one.
+        """
         written = cast(Record, RECORD.stamped(record))
+        if (weights := weights_of(self.work(cell) / "final.ckpt")) is not None:
+            written["provenance"] = {**written["provenance"], "checkpoint": weights}
         write_atomic(self.work(cell) / "record.json", with_checksum(written))
         self.complete(cell)
         return written

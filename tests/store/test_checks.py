@@ -1,5 +1,6 @@
 """Records are checked, not believed: against themselves, their checksum and the files beside them."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -15,10 +16,12 @@ from rich.console import Console
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.cli import main
+from lm.config.tree import InputError
 from lm.report.notes import notes
 from lm.report.write import write_report
+from lm.runs.finished import FinishedRun
 from lm.store.archive import read_archive
-from lm.store.checks import checksum, of_checksum, of_files, of_numbers, with_checksum
+from lm.store.checks import checksum, of_checkpoint, of_checksum, of_files, of_numbers, with_checksum
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
 from lm.store.store import DamagedError, Store
@@ -138,6 +141,23 @@ def test_every_record_that_is_written_matches_its_checksum_and_is_read_without_i
     store.rewrite("a", found)
     assert store.record("a") == found
     assert of_checksum(json.loads(file.read_text())) == ""
+
+
+def test_a_record_holds_the_hash_of_the_checkpoint_it_was_written_with(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for cell, content in (("a", b"weights"), ("b", None)):
+        store.work(cell).mkdir(parents=True)
+        if content is not None:
+            (store.work(cell) / "final.ckpt").write_bytes(content)
+        store.finish(cell, record(cell, 2.0, 0))
+    found, checkpoint = store.record("a"), store.directory("a") / "last.ckpt"
+    assert found["provenance"]["checkpoint"] == {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    assert of_checkpoint(found, checkpoint) == ""
+    assert FinishedRun(checkpoint.parent, found, {}).checkpoint == checkpoint
+    checkpoint.write_bytes(b"weightz")
+    assert of_checkpoint(store.record("b"), checkpoint) == "", "an older version kept none"
+    with pytest.raises(InputError, match=r"last\.ckpt: is not the checkpoint that training wrote: its hash differs"):
+        _ = FinishedRun(checkpoint.parent, found, {}).checkpoint
 
 
 @pytest.mark.parametrize("quantity", KEPT)
