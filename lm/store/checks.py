@@ -69,7 +69,7 @@ def of_checksum(content: Mapping[str, Any]) -> str:
     written = at(content, f"provenance/{CHECKSUM}")
     if written is None or written == checksum(content):
         return ""
-    return "was edited by hand, or damaged: its content does not match its checksum"
+    return "was edited by hand: its content does not match its checksum"
 
 
 # its own numbers -----------------------------------------------------------------------------------------------------

@@ -110,11 +110,16 @@ def test_a_record_that_disagrees_with_itself_enters_no_number(
 )
 def test_what_only_the_checksum_can_tell_is_called_edited(folder: Path, path: str, value: Any) -> None:
     edit(folder, path, value, "stale")
-    with pytest.raises(DamagedError, match="was edited by hand, or damaged: its content does not match its checksum"):
+    with pytest.raises(DamagedError, match="was edited by hand: its content does not match its checksum"):
         Store(folder.parent).record("arm-1")
     assert_left_out(folder, "was edited by hand")
     edit(folder, path, value, "matching")
     assert Store(folder.parent).record("arm-1")
+
+
+def test_what_disagrees_in_an_edited_record_is_named_beside_that(folder: Path) -> None:
+    edit(folder, "metrics/accuracy", 1.7, "stale")
+    assert_left_out(folder, r"^metrics/accuracy: expected 0 to 1, found 1\.7; was edited by hand: its content")
 
 
 def test_a_record_of_an_older_version_has_no_checksum_and_is_read(folder: Path) -> None:
