@@ -258,7 +258,7 @@ def of_rows(content: str, record: Mapping[str, Any]) -> str:
     seal, rows = record.get("curve"), max(0, content.count("\n") - 1)
     if seal:
         if sealed(content) == seal:
-            return ""
+            return _other_end(content, record.get("steps"))
         if rows != seal.get("rows"):
             return f"has {rows} rows, expected {seal.get('rows')}"
         return "is not what training wrote: its hash differs from the record's"
@@ -268,6 +268,14 @@ def of_rows(content: str, record: Mapping[str, Any]) -> str:
     if not head or head[0] != "step" or not body:
         return "expected a column of steps and rows of numbers"
     return next(_wrong_rows(head, body), "") or next(_wrong_steps(head, body, record.get("steps")), "")
+
+
+def _other_end(content: str, last: int | None) -> str:
+    """Return in words that a curve which is as it was written ends at another step than its record says."""
+    step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
+    if last is None or step == str(last):
+        return ""
+    return f"ends at step {step}, and its record says {last:,}: one of them was changed"
 
 
 def _wrong_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:

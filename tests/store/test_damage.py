@@ -238,6 +238,14 @@ def test_validations_between_two_steps_of_accumulated_gradients_are_no_gap(batch
     assert of_rows(content, {"steps": steps[-1]}) == ""
 
 
+def test_a_sealed_curve_ends_at_the_last_step_of_its_record() -> None:
+    content = "step,validation_nll\n10,4.0\n20,3.0\n"
+    assert of_rows(content, {"curve": sealed(content), "steps": 20}) == ""
+    assert of_rows(content, {"curve": sealed(content)}) == ""
+    words = "ends at step 20, and its record says 19: one of them was changed"
+    assert of_rows(content, {"curve": sealed(content), "steps": 19}) == words
+
+
 def broken(folder: Path, cell: str, seal: bool) -> Path:
     """Takes the last row of a cell's curve away; with a seal, one in the middle as well would do."""
     store = Store(folder.parent)
