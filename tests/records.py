@@ -110,20 +110,21 @@ def record(cell: str, outcome: float | str, seed: int) -> Record:
     if not isinstance(outcome, float):
         last: dict[str, float | None] = {"train_loss": 9.0, "gradient_norm": 100.0}
         return {**found, "error": "loss not finite at step 3", "diverged": {"step": 3, "last_finite": last}}
+    accuracy = min(1.0, 1 / max(outcome, 1e-9))
     return {
         **found,
         "metrics": {
             "nll": outcome,
             "perplexity": None,
             "bits_per_byte": 2 * outcome,
-            "accuracy": 1 / outcome,
+            "accuracy": accuracy,
             "ece": 0.01,
             "train_loss": outcome - 0.1,
             "gradient_norm": 1.0,
         },
         "reliability": {
             "count": [10 * (m + 1) for m in range(BINS)],
-            "confidence": [(m + 0.5) / BINS for m in range(BINS)],
-            "accuracy": [m / BINS for m in range(BINS)],
+            "confidence": [accuracy - 0.01 for _ in range(BINS)],
+            "accuracy": [accuracy for _ in range(BINS)],
         },
     }

@@ -7,7 +7,8 @@ from typing import Any
 
 from conftest import ROOT
 
-from lm.store.archive import CELLS, ENDING, read_archive
+from lm.store.archive import ENDING, read_archive
+from lm.store.members import CELLS
 
 REFERENCE = ROOT / "results" / "reference"
 

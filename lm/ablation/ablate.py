@@ -115,7 +115,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         write_report(other, Console())
     results = write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
-    return 1 if interrupted or results.damaged or results.broken else 0
+    return 1 if interrupted or results.harmed else 0
 
 
 def warn(lines: Iterable[str]) -> None:

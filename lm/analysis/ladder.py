@@ -97,7 +97,7 @@ class LadderResults:
     @property
     def damaged(self) -> bool:
         """Whether a record or a curve is no longer what training wrote."""
-        return any(rung.damaged or rung.broken for rung in self.rungs)
+        return any(rung.harmed for rung in self.rungs)
 
 
 def read_ladder(folder: Path) -> LadderManifest:

@@ -1,6 +1,7 @@
 """An experiment's results, read once: its manifest, its records, and what was measured of each arm."""
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from lm.analysis.comparability import differing
 from lm.analysis.curve import curve_table
 from lm.analysis.health import faults, unhealthy
 from lm.config.tree import InputError, load_yaml
+from lm.store.checks import of_files
 from lm.store.damage import is_number, of_curve
+from lm.store.documents import KEPT
 from lm.store.files import read_json
 from lm.store.formats import MANIFEST
 from lm.store.manifest import check_shape
@@ -31,7 +34,8 @@ HEADLINE = "nll"
 class Results:
     """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
 
-    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id.
+    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id, and
+    `unread` with losses by document, by the cell's id and the quantity behind which they stand.
     """
 
     manifest: Manifest
@@ -39,6 +43,12 @@ class Results:
     store: Store
     damaged: dict[tuple[str, int], str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+    unread: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def harmed(self) -> bool:
+        """Whether any record, or any file beside one, is no longer what training wrote."""
+        return bool(self.damaged or self.broken or self.unread)
 
     @property
     def arms(self) -> list[str]:
@@ -128,14 +138,36 @@ def load(folder: Path) -> Results:
             results.records[arm, int(seed)] = None
             try:
                 if store.finished(cell):
-                    results.records[arm, int(seed)] = store.record(cell, needed=True)
+                    results.records[arm, int(seed)] = _against_files(results, store.record(cell, needed=True))
             except DamagedError as error:
                 results.damaged[arm, int(seed)] = error.wrong
         results.broken.update(_broken(results, arm))
+    if not any(map(_keeps_files, filter(None, results.records.values()), itertools.repeat(store))):
+        results.unread.clear()  # a copy of the records alone
     for key, record in results.records.items():
         if record is not None and record["status"] == "ok" and record["id"] not in results.broken:
             results.records[key] = with_averages(record, store.history(record["id"]), results.judged)
     return results
+
+
+def _against_files(results: Results, record: Record) -> Record:
+    """Return a record that the files beside it do not contradict, and note which of these are damaged.
+
+    Raises:
+        DamagedError: where they do.
+    """
+    folder = results.store.directory(record["id"])
+    wrong, harmed = of_files(record, folder)
+    results.unread.update({(record["id"], quantity): words for quantity, words in harmed.items()})
+    if wrong:
+        raise DamagedError(wrong, folder / "record.json")
+    return record
+
+
+def _keeps_files(record: Record, store: Store) -> bool:
+    """Return whether a curve or losses by document lie beside a record."""
+    folder = store.directory(record["id"])
+    return any((folder / name).is_file() for name in ("history.csv", *(file for _, file in KEPT.values())))
 
 
 def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from lm.report.write import write_report
 from lm.store.damage import sealed
 from lm.store.files import curve, to_json, write_atomic
 from lm.store.formats import MANIFEST, RECORD
-from lm.store.record import Inside, Record
+from lm.store.record import Inside, Record, Reliability
 from lm.store.store import Store
 
 SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15
@@ -86,15 +86,23 @@ def experiment(folder: Path, arms: int, seeds: int) -> Path:
 
 def record(cell: str, seed: int, nll: float, losses: str, draw: np.random.Generator) -> Record:
     """A record as training leaves it, of a run with this validation NLL and this learning curve."""
+    shares = np.full(BINS, 0.5 / nll)
     metrics: dict[str, float | None] = {
         "nll": nll,
         "perplexity": math.exp(nll),
         "bits_per_byte": nll / math.log(2),
         "accuracy": 0.5 / nll,
+        "ece": float(draw.random()) / 10,
     }
-    metrics |= {name: float(draw.random()) for name in ("ece", "brier", "train_loss", "gradient_norm", "test_nll")}
+    metrics |= {name: float(draw.random()) for name in ("brier", "train_loss", "gradient_norm", "test_nll")}
     metrics |= {f"{name}@{n}": nll + 1 / n for name in ("nll", "sliding_nll") for n in (16, 64)}
-    length = {"tokens": 512, "nll": nll, "sliding_nll": nll}
+    diagram: Reliability = {
+        "count": [100] * BINS, "confidence": (shares + metrics["ece"]).tolist(), "accuracy": shares.tolist()
+    }  # fmt: skip
+    lengths = {
+        str(n): {"tokens": 512, "by_position": [nll + 1 / n] * n, **dict.fromkeys(("nll", "sliding_nll"), nll + 1 / n)}
+        for n in (16, 64)
+    }
     inside: Inside = {
         "gradient_norm": {
             kind: draw.random(LAYERS).tolist() for kind in ("query", "key", "value", "mlp_in", "mlp_out")
@@ -104,14 +112,13 @@ def record(cell: str, seed: int, nll: float, losses: str, draw: np.random.Genera
         "largest_logit": draw.random((LAYERS, HEADS)).tolist(),
         "residual_norm": draw.random(LAYERS).tolist(),
     }
-    shares = (draw.random(BINS) / BINS).tolist()
     packages = dict.fromkeys(("torch", "lightning", "numpy", "tokenizers", "datasets"), "1.0")
     return {
         "format": RECORD.version, "id": cell, "status": "ok", "error": None, "diverged": None, "steps": 1000,
         "metrics": metrics, "evaluated": {"split": "validation", "tokens": 100 * BINS}, "curve": sealed(losses),
-        "reliability": {"count": [100] * BINS, "confidence": shares, "accuracy": shares},
+        "reliability": diagram,
         "initial": inside, "final": inside, "flags": [],
-        "evaluations": {"lengths": {str(n): {**length, "by_position": [nll] * n} for n in (16, 64)}},
+        "evaluations": {"lengths": lengths},
         "data": {
             "fingerprint": "f", "tokenizer": "t", "vocabulary": 100, "end_of_text": 0,
             "documents": {"train": 8}, "tokens": {"train": 9600}, "bytes": {"train": 9600}, "unknown": {"train": 0},

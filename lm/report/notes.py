@@ -14,6 +14,7 @@ from lm.report.tables import could_show
 from lm.report.texts import average_notes, text_notes
 from lm.report.ways import described
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
+from lm.store.documents import KEPT
 from lm.store.quantities import describe
 from lm.store.record import evaluated_tokens
 
@@ -187,6 +188,13 @@ def _damaged(results: Results) -> Iterator[str]:
                 f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
                 f"none of its steps are counted: {CELLS / cell / 'history.csv'}: {results.broken[cell]}."
             )
+        for quantity in KEPT:
+            if (cell, quantity) in results.unread:
+                yield (
+                    f"Warning: the losses by document of {arm} seed {seed} are damaged, so that the noise of the text "
+                    f"in {describe(quantity).label} is not known where {arm} is compared: "
+                    f"{CELLS / cell / results.unread[cell, quantity]}."
+                )
 
 
 def _comparability(results: Results) -> Iterator[str]:

@@ -1,44 +1,25 @@
 """An experiment, a search or a ladder as one file: `lm pack` and `lm unpack`, and folders and packs read alike."""
 
 import contextlib
-import fnmatch
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lm.analysis.ladder import FILE as LADDER
 from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import describes
 from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
-from lm.store.archive import CELLS, ENDING, Archive, looks_like_pack, read_archive, write_archive
-from lm.store.documents import FILE, TEST_FILE
+from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
 from lm.store.files import read_json
 from lm.store.links import require_own
+from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUDY, TWINS, pattern_of
 from lm.store.store import LOG, Store
 
-EXPERIMENT, STUDY = "experiment.json", "study.json"
-BESIDE = ("seconds.json", "study.journal", "tune/tuned.json", "lr_curve.json")
+BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
 """What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
-
-TWINS = (".tuned", ".lr_curve", ".orders")
-"""Ends of the names of the experiments that were made of another: each arm at its best, over learning rates, and the
-baseline in several orders of the data."""
-
-OF_A_CELL = {
-    "record.json": "records",
-    "config.yaml": "configurations",
-    "history.csv": "curves",
-    FILE: "others",
-    TEST_FILE: "others",
-    "code/*": "others",
-    "bleu_*.json": "others",
-    "translation_*.txt": "others",
-}
-"""What of a finished cell goes into a pack, and of which kind it is: no weights, and a log only of what went wrong."""
 
 
 # what belongs to an experiment ---------------------------------------------------------------------------------------
@@ -88,7 +69,7 @@ def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
         of_rungs = {inside: where for rung in rungs for inside, where in _contents(rung).items()}
         return {f"{name}/{LADDER}": ("manifests", folder / LADDER), **of_rungs}
     arms = sorted(path.name for path in (folder / "tune").glob("*/"))
-    beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, "study.journal"))]
+    beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, JOURNAL))]
     manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [
         f"{name}{twin}/{EXPERIMENT}" for twin in TWINS
     ]
@@ -106,9 +87,9 @@ def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
     """What of a cell's folder is packed: paths in it, and their kinds."""
     for path in (*place.glob("*"), *place.glob("code/*")):
         inside = path.relative_to(place).as_posix()
-        kind = next((kind for pattern, kind in OF_A_CELL.items() if fnmatch.fnmatchcase(inside, pattern)), None)
-        if kind and path.is_file():
-            yield inside, kind
+        pattern = pattern_of(inside, OF_A_CELL)
+        if pattern is not None and path.is_file():
+            yield inside, OF_A_CELL[pattern]
     if (place / LOG).is_file() and not _went_well(place / "record.json"):
         yield LOG, "others"
 

@@ -36,8 +36,8 @@ class Findings:
 
     @property
     def damaged(self) -> bool:
-        """Whether a record or a curve is no longer what training wrote."""
-        return bool(self.results.damaged or self.results.broken)
+        """Whether a record, a curve or losses by document are no longer what training wrote."""
+        return self.results.harmed
 
 
 def find(folder: Path) -> Findings:

@@ -23,6 +23,7 @@ from lm.config.tree import InputError, Tree, load_yaml
 from lm.model.transformer import Model
 from lm.model.weights import weights
 from lm.report.status import training_line
+from lm.store.checks import of_checkpoint
 from lm.store.links import require_own
 from lm.store.record import Record
 from lm.store.store import Store
@@ -132,10 +133,16 @@ class FinishedRun:
 
     @property
     def checkpoint(self) -> Path:
-        """The weights that it left. Raises InputError where it left none."""
+        """The weights that it left. Raises InputError where it left none, or others lie there by now."""
         path = self.folder / "last.ckpt"
         if not path.is_file():
             raise InputError(f"{path}: no such file; this run's model was not kept")
+        try:
+            wrong = of_checkpoint(self.record, path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        if wrong:
+            raise InputError(f"{path}: {wrong}; delete the cell, and it is trained again")
         return path
 
     def data(self) -> Any:

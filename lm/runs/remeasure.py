@@ -1,6 +1,8 @@
 """`lm evaluate`: a finished run is measured again, on its own text or another, and its record keeps what was found."""
 
+import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.data.tokens import Facts, check_entry, sound, tokens_folder
 from lm.runs.finished import FinishedRun
-from lm.store.files import finite, to_json, write_atomic
+from lm.store.quantities import describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -24,6 +26,10 @@ from lm.training.evaluate import Trained, add
 from lm.training.run import Evaluation, Run
 
 SPLIT = "test"
+
+EXACT, ROUGH = 1e-3, 1e-2
+"""By how much of itself a loss may differ between kinds of processors: where logits are computed in float32 or float64,
+and in less."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,8 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
     The test split and lengths on validation stand in tables, anything else in the record's details alone.
 
     Raises:
-        InputError: where the run has no model, or nothing of what is asked for can be measured.
+        InputError: where the run has no model, or nothing of what is asked for can be measured; where its checkpoint is
+            not the one that the record was written with, as far as hashes and losses tell.
     """
     place = folder.resolve()
     FinishedRun.at(place)
@@ -127,7 +134,7 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
         found = _other(cell, checkpoint, request) if request.changes else _own(cell, checkpoint, record, request)
         for name, measured in found.items():
             keep(record, name, measured)
-        write_atomic(place / "record.json", to_json(finite(record)))
+        store.rewrite(place.name, record)
     return found
 
 
@@ -137,8 +144,9 @@ def measure_lengths(cell: Cell, store: Store) -> None:
     with store.lock(cell.id):
         run = FinishedRun.at(place)
         record, trained = run.record, _trained(cell, run.checkpoint)
+        check_losses(record, {}, trained, run.checkpoint)
         keep(record, "lengths", lengths(trained, record, wanted["lengths"], wanted["tokens"]))
-        write_atomic(place / "record.json", to_json(finite(record)))
+        store.rewrite(cell.id, record)
 
 
 def keep(record: Record, name: str, found: dict[str, Any]) -> None:
@@ -179,7 +187,52 @@ def _own(cell: Cell, checkpoint: Path, record: Record, request: Request) -> dict
         found[request.split or SPLIT] = trained.split(request.split or SPLIT)
     if request.lengths:
         found["lengths"] = lengths(trained, record, request.lengths, _tokens(cell, request))
+    check_losses(record, found, trained, checkpoint)
     return found
+
+
+def check_losses(record: Record, found: dict[str, Any], trained: Trained, checkpoint: Path) -> None:
+    """Check that what is measured of a run's own text comes to the losses in its record.
+
+    Where the record holds the hash of the checkpoint, which was looked at before, a difference is said in a line on
+    standard error. Where it holds none, as of an older version, the weights may be another cell's.
+
+    Args:
+        record: of the run.
+        found: what was measured by now, by split; where that says nothing of validation, and there is no hash, the
+            validation split is measured.
+        trained: the model.
+        checkpoint: where its weights lie.
+
+    Raises:
+        InputError: for losses that differ, without a hash.
+    """
+    hashed = record["provenance"].get("checkpoint") is not None
+    for split, loss in _losses(found, trained, hashed).items():
+        name = "nll" if split == "validation" else f"{split}_nll"
+        written = record["metrics"].get(name)
+        reduced = (record["provenance"]["precision"] or "32-true") not in ("32-true", "64-true")
+        if written is None or math.isclose(loss, written, rel_tol=ROUGH if reduced else EXACT):
+            continue
+        differs = f"{checkpoint}: gives {_label(name)} of {loss:z.6g}, expected {written:z.6g} as in the record"
+        if not hashed:
+            raise InputError(f"{differs}; these are other weights, or other code; nothing was written")
+        print(f"{differs}; its weights are the record's, so other code or another machine makes it so", file=sys.stderr)
+
+
+def _losses(found: dict[str, Any], trained: Trained, hashed: bool) -> dict[str, float]:
+    """Return the NLL of the run's own splits that are in its record, in nats per token."""
+    losses = {split: float(found[split]["nll"]) for split in ("validation", SPLIT) if split in found}
+    for measured in found.values():
+        if scaled := measured.get("scaled"):
+            losses["validation"] = float(scaled["validation_nll"][0])
+    if "validation" not in losses and not hashed:
+        losses["validation"] = float(trained.split("validation")["nll"])
+    return losses
+
+
+def _label(name: str) -> str:
+    return f"a {describe(name).label}"
 
 
 def _other(cell: Cell, checkpoint: Path, request: Request) -> dict[str, Any]:

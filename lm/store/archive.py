@@ -24,11 +24,11 @@ from lm.store.disk import BROKEN
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import PACK
 from lm.store.manifest import check_shape
+from lm.store.members import CELLS, EXPERIMENT, LADDER, STUDY, TWINS, check_members
 from lm.store.record import PackManifest
 
 ENDING = ".lmpack"
 INDEX = "pack.json"
-CELLS = "cells"
 KINDS = ("manifests", "records", "configurations", "curves", "others")
 """What the members hold, each `<kind>.xz`."""
 
@@ -224,7 +224,7 @@ def read_archive(path: Path) -> Archive:
 
     Raises:
         InputError: for a file that is no pack, was damaged, comes from a newer version, or holds what a pack must not:
-            paths that lead elsewhere or are given twice, more bytes than LARGEST.
+            paths that lead elsewhere or are given twice, more bytes than LARGEST, files that `lm pack` puts into none.
     """
     with _damage_named(path):
         require_regular(path)
@@ -257,8 +257,8 @@ def read_archive(path: Path) -> Archive:
 def _check(index: PackManifest, path: Path) -> None:
     """Refuses an index by which something could be written that no pack holds. Raises InputError."""
     name, total = path_name(index["name"], f"{path}: name"), 0
-    twins = [f"{name}.tuned", f"{name}.lr_curve", f"{name}.orders"]
-    is_ladder = any(file == f"{name}/ladder.json" for files in index["members"].values() for file, _ in files)
+    twins = [f"{name}{end}" for end in TWINS]
+    is_ladder = any(file == f"{name}/{LADDER}" for files in index["members"].values() for file, _ in files)
     seen: set[str] = set()
     folders: set[str] = set()
     for kind, files in index["members"].items():
@@ -284,8 +284,9 @@ def _check(index: PackManifest, path: Path) -> None:
         raise InputError(f"{path}: {total:,} bytes unpacked, expected {LARGEST:,} at most")
     if both := seen & folders:
         raise InputError(f"{path}: is damaged: {min(both)} is a file and a folder")
-    if name == CELLS or not {f"{name}/{kind}.json" for kind in ("experiment", "study", "ladder")} & seen:
+    if name == CELLS or not {f"{name}/{file}" for file in (EXPERIMENT, STUDY, LADDER)} & seen:
         raise InputError(f"{path}: holds no experiment, no search and no ladder called {name}")
     cells = {"/".join(file.split("/")[:2]) for file in seen if file.startswith(f"{CELLS}/")}
     if lost := sorted(cell for cell in cells if f"{cell}/record.json" not in seen):
         raise InputError(f"{path}: is damaged: {lost[0]} has no record")
+    check_members({kind: [file for file, _ in files] for kind, files in index["members"].items()}, name, str(path))

@@ -69,6 +69,13 @@ DOCUMENTS = Part(_is_documents, "a mapping with kind, rows, each and sha256")
 COMMIT = Part(_is_commit, "a mapping with commit and dirty")
 CODE = Part(_is_code, "a mapping with what each class is known by, and its commit")
 
+
+def _is_checkpoint(found: Any) -> bool:
+    return isinstance(found, Mapping) and WHOLE.fits(found.get("bytes")) and isinstance(found.get("sha256"), str)
+
+
+CHECKPOINT = Part(_is_checkpoint, "a mapping with bytes and sha256")
+
 PARTS: dict[str, Part] = {
     "id": TEXT,
     "status": STATUS,
@@ -78,6 +85,8 @@ PARTS: dict[str, Part] = {
     "provenance/git": COMMIT,
     "provenance/source": TEXT,
     "provenance/code": CODE,
+    "provenance/checkpoint": CHECKPOINT,
+    "provenance/checksum": TEXT,
     **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
     "data/unigram_nll": NUMBER,
     **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),
@@ -126,6 +135,14 @@ def of_record(record: Any, needed: bool = True) -> str:
         _endless(record),
     )
     return next(wrong, "")
+
+
+def of_place(record: Mapping[str, Any], cell: str) -> str:
+    """Return in words that a record lies in the folder of another cell; empty where its id is the folder's name."""
+    written = record.get("id")
+    if written == cell:
+        return ""
+    return f"id: is of another cell, {shown(written)}, expected {cell}, the name of its folder"
 
 
 def at(record: Mapping[str, Any], path: str) -> Any:
@@ -241,7 +258,7 @@ def of_rows(content: str, record: Mapping[str, Any]) -> str:
     seal, rows = record.get("curve"), max(0, content.count("\n") - 1)
     if seal:
         if sealed(content) == seal:
-            return ""
+            return _other_end(content, record.get("steps"))
         if rows != seal.get("rows"):
             return f"has {rows} rows, expected {seal.get('rows')}"
         return "is not what training wrote: its hash differs from the record's"
@@ -251,6 +268,14 @@ def of_rows(content: str, record: Mapping[str, Any]) -> str:
     if not head or head[0] != "step" or not body:
         return "expected a column of steps and rows of numbers"
     return next(_wrong_rows(head, body), "") or next(_wrong_steps(head, body, record.get("steps")), "")
+
+
+def _other_end(content: str, last: int | None) -> str:
+    """Return in words that a curve which is as it was written ends at another step than its record says."""
+    step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
+    if last is None or step == str(last):
+        return ""
+    return f"ends at step {step}, and its record says {last:,}: one of them was changed"
 
 
 def _wrong_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:

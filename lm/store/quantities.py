@@ -1,5 +1,6 @@
 """Every quantity that is measured: how it is called, its unit, which way is better, where it is shown and compared."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ class Quantity:
         per_token: whether it counts tokens or is a mean over them, and means another thing where text is cut otherwise.
         shown: whether the first table has a column for it, where it was measured.
         watched: whether every validation in training measures it: it has a curve, and trials may be stopped by it.
+        range: the least and the largest value that it can have.
     """
 
     label: str
@@ -30,55 +32,76 @@ class Quantity:
     per_token: bool = True
     shown: bool = False
     watched: bool = False
+    range: tuple[float, float] = (-math.inf, math.inf)
 
+
+SHARE = (0.0, 1.0)
+"""The range of a share, and of distances between two."""
+
+ATTENTION = (0.0, 1.05)
+"""The range of a share of attention, whose sum is one to the rounding of bfloat16."""
+
+POSITIVE = (0.0, math.inf)
+
+LOSS = (0.0, 2 * 3.5e38)
+"""The range of a cross-entropy: it is at most the distance between two logits, and these are float32 at most."""
+
+BITS = (0.0, 1.5 * LOSS[1])
+
+SQUARES = (0.0, 2.0)
+"""The range of the Brier score: a certainty that is wrong is off by one in two classes."""
 
 QUANTITIES: dict[str, Quantity] = {
-    "nll": Quantity("validation NLL", "nats/token", "lower", watched=True),
-    "perplexity": Quantity("perplexity", "", "lower", 3, shown=True),
-    "bits_per_byte": Quantity("bits per byte", "bits/byte", "lower", per_token=False, shown=True, watched=True),
-    "accuracy": Quantity("accuracy", "", "higher", shown=True, watched=True),
-    "ece": Quantity("ECE, 15 bins", "", "lower", shown=True, watched=True),
-    "mce": Quantity("largest calibration error of a bin", "", "lower"),
-    "ece_adaptive": Quantity("ECE, 15 bins of equal mass", "", "lower"),
-    "ece_corrected": Quantity("ECE less noise, of which a calibrated model keeps a quarter", "", "lower"),
-    "ece_debiased": Quantity("ECE less noise, of which a calibrated model keeps over half", "", "lower"),
-    "ece_floor": Quantity("ECE if perfectly calibrated", "", None),
-    "ece_classwise": Quantity("ECE, class-wise", "", "lower", 6),
-    "brier": Quantity("Brier score", "", "lower"),
-    "test_nll": Quantity("test NLL", "nats/token", "lower"),
-    "test_perplexity": Quantity("test perplexity", "", "lower", 3),
-    "test_ece": Quantity("test ECE, 15 bins", "", "lower"),
-    "test_ece_floor": Quantity("test ECE if perfectly calibrated", "", None),
-    "test_brier": Quantity("test Brier score", "", "lower"),
-    "temperature": Quantity("temperature fitted on validation", "", None),
+    "nll": Quantity("validation NLL", "nats/token", "lower", watched=True, range=LOSS),
+    "perplexity": Quantity("perplexity", "", "lower", 3, shown=True, range=(1.0, math.inf)),
+    "bits_per_byte": Quantity(
+        "bits per byte", "bits/byte", "lower", per_token=False, shown=True, watched=True, range=BITS
+    ),
+    "accuracy": Quantity("accuracy", "", "higher", shown=True, watched=True, range=SHARE),
+    "ece": Quantity("ECE, 15 bins", "", "lower", shown=True, watched=True, range=SHARE),
+    "mce": Quantity("largest calibration error of a bin", "", "lower", range=SHARE),
+    "ece_adaptive": Quantity("ECE, 15 bins of equal mass", "", "lower", range=SHARE),
+    "ece_corrected": Quantity("ECE less noise, of which a calibrated model keeps a quarter", "", "lower", range=SHARE),
+    "ece_debiased": Quantity(
+        "ECE less noise, of which a calibrated model keeps over half", "", "lower", range=(-1.0, 1.0)
+    ),
+    "ece_floor": Quantity("ECE if perfectly calibrated", "", None, range=SHARE),
+    "ece_classwise": Quantity("ECE, class-wise", "", "lower", 6, range=SHARE),
+    "brier": Quantity("Brier score", "", "lower", range=SQUARES),
+    "test_nll": Quantity("test NLL", "nats/token", "lower", range=LOSS),
+    "test_perplexity": Quantity("test perplexity", "", "lower", 3, range=(1.0, math.inf)),
+    "test_ece": Quantity("test ECE, 15 bins", "", "lower", range=SHARE),
+    "test_ece_floor": Quantity("test ECE if perfectly calibrated", "", None, range=SHARE),
+    "test_brier": Quantity("test Brier score", "", "lower", range=SQUARES),
+    "temperature": Quantity("temperature fitted on validation", "", None, range=POSITIVE),
     "temperature_gain": Quantity("validation NLL that the temperature saves", "nats/token", None, 6),
-    "argmax_changed": Quantity("tokens whose best guess the temperature changed", "", None, 0),
-    "scaled_nll": Quantity("test NLL at that temperature", "nats/token", "lower"),
-    "scaled_ece": Quantity("test ECE at that temperature", "", "lower"),
-    "scaled_ece_floor": Quantity("test ECE at that temperature if perfectly calibrated", "", None),
-    "scaled_brier": Quantity("test Brier score at that temperature", "", "lower"),
+    "argmax_changed": Quantity("tokens whose best guess the temperature changed", "", None, 0, range=POSITIVE),
+    "scaled_nll": Quantity("test NLL at that temperature", "nats/token", "lower", range=LOSS),
+    "scaled_ece": Quantity("test ECE at that temperature", "", "lower", range=SHARE),
+    "scaled_ece_floor": Quantity("test ECE at that temperature if perfectly calibrated", "", None, range=SHARE),
+    "scaled_brier": Quantity("test Brier score at that temperature", "", "lower", range=SQUARES),
     "excess_nll": Quantity("NLL over the entropy rate", "nats/token", "lower"),
     "train_loss": Quantity("training loss", "nats/token", "lower"),
-    "gradient_norm": Quantity("gradient norm, mean", "", None, per_token=False),
-    "clipped_share": Quantity("share of clipped steps", "", None, 3, per_token=False),
-    "update_ratio": Quantity("update over weight norm, last", "", None, 6, per_token=False),
+    "gradient_norm": Quantity("gradient norm, mean", "", None, per_token=False, range=POSITIVE),
+    "clipped_share": Quantity("share of clipped steps", "", None, 3, per_token=False, range=SHARE),
+    "update_ratio": Quantity("update over weight norm, last", "", None, 6, per_token=False, range=POSITIVE),
     "noise_scale": Quantity("gradient noise scale", "tokens", None, 0),
-    "attention_entropy": Quantity("attention entropy over ln n", "", None, 3),
+    "attention_entropy": Quantity("attention entropy over ln n", "", None, 3, range=ATTENTION),
     "attention_logit": Quantity("largest attention logit", "", None, 2),
-    "attention_first": Quantity("attention on the first token", "", None, 3),
-    "residual_norm": Quantity("residual stream norm, last layer", "", None, 2),
-    "dead_share": Quantity("dead ReLU units", "", "lower", 3, per_token=False),
-    "tokens_per_second": Quantity("tokens per second", "1/s", "higher", 0, shown=True),
-    "step_time_median": Quantity("step time, median", "s", "lower", per_token=False),
-    "step_time_p95": Quantity("step time, 95th percentile", "s", "lower", per_token=False),
-    "flops_per_token": Quantity("training FLOPs per token", "", None, 0),
-    "mfu": Quantity("model-FLOPs utilisation", "", "higher", 3, per_token=False),
-    "data_wait": Quantity("share of time waiting for data", "", "lower", 4, per_token=False),
-    "energy": Quantity("energy of the device", "J", "lower", 0, per_token=False),
-    "train_seconds": Quantity("training time", "s", "lower", 1, per_token=False),
-    "peak_memory": Quantity("peak memory", "MiB", "lower", 0, per_token=False),
-    "parameters": Quantity("parameters", "", None, 0, per_token=False, shown=True),
-    "tokens": Quantity("training tokens", "", None, 0),
+    "attention_first": Quantity("attention on the first token", "", None, 3, range=ATTENTION),
+    "residual_norm": Quantity("residual stream norm, last layer", "", None, 2, range=POSITIVE),
+    "dead_share": Quantity("dead ReLU units", "", "lower", 3, per_token=False, range=SHARE),
+    "tokens_per_second": Quantity("tokens per second", "1/s", "higher", 0, shown=True, range=POSITIVE),
+    "step_time_median": Quantity("step time, median", "s", "lower", per_token=False, range=POSITIVE),
+    "step_time_p95": Quantity("step time, 95th percentile", "s", "lower", per_token=False, range=POSITIVE),
+    "flops_per_token": Quantity("training FLOPs per token", "", None, 0, range=POSITIVE),
+    "mfu": Quantity("model-FLOPs utilisation", "", "higher", 3, per_token=False, range=POSITIVE),
+    "data_wait": Quantity("share of time waiting for data", "", "lower", 4, per_token=False, range=POSITIVE),
+    "energy": Quantity("energy of the device", "J", "lower", 0, per_token=False, range=POSITIVE),
+    "train_seconds": Quantity("training time", "s", "lower", 1, per_token=False, range=POSITIVE),
+    "peak_memory": Quantity("peak memory", "MiB", "lower", 0, per_token=False, range=POSITIVE),
+    "parameters": Quantity("parameters", "", None, 0, per_token=False, shown=True, range=POSITIVE),
+    "tokens": Quantity("training tokens", "", None, 0, range=POSITIVE),
 }
 """The quantities that tables know, in their order; units and directions live here alone.
 
@@ -117,9 +140,9 @@ WATCHED = tuple(name for name, quantity in QUANTITIES.items() if quantity.watche
 """What every validation in training measures."""
 
 AT_LENGTH = {
-    "nll": Quantity("validation NLL, blocks of {} tokens", "nats/token", "lower"),
-    "perplexity": Quantity("perplexity, blocks of {} tokens", "", "lower", 3),
-    "sliding_nll": Quantity("validation NLL, window of {} tokens", "nats/token", "lower"),
+    "nll": Quantity("validation NLL, blocks of {} tokens", "nats/token", "lower", range=LOSS),
+    "perplexity": Quantity("perplexity, blocks of {} tokens", "", "lower", 3, range=(1.0, math.inf)),
+    "sliding_nll": Quantity("validation NLL, window of {} tokens", "nats/token", "lower", range=LOSS),
 }
 
 

@@ -20,8 +20,18 @@ class OwnCode(TypedDict):
     git: GitState | None
 
 
+class Weights(TypedDict):
+    """By what the checkpoint of a cell is known: its size in bytes and the hash of its file."""
+
+    bytes: int
+    sha256: str
+
+
 class Provenance(TypedDict):
-    """Under what circumstances a cell was made; times in seconds since 1970."""
+    """Under what circumstances a cell was made; times in seconds since 1970.
+
+    `checksum` is of all else in the record as it lies on disk; who reads it through the store does not see it.
+    """
 
     lm: str
     git: GitState
@@ -38,6 +48,8 @@ class Provenance(TypedDict):
     started: float
     finished: float
     resumed: bool
+    checkpoint: NotRequired[Weights | None]
+    checksum: NotRequired[str]
 
 
 class Text(TypedDict):

@@ -18,10 +18,11 @@ from typing import cast
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.store.damage import of_record
+from lm.store.checks import of_checksum, of_numbers, weights_of, with_checksum, without_checksum
+from lm.store.damage import of_place, of_record
 from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.documents import KEPT
-from lm.store.files import read_json, sound, to_json, write_atomic
+from lm.store.files import finite, read_json, sound, write_atomic
 from lm.store.formats import RECORD
 from lm.store.holders import Holder, Watch, held, holder_of
 from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
@@ -82,7 +83,7 @@ class Store:
 
         Raises:
             InputError: where a newer version wrote it.
-            DamagedError: where it is no longer what training wrote.
+            DamagedError: where it is no longer what training wrote, or the record of another cell.
         """
         path = self.directory(cell) / "record.json"
         try:
@@ -91,10 +92,21 @@ class Store:
             raise DamagedError(str(error).removeprefix(f"{path}: "), path) from None
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
-        record = RECORD.read(record, path)
-        if wrong := of_record(record, needed):
+        content, record = record, RECORD.read(record, path)
+        wrong = of_record(record, needed) or of_place(record, cell)
+        wrong = wrong or "; ".join(filter(None, (of_numbers(record), of_checksum(content))))
+        if wrong:
             raise DamagedError(wrong, path)
-        return cast(Record, record)
+        return cast(Record, without_checksum(record))
+
+    def rewrite(self, cell: str, record: Record) -> None:
+        """Write the record of a finished cell anew with its checksum, for who holds the cell and measured more of it.
+
+        Args:
+            cell: its id.
+            record: all of it; numbers that JSON cannot hold become nothing.
+        """
+        write_atomic(self.directory(cell) / "record.json", with_checksum(RECORD.stamped(finite(record))))
 
     def history(self, cell: str) -> Path:
         """Where the learning curve of a finished cell lies."""
@@ -145,9 +157,14 @@ class Store:
         return self.work(cell), self.directory(cell)
 
     def finish(self, cell: str, record: Record) -> Record:
-        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it."""
+        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it.
+
+        The record is given the hash of the checkpoint of the end of training, where there is one.
+        """
         written = cast(Record, RECORD.stamped(record))
-        write_atomic(self.work(cell) / "record.json", to_json(written))
+        if (weights := weights_of(self.work(cell) / "final.ckpt")) is not None:
+            written["provenance"] = {**written["provenance"], "checkpoint": weights}
+        write_atomic(self.work(cell) / "record.json", with_checksum(written))
         self.complete(cell)
         return written
 

@@ -310,7 +310,7 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
 
     monkeypatch.setattr(Store, "record", counted)
     monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
-    monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(damaged={}, broken={}))
+    monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(harmed=False))
     monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1

@@ -271,7 +271,7 @@ def test_an_arm_against_itself_is_found_different_no_more_often_than_it_may(expe
 
 
 def test_a_test_that_claims_too_much_would_be_caught(experiment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = experiment({"same": np.random.default_rng(1).normal(size=24).tolist()})
+    folder = experiment({"same": (9 + np.random.default_rng(1).normal(size=24)).tolist()})
     right = module.sign_flip_ps
     monkeypatch.setattr(module, "sign_flip_ps", lambda samples: right(samples) / 3)
     (found,) = audit_cells(load(folder))

@@ -135,7 +135,7 @@ def test_a_damaged_file_and_other_documents_are_named(by_document: Make) -> None
 def test_cells_that_were_evaluated_on_other_documents_are_not_compared_by_document(experiment: Make) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         tokens = np.full(40, 30) + (arm == "arm")
-        content = packed(tokens * 1.0, tokens)
+        content = packed(tokens * record["metrics"]["nll"], tokens)
         write_atomic(Store(store).work(record["id"]) / "documents.npz", content)
         record["documents"] = described(content, "document", 1, 40)
 

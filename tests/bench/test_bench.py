@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from lm.analysis.results import load
 from lm.bench import machine, run
 from lm.bench.asked import Asked
 from lm.bench.cases import CASES, Case
@@ -23,6 +24,7 @@ from lm.bench.peers import PACKAGED, Contender, contenders, loss_of_logits, nano
 from lm.bench.ratios import Spread
 from lm.bench.rows import Measured, Result, Row, exactly, read_result, row
 from lm.bench.scale import OVER
+from lm.bench.scale import results as made_up
 from lm.bench.show import machine_line, show
 from lm.bench.sizes import BASE, SMALLEST
 from lm.cli import main
@@ -331,6 +333,12 @@ def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys:
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "lm fit, bf16" in capsys.readouterr().out
     assert main(["bench", "--show", str(out)]) == 0
+
+
+def test_records_made_up_for_the_report_agree_with_themselves_and_all_enter_it(tmp_path: Path) -> None:
+    results = load(made_up(tmp_path, 20))
+    assert not results.harmed
+    assert sum(record is not None for record in results.records.values()) == 20
 
 
 @pytest.mark.extra

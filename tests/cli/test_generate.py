@@ -320,7 +320,7 @@ def test_a_run_without_a_model_is_one_line(make: MakeRun, capsys: pytest.Capture
     folder = make(seed=2)
     checkpoint = folder / "last.ckpt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    refused(capsys, [folder, "--prompt", "a"], "last.ckpt")
+    refused(capsys, [folder, "--prompt", "a"], "last.ckpt: is not the checkpoint that training wrote")
     checkpoint.unlink()
     refused(capsys, [folder, "--prompt", "a"], "last.ckpt", "not kept")
 

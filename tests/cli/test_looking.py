@@ -11,6 +11,7 @@ from helpers import RUN
 
 from lm.cli import main
 from lm.config.tree import override
+from lm.store.checks import with_checksum
 from lm.store.store import Store
 
 Said = pytest.CaptureFixture[str]
@@ -150,7 +151,7 @@ def test_diff_of_code_and_text_is_told(out: Path, capsys: Said) -> None:
     record["data"]["fingerprint"] = "other"
     record["provenance"]["git"]["commit"] = "d"
     record["provenance"]["code"] = {"mine.Norm": {"known_by": "hash", "git": None}}
-    path.write_text(json.dumps(record))
+    path.write_text(with_checksum(record))
     found = json.loads(shown(capsys, "diff", "base-0", "better-0", "--out", "out", "--json"))
     assert found["text"] == {"fingerprint": ["f", "other"]}
     assert found["circumstances"] == {"commit": ["c", "d"], "code of mine.Norm": [None, "hash"]}

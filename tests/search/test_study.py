@@ -189,7 +189,7 @@ def test_a_pruner_without_validations_is_refused(tmp_path: Path) -> None:
 def test_a_cell_that_is_finished_is_not_trained_again(tmp_path: Path) -> None:
     store, finished = Store(tmp_path), {"x": 2, "y": 1, "seed": 0}
     store.work(run_id(finished)).mkdir(parents=True)
-    store.finish(run_id(finished), well(finished))
+    store.finish(run_id(finished), {**well(finished), "id": run_id(finished)})
     world = World()
     done = carry_out(tmp_path, world, spec(GRID, trials=9, sampler=Method("grid")))
     assert finished not in world.trained

@@ -14,6 +14,7 @@ from lm.config.tree import InputError
 from lm.store import archive
 from lm.store.archive import INDEX, LARGEST, LARGEST_FILE, read_archive, write_archive
 from lm.store.formats import PACK
+from lm.store.members import check_members
 
 FILES = {
     "demo/experiment.json": ("manifests", b'{"format": 2}\n'),
@@ -208,6 +209,51 @@ def test_a_pack_that_is_cut_short_or_changed_anywhere_is_told_in_one_line(tmp_pa
             assert found == kept
     assert all(line.startswith(f"{path}: ") and "\n" not in line for line in refused)
     assert len(broken) / 2 < len(refused) < len(broken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "planted", "words"),
+    [
+        (
+            "manifests",
+            "demo/report.html",
+            r"demo/report\.html: no pack holds such a file; expected in demo: experiment",
+        ),
+        (
+            "others",
+            "cells/a/last.ckpt",
+            r"cells/a/last\.ckpt: no pack holds such a file; expected in the folder of a cell: record",
+        ),
+        ("others", "cells/a/code/run.sh", r"cells/a/code/run\.sh: no pack holds"),
+        ("others", "cells/a/histori.csv", r"histori\.csv: no pack holds .* Did you mean history\.csv\?"),
+        ("manifests", "demo/study.journal", r"study\.journal: no pack holds such a file; expected in demo"),
+        (
+            "manifests",
+            "demo.tuned/lr_curve.json",
+            r"lr_curve\.json: no pack holds such a file; expected in demo\.tuned: experiment\.json",
+        ),
+        ("manifests", "demo/tune/report.html", r"tune/report\.html: no pack holds"),
+        ("others", "cells/a/history.csv", r"history\.csv: lies among others, expected among curves"),
+    ],
+)
+def test_a_file_that_no_pack_holds_is_refused_by_name(tmp_path: Path, kind: str, planted: str, words: str) -> None:
+    members: dict[str, Any] = {"manifests": [MANIFEST], "records": [["cells/a/record.json", 0]], "others": []}
+    members[kind] = [*members[kind], [planted, 0]]
+    with pytest.raises(InputError, match=rf"x\.lmpack: \S*{words}"):
+        read_archive(made(tmp_path / "x.lmpack", members, {f"{of}.xz": lzma.compress(b"") for of in members}))
+
+
+def test_each_kind_of_folder_has_files_of_its_own() -> None:
+    cell = ("documents.npz", "test_documents.npz", "log.txt", "bleu_test.json", "translation_test.txt")
+    others = [f"cells/a/{inside}" for inside in (*cell, "code/module.own.parts.py", "code/changes.diff")]
+    check_members({"manifests": ["demo/study.json", "demo/study.journal"], "others": others}, "demo", "x")
+    tuned = ["demo/tune/tuned.json", "demo/tune/arm/study.json", "demo/tune/arm/study.journal", "demo/lr_curve.json"]
+    made_of = ["demo.tuned/experiment.json", "demo.lr_curve/experiment.json", "demo.orders/experiment.json"]
+    check_members({"manifests": ["demo/experiment.json", "demo/seconds.json", *tuned, *made_of]}, "demo", "x")
+    rungs = ["demo.s1/experiment.json", "demo.s1/lr_curve.json", "demo.s1.tuned/experiment.json"]
+    check_members({"manifests": ["demo/ladder.json", *rungs]}, "demo", "x")
+    with pytest.raises(InputError, match=r"demo/experiment\.json: no pack .* expected in demo: ladder\.json"):
+        check_members({"manifests": ["demo/ladder.json", "demo/experiment.json"]}, "demo", "x")
 
 
 def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:

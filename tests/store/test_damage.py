@@ -23,6 +23,7 @@ from lm.report.notes import notes
 from lm.report.page import sections
 from lm.report.tables import summary
 from lm.report.write import write_report
+from lm.store.checks import with_checksum
 from lm.store.damage import of_record, of_rows, sealed
 from lm.store.store import DamagedError, Store
 
@@ -123,6 +124,27 @@ def test_a_record_that_is_cut_short_is_named(experiment: MakeExperiment, content
     assert_left_out(load(folder), "cells/arm-1/record.json", r"(not valid JSON|expected a mapping with its format)")
 
 
+@pytest.mark.parametrize("other", ["base-1", "other-0", "arm-0"])
+def test_records_swapped_between_two_cells_are_left_out_by_their_ids(experiment: MakeExperiment, other: str) -> None:
+    folder = experiment(CELLS)
+    files = [Store(folder.parent).directory(cell) / "record.json" for cell in ("arm-1", other)]
+    first, second = [file.read_bytes() for file in files]
+    files[0].write_bytes(second)
+    files[1].write_bytes(first)
+    results = load(folder)
+    table = compare(results)
+    lines = [line for line in notes(results, table) if line.startswith("Warning: ")]
+    words = f"id: is of another cell, '{other}', expected arm-1, the name of its folder"
+    assert results.damaged["arm", 1] == words
+    assert [path in " ".join(lines) for path in ("cells/arm-1/record.json", f"cells/{other}/record.json")] == [True] * 2
+    assert not any("other batches" in line for line in lines)
+    assert results.records["arm", 1] is None
+    arm, seed = other.split("-")
+    assert results.records[arm, int(seed)] is None
+    (mean,) = table[(table.arm == "arm") & (table.metric == "nll")]["mean"]
+    assert mean == pytest.approx({"arm": 1.68}.get(arm, (1.7 + 1.68) / 2), rel=1e-12)
+
+
 def assert_left_out(results: Results, path: str, words: str) -> None:
     table = compare(results)
     (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
@@ -216,13 +238,21 @@ def test_validations_between_two_steps_of_accumulated_gradients_are_no_gap(batch
     assert of_rows(content, {"steps": steps[-1]}) == ""
 
 
+def test_a_sealed_curve_ends_at_the_last_step_of_its_record() -> None:
+    content = "step,validation_nll\n10,4.0\n20,3.0\n"
+    assert of_rows(content, {"curve": sealed(content), "steps": 20}) == ""
+    assert of_rows(content, {"curve": sealed(content)}) == ""
+    words = "ends at step 20, and its record says 19: one of them was changed"
+    assert of_rows(content, {"curve": sealed(content), "steps": 19}) == words
+
+
 def broken(folder: Path, cell: str, seal: bool) -> Path:
     """Takes the last row of a cell's curve away; with a seal, one in the middle as well would do."""
     store = Store(folder.parent)
     path, file = store.history(cell), store.directory(cell) / "record.json"
     described = json.loads(file.read_text())
     more = {"curve": sealed(path.read_text())} if seal else {"steps": 30}
-    file.write_text(json.dumps({**described, **more}))
+    file.write_text(with_checksum({**described, **more}))
     assert not load(folder).broken
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     return path

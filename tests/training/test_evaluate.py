@@ -1,7 +1,7 @@
 """What is measured of a finished model, against plain loops over the same tokens; and `lm evaluate`."""
 
-import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,8 +97,7 @@ def trained(shared_run: tuple[Cell, Path]) -> Trained:
 
 
 def record_in(folder: Path) -> Record:
-    found: Record = json.loads((folder / "record.json").read_text())
-    return found
+    return Store(folder.parents[1]).record(folder.name)
 
 
 # a split, and its temperature ----------------------------------------------------------------------------------------
@@ -544,6 +543,65 @@ def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, capsys: pytes
     refused(capsys, ["abc", "--out", tmp_path / "a"], "abc: no finished run")
     _, learned = finished_run(tmp_path / "d", {"model.position": "Learned"})
     refused(capsys, [learned, "--data.context", 16], "data", "16")
+
+
+def stored(folder: Path, nll: float, hashed: bool) -> None:
+    """Writes another NLL into a record, as if training had measured it, with the hash of the checkpoint or without."""
+    record = record_in(folder)
+    record["metrics"]["nll"] = nll
+    if not hashed:
+        record["provenance"].pop("checkpoint", None)
+    Store(folder.parents[1]).rewrite(folder.name, record)
+
+
+def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = finished_run(tmp_path / "a")
+    _, other = finished_run(tmp_path / "b", {"seed": 1})
+    checkpoint, before = folder / "last.ckpt", (folder / "record.json").read_bytes()
+    whole = torch.load(checkpoint, weights_only=True)
+    name, tensor = next((name, value) for name, value in whole["state_dict"].items() if value.is_floating_point())
+    moved = {key: value + 0.3 for key, value in whole["state_dict"].items()}
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    for state in (moved, {**whole["state_dict"], name: torch.full_like(tensor, math.nan)}, None, bytes(content)):
+        if isinstance(state, dict):
+            torch.save({"state_dict": state}, checkpoint)
+        else:
+            checkpoint.write_bytes(state or (other / "last.ckpt").read_bytes())
+        for more in ([], ["--lengths", "4"], ["--data.split", "[0.5, 0.25, 0.25]"]):
+            refused(capsys, [folder, *more], "last.ckpt: is not the checkpoint that training wrote: its hash differs")
+    assert (folder / "record.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("more", [["--split", "validation"], [], ["--lengths", "4", "--tokens", "64"]])
+def test_weights_without_a_hash_must_give_the_loss_of_their_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Trained, shared_run: tuple[Cell, Path], more: list[str]
+) -> None:
+    right = float(trained.split("validation")["nll"])
+    folder = tmp_path / "cells" / shared_run[1].name
+    shutil.copytree(shared_run[1], folder)
+    stored(folder, right * 1.01, hashed=False)
+    before = (folder / "record.json").read_bytes()
+    refused(
+        capsys, [folder, *more], "last.ckpt: gives a validation NLL of", "as in the record; these are other weights"
+    )
+    assert (folder / "record.json").read_bytes() == before
+    stored(folder, right * 1.0001, hashed=False)
+    assert main(["evaluate", str(folder), *more]) == 0
+    assert "last.ckpt" not in capsys.readouterr().err
+
+
+def test_a_loss_unlike_the_records_is_said_of_weights_that_are_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Trained, shared_run: tuple[Cell, Path]
+) -> None:
+    folder = tmp_path / "cells" / shared_run[1].name
+    shutil.copytree(shared_run[1], folder)
+    right = float(trained.split("validation")["nll"])
+    for wrong, lines in ((right * 1.01, 1), (right * 1.0001, 0)):
+        stored(folder, wrong, hashed=True)
+        assert main(["evaluate", str(folder), "--split", "validation"]) == 0
+        said = [line for line in capsys.readouterr().err.splitlines() if "gives a validation NLL of" in line]
+        assert len(said) == lines
 
 
 def test_a_length_past_the_positions_is_shown_as_the_error_it_is(tmp_path: Path, evaluated: Callable[..., str]) -> None:

@@ -92,7 +92,7 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
         write_study(folders[0], Console(), into, options.replace)
     else:
         results = write_report(folders[0], Console(), into, options.replace)
-        damaged = bool(results.damaged or results.broken)
+        damaged = results.harmed
     if into != options.folders[0]:
         print(f"report: {into / 'table.md'}", file=sys.stderr)
     return 1 if damaged else 0

@@ -1,0 +1,212 @@
+"""Records are checked, not believed: against themselves, their checksum and the files beside them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import references
+from records import record
+from rich.console import Console
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.report.notes import notes
+from lm.report.write import write_report
+from lm.runs.finished import FinishedRun
+from lm.store.archive import read_archive
+from lm.store.checks import checksum, of_checkpoint, of_checksum, of_files, of_numbers, with_checksum
+from lm.store.documents import KEPT, described, packed
+from lm.store.files import write_atomic
+from lm.store.store import DamagedError, Store
+
+MakeExperiment = Callable[..., Path]
+CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68]}
+TOKENS = np.full(40, 30)
+
+
+@pytest.fixture
+def folder(experiment: MakeExperiment, tmp_path: Path) -> Path:
+    """An experiment whose cells keep losses by document of both splits, and say how many steps they were to make."""
+
+    def keep(arm: str, seed: int, stored: dict[str, Any]) -> None:
+        work = Store(tmp_path / "out").work(stored["id"])
+        nll = stored["metrics"]["nll"]
+        stored["metrics"] |= {"test_nll": nll + 0.1, "perplexity": float(np.exp(nll))}
+        for quantity, (part, file) in KEPT.items():
+            losses = stored["metrics"][quantity] + 0.2 * np.random.default_rng(0).normal(size=40)
+            losses += stored["metrics"][quantity] - losses.mean()
+            content = packed(losses * TOKENS, TOKENS)
+            write_atomic(work / file, content)
+            stored[part] = described(content, "document", 1, 40)
+        write_atomic(
+            work / "config.yaml", "evaluate:\n  max_steps: 7\ntrainer:\n  x:\n    max_steps: 3\n  max_steps: 30\n"
+        )
+        stored |= {"steps": 30, "final": {"residual_norm": [1.0, 2.5]}}
+
+    return experiment(CELLS, keep)
+
+
+def edit(folder: Path, path: str, value: Any, seal: str) -> None:
+    """Writes another value into the record of arm 1, and a checksum that matches, none, or leaves the one there."""
+    file = Store(folder.parent).directory("arm-1") / "record.json"
+    content = json.loads(file.read_text())
+    *way, last = path.split("/")
+    inner = content
+    for key in way:
+        inner = inner[key]
+    inner[last] = value
+    if seal == "none":
+        del content["provenance"]["checksum"]
+    file.write_text(with_checksum(content) if seal == "matching" else json.dumps(content))
+
+
+def assert_left_out(folder: Path, words: str) -> None:
+    results = load(folder)
+    table = compare(results)
+    (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
+    assert re.search(words, results.damaged["arm", 1])
+    assert results.harmed
+    assert (row.n, row.damaged, row.mean) == (2, 1, pytest.approx((1.7 + 1.68) / 2, rel=1e-12))
+    (line,) = [line for line in notes(results, table) if line.startswith("Warning: arm seed 1 is damaged")]
+    assert "cells/arm-1/record.json" in line
+
+
+EDITS = [
+    ("metrics/nll", -1.0, "metrics/nll: expected 0 to 7e[+]38, found -1"),
+    ("metrics/nll", 1e300, "metrics/nll: expected 0 to 7e[+]38, found 1e[+]300"),
+    ("metrics/nll", 1.85 + 1e-4, r"metrics/perplexity: expected the exponential of an NLL of 1\.8501"),
+    ("metrics/test_nll", 1.95 + 1e-4, r"metrics/test_nll: expected 1\.9\d+, the mean of test_documents\.npz"),
+    ("metrics/accuracy", 1.7, r"metrics/accuracy: expected 0 to 1, found 1\.7"),
+    ("metrics/accuracy", 0.55, r"metrics/accuracy: expected 0\.54054\d*, which reliability gives, found 0\.55"),
+    ("metrics/ece", -1, "metrics/ece: expected 0 to 1, found -1"),
+    ("metrics/ece", 0.02, r"metrics/ece: expected 0\.01, which reliability gives"),
+    ("metrics/perplexity", 6.3, r"metrics/perplexity: expected the exponential of an NLL of 1\.85"),
+    ("cost/parameters", -5, "cost/parameters: expected 0 or more, found -5"),
+    ("steps", 31, r"steps: expected 30 at most, trainer\.max_steps of its configuration, found 31"),
+    ("diverged", {"step": 3}, "diverged: expected nothing beside status ok"),
+    ("error", "loss not finite", "error: expected nothing beside status ok, found 'loss not finite'"),
+]
+
+
+@pytest.mark.parametrize("seal", ["matching", "none"])
+@pytest.mark.parametrize(("path", "value", "words"), EDITS, ids=lambda found: str(found)[:24])
+def test_a_record_that_disagrees_with_itself_enters_no_number(
+    folder: Path, path: str, value: Any, words: str, seal: str
+) -> None:
+    edit(folder, path, value, seal)
+    assert_left_out(folder, words)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("final/residual_norm", [1.0, 3.5]), ("cost/tokens", 5001), ("flags", ["a"]), ("status", "failed")],
+)
+def test_what_only_the_checksum_can_tell_is_called_edited(folder: Path, path: str, value: Any) -> None:
+    edit(folder, path, value, "stale")
+    with pytest.raises(DamagedError, match="was edited by hand: its content does not match its checksum"):
+        Store(folder.parent).record("arm-1")
+    assert_left_out(folder, "was edited by hand")
+    edit(folder, path, value, "matching")
+    assert Store(folder.parent).record("arm-1")
+
+
+def test_what_disagrees_in_an_edited_record_is_named_beside_that(folder: Path) -> None:
+    edit(folder, "metrics/accuracy", 1.7, "stale")
+    assert_left_out(folder, r"^metrics/accuracy: expected 0 to 1, found 1\.7; was edited by hand: its content")
+
+
+def test_a_record_of_an_older_version_has_no_checksum_and_is_read(folder: Path) -> None:
+    edit(folder, "flags", ["step 3: no"], "none")
+    results = load(folder)
+    assert not results.harmed
+    assert results.records["arm", 1] is not None
+
+
+def test_every_record_that_is_written_matches_its_checksum_and_is_read_without_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    odd: Any = {
+        **record("a", 2.0, 0),
+        "evaluations": {"lengths": {}, "x": {"é\u2028": [1e-7, 2**70, (1, 2)], "1": None}},
+    }
+    assert store.finish("a", odd)["evaluations"] == odd["evaluations"]
+    file = store.directory("a") / "record.json"
+    written = json.loads(file.read_text())
+    assert written["provenance"]["checksum"] == checksum(written)
+    assert of_checksum(json.loads(json.dumps(written, indent=7, sort_keys=True))) == ""
+    found = store.record("a")
+    assert "checksum" not in found["provenance"]
+    found["evaluations"]["more"] = {"nll": 2.0}
+    store.rewrite("a", found)
+    assert store.record("a") == found
+    assert of_checksum(json.loads(file.read_text())) == ""
+
+
+def test_a_record_holds_the_hash_of_the_checkpoint_it_was_written_with(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for cell, content in (("a", b"weights"), ("b", None)):
+        store.work(cell).mkdir(parents=True)
+        if content is not None:
+            (store.work(cell) / "final.ckpt").write_bytes(content)
+        store.finish(cell, record(cell, 2.0, 0))
+    found, checkpoint = store.record("a"), store.directory("a") / "last.ckpt"
+    assert found["provenance"]["checkpoint"] == {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    assert of_checkpoint(found, checkpoint) == ""
+    assert FinishedRun(checkpoint.parent, found, {}).checkpoint == checkpoint
+    checkpoint.write_bytes(b"weightz")
+    assert of_checkpoint(store.record("b"), checkpoint) == "", "an older version kept none"
+    with pytest.raises(InputError, match=r"last\.ckpt: is not the checkpoint that training wrote: its hash differs"):
+        _ = FinishedRun(checkpoint.parent, found, {}).checkpoint
+
+
+@pytest.mark.parametrize("quantity", KEPT)
+@pytest.mark.parametrize("how", ["changed", "missing"])
+def test_damaged_losses_by_document_are_named_whichever_split_they_are_of(
+    folder: Path, quantity: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Store(folder.parent).documents("arm-1", quantity)
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    results = load(folder)
+    assert list(results.unread) == [("arm-1", quantity)]
+    assert results.records["arm", 1] is not None
+    (line,) = [line for line in notes(results, compare(results)) if line.startswith("Warning: the losses by document")]
+    assert "of arm seed 1 are damaged" in line
+    assert f"cells/arm-1/{path.name}: {'cannot be read' if how == 'missing' else 'is not what training wrote'}" in line
+    assert main(["report", str(folder), "--replace"]) == 1
+
+
+def test_a_copy_of_the_records_alone_has_no_losses_by_document_and_is_not_damaged(folder: Path) -> None:
+    for place in Store(folder.parent).cells.glob("[a-z]*"):
+        for file in place.glob("*.npz"):
+            file.unlink()
+    assert len(load(folder).unread) == 12  # a curve lies beside them
+    for file in Store(folder.parent).cells.glob("*/history.csv"):
+        file.unlink()
+    assert not load(folder).harmed
+
+
+def test_a_sound_experiment_is_not_accused(folder: Path) -> None:
+    results = load(folder)
+    assert not results.harmed
+    assert not [line for line in notes(results, compare(results)) if line.startswith("Warning")]
+    assert not write_report(folder, Console(quiet=True)).harmed
+
+
+def test_every_committed_record_agrees_with_itself() -> None:
+    assert {of_numbers(found) for found in references.records().values()} == {""}
+
+
+def test_every_committed_cell_agrees_with_its_files(tmp_path: Path) -> None:
+    archive = read_archive(references.REFERENCE / "attention_entropy.lmpack")
+    archive.extract(tmp_path)
+    store = Store(tmp_path)
+    assert {str(of_files(store.record(cell), store.directory(cell))) for cell in archive.cells} == {"('', {})"}
