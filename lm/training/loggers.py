@@ -19,6 +19,7 @@ from typing import Any
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest
 from lm.store.locks import locked
+from lm.store.spreadsheet import marked
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
@@ -115,6 +116,9 @@ class Csv(Logger):
 
         outer, arm, seed = self.place("csv")
         return CSVLogger(outer, name=arm, version=seed, flush_logs_every_n_steps=10**9)
+
+    def row(self, step: int, row: Mapping[str, float]) -> None:
+        super().row(step, {marked(name): value for name, value in row.items()})
 
 
 class TensorBoard(Logger):

@@ -19,6 +19,7 @@ from lm.config.tree import InputError, Tree
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.leases import LostError
 from lm.store.locks import Say
+from lm.store.spreadsheet import unmarked
 from lm.store.store import LOGGED
 from lm.training.loggers import KINDS, Logger
 from lm.training.recorder import Recorder
@@ -156,6 +157,6 @@ def tracked(
 def _read(path: Path) -> Rows:
     with open(path, encoding="utf-8", newline="") as file:
         return {
-            int(row.pop("step")): {name: float(text) for name, text in row.items() if text}
+            int(row.pop("step")): {unmarked(name): float(text) for name, text in row.items() if text}
             for row in csv.DictReader(file)
         }
