@@ -209,6 +209,7 @@ def answered(server: Server, *lines: str) -> int:
 
 
 def test_a_request_names_this_server_once(tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
     with serving(tmp_path) as server:
         here, evil = f"127.0.0.1:{server.port}", f"evil.example:{server.port}"
         assert answered(server, "GET /nothing HTTP/1.1", f"Host: {here}") == 404
