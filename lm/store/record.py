@@ -21,7 +21,11 @@ class OwnCode(TypedDict):
 
 
 class Provenance(TypedDict):
-    """Under what circumstances a cell was made; times in seconds since 1970."""
+    """Under what circumstances a cell was made; times in seconds since 1970.
+
+    `seconds` is how long its last try took, by a clock that nobody sets. `resumed` is how often the run was taken up
+    from a checkpoint; older records say only whether it was.
+    """
 
     lm: str
     git: GitState
@@ -37,7 +41,8 @@ class Provenance(TypedDict):
     code: dict[str, OwnCode] | None
     started: float
     finished: float
-    resumed: bool
+    seconds: NotRequired[float]
+    resumed: int
 
 
 class Text(TypedDict):

@@ -2,10 +2,13 @@
 
 import csv
 import errno
+import itertools
 import json
 import math
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,10 +233,24 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
     assert of_rows(store.history(cell.id).read_text(), {"steps": 12}) == "", (
         "no curve without a seal is taken for damaged"
     )
-    assert store.record(cell.id)["provenance"]["resumed"] is (changes.get("trainer.log_every_n_steps") != 1)
+    assert store.record(cell.id)["provenance"]["resumed"] == (
+        kills if changes.get("trainer.log_every_n_steps") != 1 else 0
+    )
     expected = weights(tmp_path / "whole", cell)
     for name, value in weights(tmp_path / "killed", cell).items():
         assert torch.equal(value, expected[name]), name
+
+
+def test_a_clock_that_is_set_back_makes_no_run_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = itertools.count(0, -86400)
+    monkeypatch.setattr(
+        "lm.training.train.time",
+        SimpleNamespace(time=lambda: time.time() + next(days), monotonic=time.monotonic),
+    )
+    _, record = run(tmp_path)
+    origin = record["provenance"]
+    assert origin["finished"] < origin["started"]
+    assert 0 < origin["seconds"] < 3600
 
 
 def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
