@@ -173,7 +173,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
             Display(len(missing), workers, store) as display,
             make(manner.executor, store, workers, display.waiting) as executor,
         ):
-            interrupted = train_cells(missing, executor, display, execution)
+            interrupted = train_cells(missing, executor, display, execution, plan.manifest(store))
     _measure_lengths(plan, store)
     return interrupted
 

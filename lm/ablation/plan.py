@@ -64,6 +64,10 @@ class Plan:
         first = {planned.cell.id: planned for planned in reversed(self.cells)}
         return [planned for planned in self.cells if first[planned.cell.id] is planned]
 
+    def manifest(self, store: Store) -> Path:
+        """Return where the manifest of the experiment lies, without which there is no report."""
+        return store.out / self.experiment.name / "experiment.json"
+
     def missing(self, store: Store) -> list[Planned]:
         """The cells still to be trained, each once."""
         return [planned for planned in self.distinct if not store.finished(planned.cell.id)]
@@ -160,8 +164,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         command: the arguments of `lm` that made it, as given; left out where there are none, or none UTF-8 can hold.
     """
     experiment, looks = plan.experiment, plan.experiment.inference.looks
-    folder = store.out / experiment.name
-    path = folder / "experiment.json"
+    path = plan.manifest(store)
     manifest = {
         "name": experiment.name,
         "title": experiment.title,
@@ -196,7 +199,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         },
     }
     write_atomic(path, to_json(MANIFEST.stamped(manifest)))
-    return folder
+    return path.parent
 
 
 def _previous_manifest(path: Path) -> dict[str, Any] | None:
