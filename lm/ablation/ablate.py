@@ -136,7 +136,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
         folder = write_manifest(stage, store, manner.command)
-        interrupted = train_missing(stage, store, manner)
+        interrupted = train_missing(stage, store, manner, stage.manifest(store))
         if interrupted or not inference.looks:
             break
         found = settled(load(folder), inference.looks, inference.confirmatory)
@@ -153,8 +153,12 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
     return f"{len(found) - len(open_still)} of {len(found)} differences found, open: {', '.join(open_still)}"
 
 
-def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
-    """Trains the cells of a plan that are missing; returns how many were interrupted."""
+def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
+    """Trains the cells of a plan that are missing; returns how many were interrupted.
+
+    Raises:
+        LostError: where somebody takes away the `manifest`, that of the experiment or the ladder.
+    """
     statuses = statuses_of(plan, store)
     missing = to_train(plan, statuses, manner.retry_failed)
     workers = _workers(missing, manner)
@@ -173,7 +177,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
             Display(len(missing), workers, store) as display,
             make(manner.executor, store, workers, display.waiting) as executor,
         ):
-            interrupted = train_cells(missing, executor, display, execution, plan.manifest(store))
+            interrupted = train_cells(missing, executor, display, execution, manifest)
     _measure_lengths(plan, store)
     return interrupted
 

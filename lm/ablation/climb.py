@@ -9,6 +9,7 @@ from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing
 from lm.ablation.experiment import Experiment
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
 from lm.ablation.plan import Plan
+from lm.analysis.ladder import FILE
 from lm.execution.estimate import duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
@@ -42,7 +43,7 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, conso
         show_ladder_plan(experiment, plans, whole, store, missing, workers)
         return 0
     folder = write_ladder(experiment, plans, store, manner.command)
-    interrupted = train_missing(whole, store, manner)
+    interrupted = train_missing(whole, store, manner, folder / FILE)
     for plan in plans:
         write_report(store.out / plan.experiment.name, Console(quiet=True))
     results = write_ladder_report(folder, console or Console())

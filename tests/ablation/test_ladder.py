@@ -11,10 +11,14 @@ from conftest import ROOT
 from helpers import RUN, known
 
 import lm
+from lm.ablation.ablate import Manner
+from lm.ablation.climb import climb
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder import plan_ladder, rungs_of, together
+from lm.ablation.plan import Plan
 from lm.cli import main
 from lm.config.tree import InputError, override
+from lm.store.leases import LostError
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 
@@ -206,6 +210,20 @@ def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
     (tmp_path / "swiglu.yaml").write_text(yaml.safe_dump({**tree, "arms": {"layer": {"model.norm": "None"}}}))
     assert main(command) == 2
     assert "swiglu: cannot be run: " in capsys.readouterr().err
+
+
+def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests: list[Path] = []
+
+    def stopped(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
+        assert manifest.is_file()
+        manifests.append(manifest)
+        raise LostError("taken away")
+
+    monkeypatch.setattr("lm.ablation.climb.train_missing", stopped)
+    with pytest.raises(LostError):
+        climb(load_experiment(write(tmp_path), {}), Manner(tmp_path / "out"))
+    assert manifests == [tmp_path / "out" / "small" / "ladder.json"]
 
 
 @pytest.mark.slow
