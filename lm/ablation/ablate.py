@@ -9,6 +9,7 @@ from rich.console import Console
 
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, check_power
+from lm.ablation.finished import finished_of
 from lm.ablation.lr_curve import gridded, write_rates
 from lm.ablation.orders import ordered
 from lm.ablation.plan import Plan, make_plan, write_manifest
@@ -78,9 +79,9 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     crossed = [_plan(ordered(experiment), store)] if experiment.data_seeds else []
     if plan_only:
         for one in (*before, plan, *crossed):
-            statuses = statuses_of(one, store)
-            missing = to_train(one, statuses, manner.retry_failed)
-            show_plan(one, store, statuses, missing, _workers(missing, manner, measure=False), manner.executor)
+            finished = finished_of(one, store)
+            missing = to_train(one, finished.statuses, manner.retry_failed)
+            show_plan(one, store, finished, missing, _workers(missing, manner, measure=False), manner.executor)
         return 0
     chosen = experiment.tuning is not None or experiment.grid is not None
     if chosen and not manner.underpowered:
@@ -159,11 +160,12 @@ def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> i
     Raises:
         LostError: where somebody takes away the `manifest`, that of the experiment or the ladder.
     """
-    statuses = statuses_of(plan, store)
-    missing = to_train(plan, statuses, manner.retry_failed)
+    finished = finished_of(plan, store)
+    missing = to_train(plan, finished.statuses, manner.retry_failed)
     workers = _workers(missing, manner)
-    failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
-    print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
+    failed = 0 if manner.retry_failed else list(finished.statuses.values()).count("failed")
+    for line in (_opening(plan, missing, store, failed, workers), *finished.reused({p.cell.id for p in missing})):
+        print(line, file=sys.stderr)
     interrupted = 0
     if missing:
         execution = Execution(
@@ -185,16 +187,6 @@ def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> i
 def _workers(missing: list[Planned], manner: Manner, measure: bool = True) -> int:
     """How many cells to train at a time."""
     return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out, measure)
-
-
-def statuses_of(plan: Plan, store: Store) -> dict[str, str]:
-    """What became of each finished cell, by its id; every record is read once, though there may be thousands."""
-    found = {}
-    for planned in plan.distinct:
-        store.recover(planned.cell.id)
-        if store.finished(planned.cell.id):
-            found[planned.cell.id] = str(store.record(planned.cell.id)["status"])
-    return found
 
 
 def to_train(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:

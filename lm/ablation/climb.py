@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing
+from lm.ablation.ablate import Manner, to_train, train_missing
 from lm.ablation.experiment import Experiment
+from lm.ablation.finished import Finished, finished_of
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
 from lm.ablation.plan import Plan
 from lm.analysis.ladder import FILE
@@ -37,10 +38,10 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, conso
     plans = plan_ladder(experiment, manner.out, manner.workers)
     whole = together(experiment, plans)
     if plan_only:
-        statuses = statuses_of(whole, store)
-        missing = to_train(whole, statuses, manner.retry_failed)
+        finished = finished_of(whole, store)
+        missing = to_train(whole, finished.statuses, manner.retry_failed)
         workers = manner.workers or shared_out(missing, manner.out, measure=False)
-        show_ladder_plan(experiment, plans, whole, store, missing, workers)
+        show_ladder_plan(experiment, plans, whole, store, finished, missing, workers)
         return 0
     folder = write_ladder(experiment, plans, store, manner.command)
     interrupted = train_missing(whole, store, manner, folder / FILE)
@@ -55,7 +56,13 @@ PLAN = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells
 
 
 def show_ladder_plan(
-    experiment: Experiment, plans: Sequence[Plan], whole: Plan, store: Store, missing: Sequence[Planned], workers: int
+    experiment: Experiment,
+    plans: Sequence[Plan],
+    whole: Plan,
+    store: Store,
+    finished: Finished,
+    missing: Sequence[Planned],
+    workers: int,
 ) -> None:
     """Prints of each rung what a cell of its baseline is, how many cells are to train, and how long that takes."""
     ladder = experiment.ladder
@@ -90,4 +97,5 @@ def show_ladder_plan(
     if missing:
         wall = wall_seconds([seconds[planned.arm] for planned in missing], workers)
         line += f"; about {duration(wall)} with {workers} at a time, judged by finished cells or by a few steps"
-    say(line)
+    for each in (line, *finished.reused(ids)):
+        say(each)
