@@ -19,6 +19,7 @@ from lm.store.formats import MANIFEST
 from lm.store.manifest import check_shape
 from lm.store.quantities import averaged
 from lm.store.record import Manifest
+from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import Cell, check, seeded, sizes
 from lm.training.strategies import check_strategy
@@ -169,7 +170,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
-        "command": list(command) if command and all(map(is_text, command)) else None,
+        "command": [redacted(text) for text in command] if command and all(map(is_text, command)) else None,
         "notes": experiment.notes,
         "baseline": experiment.baseline,
         "metric": experiment.inference.metric,

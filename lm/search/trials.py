@@ -16,6 +16,7 @@ from lm.search.others import Others
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, HOLDER, REASON, SECONDS, SPENT, Shared, take_up
 from lm.store.record import Ending
+from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import Cell, check, with_seed
 
@@ -263,7 +264,7 @@ class Search:
         self._tell(name, TrialState.COMPLETE, values)
 
     def _fail(self, name: str, reason: str) -> None:
-        self._tell(name, TrialState.FAIL, reason=reason)
+        self._tell(name, TrialState.FAIL, reason=redacted(reason))
 
     def _tell(self, name: str, state: TrialState, values: list[float] | None = None, reason: str | None = None) -> None:
         one = self.open[name]

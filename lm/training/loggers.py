@@ -19,6 +19,7 @@ from typing import Any
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest
 from lm.store.locks import locked
+from lm.store.redaction import redacted_tree
 from lm.store.spreadsheet import marked
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -73,7 +74,7 @@ class Logger(ABC):
     Args:
         folder: of what loggers write.
         called: what the run is called, experiment/arm/seed.
-        config: its resolved configuration, and its id.
+        config: its resolved configuration, and its id; what is logged of it holds no secrets.
         run: by which the logger knows what an earlier try has logged; None for a new run.
     """
 
@@ -81,9 +82,9 @@ class Logger(ABC):
     """Whether a try that takes a run up begins its log anew, with all rows of the checkpoint, or goes on in it."""
 
     def __init__(self, folder: Path, called: str, config: Tree, run: str | None) -> None:
-        self.folder, self.called, self.config, self.run = folder, called, config, run
+        self.folder, self.called, self.config, self.run = folder, called, redacted_tree(config), run
         self.made: Any = self.make()
-        self.made.log_hyperparams(config)
+        self.made.log_hyperparams(self.config)
 
     @abstractmethod
     def make(self) -> Any:

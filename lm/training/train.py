@@ -21,6 +21,7 @@ from lm.store.leases import LostError
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
+from lm.store.redaction import redacted
 from lm.store.store import LOG, Store
 from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
@@ -207,7 +208,7 @@ def _in_words(error: BaseException) -> str:
 
 def _logged_trace(work: Path) -> str:
     """The traceback of the error being handled, which goes into the cell's log too."""
-    trace = traceback.format_exc()
+    trace = redacted(traceback.format_exc())
     with open(work / LOG, "a", encoding="utf-8") as log:
         log.write(trace)
     return trace

@@ -431,6 +431,30 @@ class Broken(ReLU):
 """
 
 
+TELLING = """
+import os
+from lm.model.mlp import ReLU
+
+class Telling(ReLU):
+    \"\"\"Tells a secret once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            raise RuntimeError("refused " + os.environ["SOME_API_KEY"])
+        return super().forward(x_btd)
+"""
+
+
+def test_a_cell_that_fails_with_a_secret_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_telling.py").write_text(TELLING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SOME_API_KEY", "0123456789abcdef")
+    _, record = run(tmp_path / "out", {"model.mlp": "user_telling.Telling"})
+    assert record["error"] == f"RuntimeError: refused *** ({tmp_path}/user_telling.py:9)"
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert "log.txt" in {path.name for path in files}
+    assert not [path for path in files if b"0123456789abcdef" in path.read_bytes()]
+
+
 def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "user_broken.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
