@@ -18,6 +18,8 @@ MODULES = (
     "lm.elsewhere.table",
     "lm.report.web.elements",
     "lm.stats.scaling",
+    "lm.store.redaction",
+    "lm.store.spreadsheet",
     "lm.stats.tests",
     "lm.stats.unpaired",
     "lm.stats.verdicts",
