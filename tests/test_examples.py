@@ -19,6 +19,8 @@ MODULES = (
     "lm.execution.precisions",
     "lm.report.web.elements",
     "lm.stats.scaling",
+    "lm.store.redaction",
+    "lm.store.spreadsheet",
     "lm.stats.tests",
     "lm.stats.unpaired",
     "lm.stats.verdicts",

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, check_power, shortage
+from lm.ablation.finished import finished_of
 from lm.ablation.lr_curve import gridded, write_rates
 from lm.ablation.orders import ordered
 from lm.ablation.plan import Plan, idle_arms, make_plan, write_manifest
@@ -81,10 +82,10 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
         for one in (*before, plan, *crossed):
-            statuses = statuses_of(one, store)
-            missing = to_train(one, statuses, manner.retry_failed)
+            finished = finished_of(one, store)
+            missing = to_train(one, finished.statuses, manner.retry_failed)
             workers = _workers(missing, manner, measure=False)
-            show_plan(one, store, statuses, missing, workers, manner.executor, warnings if one is plan else ())
+            show_plan(one, store, finished, missing, workers, manner.executor, warnings if one is plan else ())
         return 0
     warn(idle)
     chosen = experiment.tuning is not None or experiment.grid is not None
@@ -147,7 +148,7 @@ def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
         folder = write_manifest(stage, store, manner.command)
-        interrupted = train_missing(stage, store, manner)
+        interrupted = train_missing(stage, store, manner, stage.manifest(store))
         if interrupted or not inference.looks:
             break
         found = settled(load(folder), inference.looks, inference.confirmatory)
@@ -164,13 +165,18 @@ def _stage(found: dict[str, bool], open_still: list[str]) -> str:
     return f"{len(found) - len(open_still)} of {len(found)} differences found, open: {', '.join(open_still)}"
 
 
-def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
-    """Trains the cells of a plan that are missing; returns how many were interrupted."""
-    statuses = statuses_of(plan, store)
-    missing = to_train(plan, statuses, manner.retry_failed)
+def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
+    """Trains the cells of a plan that are missing; returns how many were interrupted.
+
+    Raises:
+        LostError: where somebody takes away the `manifest`, that of the experiment or the ladder.
+    """
+    finished = finished_of(plan, store)
+    missing = to_train(plan, finished.statuses, manner.retry_failed)
     workers = _workers(missing, manner)
-    failed = 0 if manner.retry_failed else list(statuses.values()).count("failed")
-    print(_opening(plan, missing, store, failed, workers), file=sys.stderr)
+    failed = 0 if manner.retry_failed else list(finished.statuses.values()).count("failed")
+    for line in (_opening(plan, missing, store, failed, workers), *finished.reused({p.cell.id for p in missing})):
+        print(line, file=sys.stderr)
     interrupted = 0
     if missing:
         execution = Execution(
@@ -184,7 +190,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
             Display(len(missing), workers, store) as display,
             make(manner.executor, store, workers, display.waiting) as executor,
         ):
-            interrupted = train_cells(missing, executor, display, execution)
+            interrupted = train_cells(missing, executor, display, execution, manifest)
     _measure_lengths(plan, store)
     return interrupted
 
@@ -192,16 +198,6 @@ def train_missing(plan: Plan, store: Store, manner: Manner) -> int:
 def _workers(missing: list[Planned], manner: Manner, measure: bool = True) -> int:
     """How many cells to train at a time."""
     return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out, measure)
-
-
-def statuses_of(plan: Plan, store: Store) -> dict[str, str]:
-    """What became of each finished cell, by its id; every record is read once, though there may be thousands."""
-    found = {}
-    for planned in plan.distinct:
-        store.recover(planned.cell.id)
-        if store.finished(planned.cell.id):
-            found[planned.cell.id] = str(store.record(planned.cell.id)["status"])
-    return found
 
 
 def to_train(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:

@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from lm.ablation.ablate import Manner, statuses_of, to_train, train_missing, warn
+from lm.ablation.ablate import Manner, to_train, train_missing, warn
 from lm.ablation.experiment import Experiment, shortage
+from lm.ablation.finished import Finished, finished_of
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
 from lm.ablation.plan import Plan, idle_arms
+from lm.analysis.ladder import FILE
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
@@ -36,14 +38,14 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, conso
     plans = plan_ladder(experiment, manner.out, manner.workers)
     whole = together(experiment, plans)
     if plan_only:
-        statuses = statuses_of(whole, store)
-        missing = to_train(whole, statuses, manner.retry_failed)
+        finished = finished_of(whole, store)
+        missing = to_train(whole, finished.statuses, manner.retry_failed)
         workers = manner.workers or shared_out(missing, manner.out, measure=False)
-        show_ladder_plan(experiment, plans, whole, store, missing, workers)
+        show_ladder_plan(experiment, plans, whole, store, finished, missing, workers)
         return 0
     warn(_idle(plans))
     folder = write_ladder(experiment, plans, store, manner.command)
-    interrupted = train_missing(whole, store, manner)
+    interrupted = train_missing(whole, store, manner, folder / FILE)
     for plan in plans:
         write_report(store.out / plan.experiment.name, Console(quiet=True))
     results = write_ladder_report(folder, console or Console())
@@ -70,7 +72,13 @@ PLAN = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells
 
 
 def show_ladder_plan(
-    experiment: Experiment, plans: Sequence[Plan], whole: Plan, store: Store, missing: Sequence[Planned], workers: int
+    experiment: Experiment,
+    plans: Sequence[Plan],
+    whole: Plan,
+    store: Store,
+    finished: Finished,
+    missing: Sequence[Planned],
+    workers: int,
 ) -> None:
     """Prints of each rung what a cell of its baseline is, how many cells are to train, and how long that takes.
 
@@ -116,4 +124,5 @@ def show_ladder_plan(
     if missing:
         wall = wall_seconds(list(seconds.values()), workers)
         line += f"; about {duration(wall)} with {workers} at a time, judged by finished cells or by a few steps"
-    say(line)
+    for each in (line, *finished.reused(seconds)):
+        say(each)

@@ -20,6 +20,7 @@ from lm.runs.ways import asked
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
 from lm.store.ladder import RungOf
+from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 
@@ -168,7 +169,7 @@ def write_ladder(experiment: Experiment, plans: Sequence[Plan], store: Store, co
         "name": experiment.name,
         "title": experiment.title,
         "notes": experiment.notes,
-        "command": list(command) if command and all(map(is_text, command)) else None,
+        "command": [redacted(text) for text in command] if command and all(map(is_text, command)) else None,
         "baseline": experiment.baseline,
         "arms": list(experiment.arms),
         "metric": experiment.inference.metric,

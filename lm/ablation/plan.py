@@ -19,6 +19,7 @@ from lm.store.formats import MANIFEST
 from lm.store.manifest import check_shape
 from lm.store.quantities import averaged
 from lm.store.record import Manifest
+from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import Cell, check, seeded, sizes
 from lm.training.strategies import check_strategy
@@ -63,6 +64,10 @@ class Plan:
         """The cells, each once though two arms may ask for it."""
         first = {planned.cell.id: planned for planned in reversed(self.cells)}
         return [planned for planned in self.cells if first[planned.cell.id] is planned]
+
+    def manifest(self, store: Store) -> Path:
+        """Return where the manifest of the experiment lies, without which there is no report."""
+        return store.out / self.experiment.name / "experiment.json"
 
     def missing(self, store: Store) -> list[Planned]:
         """The cells still to be trained, each once."""
@@ -175,13 +180,12 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         command: the arguments of `lm` that made it, as given; left out where there are none, or none UTF-8 can hold.
     """
     experiment, looks = plan.experiment, plan.experiment.inference.looks
-    folder = store.out / experiment.name
-    path = folder / "experiment.json"
+    path = plan.manifest(store)
     manifest = {
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
-        "command": list(command) if command and all(map(is_text, command)) else None,
+        "command": [redacted(text) for text in command] if command and all(map(is_text, command)) else None,
         "notes": experiment.notes,
         "baseline": experiment.baseline,
         "metric": experiment.inference.metric,
@@ -211,7 +215,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         },
     }
     write_atomic(path, to_json(MANIFEST.stamped(manifest)))
-    return folder
+    return path.parent
 
 
 def _previous_manifest(path: Path) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lm.ablation.experiment import Experiment
+from lm.ablation.finished import Finished
 from lm.ablation.plan import Plan
 from lm.execution.engines import threads
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
@@ -21,7 +22,7 @@ TOLERANCE = 0.01
 def show_plan(
     plan: Plan,
     store: Store,
-    statuses: dict[str, str],
+    finished: Finished,
     missing: list[Planned],
     workers: int,
     executor: str = "local",
@@ -29,7 +30,7 @@ def show_plan(
 ) -> None:
     """Prints the cells, how arms differ, what they cost, and an estimate of the time.
 
-    `statuses` says what became of the cells that are finished, by their ids; `warnings` are lines of their own.
+    `finished` says what became of the cells that are; `warnings` are lines of their own.
     A cost that differs from the baseline's by over 1 % without the experiment saying so is marked with `!`.
     """
     console, experiment = Console(), plan.experiment
@@ -39,7 +40,7 @@ def show_plan(
     for arm in experiment.arms:
         declared = experiment.inference.declared.get(arm, [])
         costs = [_against(name, cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
-        rows.append([arm, *costs, _states(plan, arm, store, statuses, ids)])
+        rows.append([arm, *costs, _states(plan, arm, store, finished.statuses, ids)])
     show_grid(experiment.title, columns, rows, console)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     for arm in experiment.arms:
@@ -59,7 +60,8 @@ def show_plan(
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"
         )
-    console.print(line, highlight=False, soft_wrap=True)
+    for each in (line, *finished.reused(ids)):
+        say(each)
 
 
 def _remarks(experiment: Experiment) -> list[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from lm.store.spreadsheet import unmarked
+
 
 def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
     """A learning curve, a row a step; one file is read once for all that is asked of it, until it is another file.
@@ -17,4 +19,5 @@ def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
 
 @functools.lru_cache(maxsize=4096)
 def _curve_table(path: Path, parts: bool, version: tuple[int, int, int]) -> pd.DataFrame:
-    return pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)
+    table = pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)
+    return table.rename(columns=unmarked)

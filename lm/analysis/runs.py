@@ -70,6 +70,8 @@ class Run:
         if self.record is None or self.state != "ok" or self.record["provenance"].get("resumed"):
             return None
         origin: Mapping[str, Any] = self.record["provenance"]
+        if is_number(measured := origin.get("seconds")) and measured is not None:
+            return float(measured)
         times = [origin.get(name) for name in ("started", "finished")]
         start, end = (float(one) if is_number(one) and one is not None else 0.0 for one in times)
         return end - start if end > start else None

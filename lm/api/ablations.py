@@ -54,6 +54,7 @@ def ablate(
 
     Raises:
         InputError: for an experiment that cannot be carried out.
+        LostError: where its folder is taken away while it trains.
 
     >>> import lm
     >>> lm.ablate("quickstart", seeds=2)

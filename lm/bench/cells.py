@@ -57,7 +57,7 @@ def portions(records: list[dict[str, Any]], wall: float) -> dict[str, list[float
     What no cell has spent, the command's own start and its report, is shared out among them evenly.
     """
     found: dict[str, list[float]] = {}
-    inside = [one["provenance"]["finished"] - one["provenance"]["started"] for one in records]
+    inside = [float(one["provenance"]["seconds"]) for one in records]
     between = (wall - sum(inside)) / len(records)
     for one, whole in zip(records, inside, strict=True):
         training, evaluation = one["cost"]["train_seconds"], one["cost"]["evaluation_seconds"]

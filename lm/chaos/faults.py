@@ -50,6 +50,7 @@ FAULTS = {
     for fault in (
         Fault("kills", "processes of commands killed at moments drawn at random", ("kills", "kills"), many=True),
         Fault("checkpoint", "checkpoints cut short after a kill", ("torn", "checkpoint")),
+        Fault("resumed", "processes of cells killed after their first checkpoint", ("kills", "resumed"), many=True),
         Fault("notes", "all else in work folders cut short after a kill", ("torn", "notes")),
         Fault("record", "the record of a finished cell cut short", ("torn", "record")),
         Fault("cache", "prepared text in the cache cut short", ("torn", "cache")),

@@ -55,6 +55,13 @@ def cells(place: Place) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def resumes(place: Place) -> dict[str, int]:
+    """Return how often each finished cell was resumed from a checkpoint, as its record says, by its id."""
+    paths = sorted((place.out / "cells").glob("[0-9a-f]*/record.json"))
+    records = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    return {cell: int(record["provenance"]["resumed"]) for cell, record in records.items()}
+
+
 def table(place: Place) -> list[Any]:
     """The rows of an experiment's table, without the quantities that are times or memory."""
     rows = csv.DictReader(io.StringIO((place.report / "table.csv").read_text(encoding="utf-8")))

@@ -70,6 +70,8 @@ class Chaos:
                 self.say(f"{fault.name}: {place.folder}: {line}")
             if not found:
                 shutil.rmtree(place.folder)
+            if found and not trial.injected:  # nor would there be the next time
+                break
             if fault.many and injected < times:
                 each = (time.monotonic() - begun) / max(1, injected)
                 self.say(f"{fault.name}: {injected} of {times}; about {duration(each * (times - injected))} left")

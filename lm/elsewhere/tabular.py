@@ -10,6 +10,7 @@ from typing import Any
 from lm.config.tree import InputError, require_regular
 from lm.elsewhere.table import Row, Table, as_text, flat
 from lm.stats.verdicts import Better
+from lm.store.spreadsheet import unmarked_rows
 
 LONGEST = 200_000_000
 """Bytes of a file."""
@@ -54,7 +55,7 @@ def read_csv(path: Path) -> Table:
     head = written.partition("\n")[0]
     delimiter = max(",\t;", key=head.count)
     try:
-        lines = list(csv.reader(io.StringIO(written), delimiter=delimiter, strict=True))
+        lines = unmarked_rows(written, delimiter, strict=True)
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV: {error}") from None
     if not lines or len(lines[0]) < 2:

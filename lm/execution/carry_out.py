@@ -5,11 +5,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from lm.execution.elsewhere import by_process
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
 from lm.execution.interrupts import look, remembered
-from lm.execution.source import Listed, Planned, Source
+from lm.execution.source import Listed, Planned, Rooted, Source
 from lm.execution.watcher import Running, Watcher
 from lm.store import locks
 from lm.store.holders import NAMELESS, Holder
@@ -37,14 +38,23 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-def train_cells(cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution) -> int:
-    """Trains every cell; one that fails does not stop the others. Returns how many were interrupted."""
+def train_cells(
+    cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution, manifest: Path | None = None
+) -> int:
+    """Trains every cell; one that fails does not stop the others. Returns how many were interrupted.
+
+    Raises:
+        LostError: where somebody takes the `manifest` of their experiment away; no cell is begun after that.
+    """
     held = [holder for planned in cells if (holder := executor.held(planned.cell.id)) is not None]
     for who, count in by_process(held).items():
         are = "cell is" if count == len(cells) == 1 else "is" if count == 1 else "are"
         of = f"the {are}" if count == len(cells) == 1 else f"{count} of {len(cells)} cells {are}"
         watcher.waiting(f"{of} being trained by {who}; going on with the others")
-    return train_from(Listed(list(cells)), executor, watcher, execution)
+    source = Listed(list(cells)) if manifest is None else Rooted(list(cells), manifest)
+    interrupted = train_from(source, executor, watcher, execution)
+    source.look()  # the last cells may have ended since
+    return interrupted
 
 
 def train_from(

@@ -3,7 +3,9 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from lm.store.leases import LostError
 from lm.store.record import Ending
 from lm.training.cell import Cell
 
@@ -67,3 +69,28 @@ class Listed(Source):
 
     def left(self) -> int:
         return len(self.cells)
+
+
+class Rooted(Listed):
+    """Cells of an experiment, for as long as its folder stays: nobody could report on what is trained after that.
+
+    Args:
+        cells: in their order.
+        manifest: the file of the experiment's folder without which there is no report.
+    """
+
+    def __init__(self, cells: list[Planned], manifest: Path) -> None:
+        super().__init__(cells)
+        self.manifest = manifest
+
+    def take(self) -> Planned | None:
+        self.look()
+        return super().take()
+
+    def look(self) -> None:
+        """Check that the folder is still there. Raises LostError where it was taken away."""
+        if not self.manifest.is_file():
+            raise LostError(
+                f"{self.manifest.parent}: was taken away while its cells were trained ({self.manifest.name} is gone); "
+                "training stopped, and the same command trains what is missing"
+            )

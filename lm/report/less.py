@@ -5,7 +5,6 @@ Wording is not compared: notes change with the records, and intervals in a headi
 
 import csv
 import html
-import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from lm.analysis.results import Results
 from lm.config.tree import LessError
 from lm.store.files import write_atomic
+from lm.store.spreadsheet import unmarked_rows
 
 NOTHING = ("", "-")
 """How a table says that there is no number."""
@@ -93,7 +93,7 @@ def lost(before: str, after: str, rows: bool = True) -> list[str]:
 def lost_of_csv(before: str, after: str, name: str) -> list[str]:
     """The same of two CSV files."""
     try:
-        old, new = (list(csv.reader(io.StringIO(text))) or [[]] for text in (before, after))
+        old, new = (unmarked_rows(text) or [[]] for text in (before, after))
     except csv.Error:  # no CSV: what is there is no report
         return []
     return _lost_of(tabled(old[0], old[1:]), tabled(new[0], new[1:]), name, rows=True)

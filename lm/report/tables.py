@@ -14,6 +14,7 @@ from lm.analysis.results import HEADLINE, Results
 from lm.analysis.words import of_seeds
 from lm.stats.verdicts import Better
 from lm.store.quantities import SHOWN, describe
+from lm.store.spreadsheet import marked, marked_cell
 
 DETAILS = (
     "metric",
@@ -37,9 +38,11 @@ def number(value: float, digits: int) -> str:
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """A table as a CSV file, negative zero as zero."""
+    """Return a table as a CSV file: negative zero as zero, texts that a spreadsheet would run marked."""
     numbers = table.select_dtypes("float") + 0.0
-    return table.assign(**numbers).to_csv(index=False, lineterminator="\n")
+    texts = {name: table[name].map(marked_cell) for name in table.select_dtypes(["object", "string"]).columns}
+    written = table.assign(**numbers).assign(**texts)
+    return written.to_csv(index=False, lineterminator="\n", header=[marked(str(name)) for name in table.columns])
 
 
 def mean_and_sd(row: Any) -> str:

@@ -30,7 +30,7 @@ from lm.search.fitting import check_space
 from lm.search.searches import Searches
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
-from lm.search.study import CELLS, METHODS, REASON, Shared, open_study, pruner, read_study, sampler
+from lm.search.study import CELLS, METHODS, REASON, SECONDS, Shared, open_study, pruner, read_study, sampler
 from lm.search.trials import Search
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
@@ -239,9 +239,17 @@ def _described(trial: FrozenTrial) -> dict[str, Any]:
         "values": trial.values if trial.state == TrialState.COMPLETE else None,
         "reason": trial.user_attrs.get(REASON),
         "cells": trial.user_attrs.get(CELLS, {}),
-        "seconds": None if trial.duration is None else trial.duration.total_seconds(),
+        "seconds": _seconds(trial),
         "reported": {str(step): value for step, value in trial.intermediate_values.items()},
     }
+
+
+def _seconds(trial: FrozenTrial) -> float | None:
+    """Return how long a trial took; None where nobody measured it and the clock was set back meanwhile."""
+    if (measured := trial.user_attrs.get(SECONDS)) is not None:
+        return float(measured)
+    lasted = None if trial.duration is None else trial.duration.total_seconds()
+    return None if lasted is None or lasted < 0 else lasted
 
 
 def show_plan(spec: SweepSpec, workers: int, each: int) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
 from lm.search.rows import beside_others
 from lm.search.spec import SweepSpec
+from lm.store.redaction import redacted
 
 TROUBLE = (StorageInternalError, SQLAlchemyError, OSError)
 """Raised where a storage does not answer, which it may again."""
@@ -55,7 +55,7 @@ def check_storage(spec: SweepSpec, folder: Path) -> None:
     if path is not None:
         require_place(path, "storage" if spec.storage else "--out")
         return
-    name = shown(discreet(str(spec.storage)))
+    name = shown(redacted(str(spec.storage)))
     try:
         url = _url(str(spec.storage))
         url.get_dialect().import_dbapi()
@@ -63,15 +63,9 @@ def check_storage(spec: SweepSpec, folder: Path) -> None:
         extra = "; it comes with the extra postgres" if "postgresql" in str(spec.storage) else ""
         raise InputError(f"storage: {name}: its driver is not installed: {error}{extra}") from None
     except Exception as error:  # SQLAlchemy's own, and what its parsing of numbers raises
-        raise InputError(f"storage: {name}: no URL of a database: {discreet(str(error))}") from None
+        raise InputError(f"storage: {name}: no URL of a database: {redacted(str(error))}") from None
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
         require_place(Path(str(url.database)), "storage")
-
-
-def discreet(text: str) -> str:
-    """A text without the passwords of the URLs in it."""
-    text = re.sub(r"(://[^:/@\s]*:)\S*@", r"\1***@", text)
-    return re.sub(r"((?:password|passwd|sslpassword)=)[^&\s'\"]+", r"\1***", text, flags=re.IGNORECASE)
 
 
 def _url(text: str) -> URL:
@@ -107,13 +101,13 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
 
 def place(spec: SweepSpec, path: Path | None) -> str:
     """Where a study lies, for people to read."""
-    return str(path) if path is not None else discreet(str(spec.storage))
+    return str(path) if path is not None else redacted(str(spec.storage))
 
 
 def _one_line(error: BaseException) -> str:
     """What went wrong, as the driver says it: Optuna says the same of everything."""
     cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
-    return discreet(" ".join(str(getattr(cause, "orig", None) or cause).split())[:200]).rstrip(". ")
+    return redacted(" ".join(str(getattr(cause, "orig", None) or cause).split())[:200]).rstrip(". ")
 
 
 # journals ------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,9 @@ TAKEN_UP = 3
 """How often a trial that a dead process left is taken up before it counts as failed."""
 
 DEFINITION, METHODS, REASON, CELLS, AGAIN = "definition", "methods", "reason", "cells", "taken_up"
-HOLDER = "holder"
-"""Names of the attributes that a study and its trials carry."""
+HOLDER, SECONDS = "holder", "seconds"
+"""Names of the attributes that a study and its trials carry; the last is how long a trial took the process that ended
+it, by a clock that nobody sets."""
 
 # samplers and pruners ------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from lm.config.tree import InputError, canonical, override
 from lm.execution.source import Planned
 from lm.search.others import Others
 from lm.search.spec import SweepSpec
-from lm.search.study import CELLS, HOLDER, REASON, SPENT, Shared, take_up
+from lm.search.study import CELLS, HOLDER, REASON, SECONDS, SPENT, Shared, take_up
 from lm.store.record import Ending
+from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import Cell, check, with_seed
 
@@ -35,6 +36,7 @@ class Open:
     records: dict[int, Ending] = field(default_factory=dict)
     training: set[int] = field(default_factory=set)
     stopped: bool = False
+    begun: float = field(default_factory=time.monotonic)
 
 
 class Search:
@@ -262,7 +264,7 @@ class Search:
         self._tell(name, TrialState.COMPLETE, values)
 
     def _fail(self, name: str, reason: str) -> None:
-        self._tell(name, TrialState.FAIL, reason=reason)
+        self._tell(name, TrialState.FAIL, reason=redacted(reason))
 
     def _tell(self, name: str, state: TrialState, values: list[float] | None = None, reason: str | None = None) -> None:
         one = self.open[name]
@@ -273,6 +275,7 @@ class Search:
                 if not self.others.is_own(frozen):
                     return False
                 if frozen.state == TrialState.RUNNING:  # and not told already, before the storage failed
+                    one.trial.set_user_attr(SECONDS, time.monotonic() - one.begun)
                     if reason is not None:
                         one.trial.set_user_attr(REASON, reason)
                     self.study.tell(frozen.number, values, state=state)

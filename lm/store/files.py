@@ -15,6 +15,7 @@ from lm.config.tree import InputError, require_regular
 from lm.store.disk import named
 from lm.store.holders import is_of_the_dead, signature
 from lm.store.leases import guarding
+from lm.store.spreadsheet import marked
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -75,8 +76,8 @@ def curve(rows: Mapping[int, Mapping[str, float]]) -> str:
     """A learning curve as CSV: one line a step, a column for everything measured at any step."""
     columns = list(dict.fromkeys(name for step in sorted(rows) for name in rows[step]))
     text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(["step", *map(marked, columns)])
     writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
-    writer.writeheader()
     for step in sorted(rows):
         writer.writerow({"step": step, **rows[step]})
     return text.getvalue()

@@ -30,6 +30,8 @@ class Weights(TypedDict):
 class Provenance(TypedDict):
     """Under what circumstances a cell was made; times in seconds since 1970.
 
+    `seconds` is how long its last try took, by a clock that nobody sets. `resumed` is how often the run was taken up
+    from a checkpoint; older records say only whether it was.
     `checksum` is of all else in the record as it lies on disk; who reads it through the store does not see it.
     """
 
@@ -47,7 +49,8 @@ class Provenance(TypedDict):
     code: dict[str, OwnCode] | None
     started: float
     finished: float
-    resumed: bool
+    seconds: NotRequired[float]
+    resumed: int
     checkpoint: NotRequired[Weights | None]
     checksum: NotRequired[str]
 

@@ -29,6 +29,7 @@ from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
+from lm.store.redaction import redact_file, redacted_tree
 
 EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 """What earlier tries came to, where one was that hung, and what further processes died of."""
@@ -45,6 +46,10 @@ GONE = "gone"
 
 LOG = "log.txt"
 """What the process that trained a cell printed, and its traceback if it failed."""
+
+
+SAID = ("error", "traceback", "flags")
+"""The parts of a record that are words of a run or of its libraries."""
 
 
 class DamagedError(InputError):
@@ -159,11 +164,14 @@ class Store:
     def finish(self, cell: str, record: Record) -> Record:
         """Writes the record into the cell's work folder and makes the folder the finished cell; returns it.
 
-        The record is given the hash of the checkpoint of the end of training, where there is one.
+        The record is given the hash of the checkpoint of the end of training, where there is one. What a run or its
+        libraries said may hold secrets: they are taken out of the record and of the log.
         """
-        written = cast(Record, RECORD.stamped(record))
+        said = {name: redacted_tree(record[name]) for name in SAID if name in record}  # type: ignore[literal-required]
+        written = cast(Record, RECORD.stamped({**record, **said}))
         if (weights := weights_of(self.work(cell) / "final.ckpt")) is not None:
             written["provenance"] = {**written["provenance"], "checkpoint": weights}
+        redact_file(self.work(cell) / LOG)
         write_atomic(self.work(cell) / "record.json", with_checksum(written))
         self.complete(cell)
         return written

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from lm.store.redaction import redacted
 from lm.store.store import LOG
 
 
@@ -33,7 +34,7 @@ class Both:
 
     def write(self, text: str) -> int:
         if not self.log.closed:  # a handler made in training may keep the stream for longer
-            self.log.write(text)
+            self.log.write(redacted(text))
         return self.stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

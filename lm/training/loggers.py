@@ -19,6 +19,8 @@ from typing import Any
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest
 from lm.store.locks import locked
+from lm.store.redaction import redacted_tree
+from lm.store.spreadsheet import marked
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
@@ -72,7 +74,7 @@ class Logger(ABC):
     Args:
         folder: of what loggers write.
         called: what the run is called, experiment/arm/seed.
-        config: its resolved configuration, and its id.
+        config: its resolved configuration, and its id; what is logged of it holds no secrets.
         run: by which the logger knows what an earlier try has logged; None for a new run.
     """
 
@@ -80,9 +82,9 @@ class Logger(ABC):
     """Whether a try that takes a run up begins its log anew, with all rows of the checkpoint, or goes on in it."""
 
     def __init__(self, folder: Path, called: str, config: Tree, run: str | None) -> None:
-        self.folder, self.called, self.config, self.run = folder, called, config, run
+        self.folder, self.called, self.config, self.run = folder, called, redacted_tree(config), run
         self.made: Any = self.make()
-        self.made.log_hyperparams(config)
+        self.made.log_hyperparams(self.config)
 
     @abstractmethod
     def make(self) -> Any:
@@ -115,6 +117,9 @@ class Csv(Logger):
 
         outer, arm, seed = self.place("csv")
         return CSVLogger(outer, name=arm, version=seed, flush_logs_every_n_steps=10**9)
+
+    def row(self, step: int, row: Mapping[str, float]) -> None:
+        super().row(step, {marked(name): value for name, value in row.items()})
 
 
 class TensorBoard(Logger):

@@ -19,6 +19,8 @@ from lm.config.tree import InputError, Tree
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.leases import LostError
 from lm.store.locks import Say
+from lm.store.redaction import redacted
+from lm.store.spreadsheet import unmarked
 from lm.store.store import LOGGED
 from lm.training.loggers import KINDS, Logger
 from lm.training.recorder import Recorder
@@ -76,7 +78,7 @@ class Tracker(Callback):
         except Exception as error:
             self.loggers.pop(name, None)
             said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            self.say(f"--logger {name}: {said}; the run goes on without it")
+            self.say(f"--logger {name}: {redacted(said)}; the run goes on without it")
 
     def tell(self, rows: Rows, before: int | None = None) -> None:
         """Tells every logger the rows that it has not been told, all or those of earlier steps than `before`.
@@ -156,6 +158,6 @@ def tracked(
 def _read(path: Path) -> Rows:
     with open(path, encoding="utf-8", newline="") as file:
         return {
-            int(row.pop("step")): {name: float(text) for name, text in row.items() if text}
+            int(row.pop("step")): {unmarked(name): float(text) for name, text in row.items() if text}
             for row in csv.DictReader(file)
         }

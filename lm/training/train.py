@@ -21,6 +21,7 @@ from lm.store.leases import LostError
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
+from lm.store.redaction import redacted
 from lm.store.store import LOG, Store
 from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
@@ -38,7 +39,7 @@ from lm.training.run import Trainer
 from lm.training.sharded import for_strategy
 from lm.training.signals import by_signal
 from lm.training.tracking import tracked
-from lm.training.tries import HALVED, divides, drop_damaged, earlier, note, take_in_stack
+from lm.training.tries import HALVED, count_resumed, divides, drop_damaged, earlier, note, take_in_stack
 
 UNEVALUATED = "not evaluated further"
 """Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
@@ -120,7 +121,8 @@ def train(
         drop_damaged(work)
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
-        times: dict[str, Any] = {"started": time.time(), "resumed": store.started(cell.id)}
+        resumed = count_resumed(work, store.started(cell.id))
+        times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": -time.monotonic()}
         try:
             times["code"] = unchanged_code(cell, work)
             known: Logits | None = []
@@ -146,7 +148,8 @@ def train(
 
 
 def _until_now(times: dict[str, Any]) -> dict[str, Any]:
-    return {**times, "finished": time.time()}
+    """Return the times with when they end; how long that took is by a clock that nobody sets."""
+    return {**times, "finished": time.time(), "seconds": times["seconds"] + time.monotonic()}
 
 
 def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def _in_words(error: BaseException) -> str:
 
 def _logged_trace(work: Path) -> str:
     """The traceback of the error being handled, which goes into the cell's log too."""
-    trace = traceback.format_exc()
+    trace = redacted(traceback.format_exc())
     with open(work / LOG, "a", encoding="utf-8") as log:
         log.write(trace)
     return trace
@@ -227,8 +230,9 @@ def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = Fal
         store.complete(cell.id)
         if not store.pending(cell.id, again):
             return store.record(cell.id)
-        now = time.time()
-        return finish(cell, store, failure(error, trace), {"started": now - seconds, "finished": now, "resumed": False})
+        now, resumed = time.time(), earlier(store.work(cell.id))["resumed"]
+        times = {"started": now - seconds, "finished": now, "seconds": seconds, "resumed": resumed}
+        return finish(cell, store, failure(error, trace), times)
 
 
 def fitted(

@@ -22,22 +22,41 @@ HUNG = "a try reported nothing for too long and was ended; where it was stands i
 
 
 def earlier(work: Path) -> dict[str, Any]:
-    """`halved`, whether batches are taken in halves, and `flags` for the record; none where they cannot be read."""
+    """Return what earlier tries left: nothing where that cannot be read.
+
+    `halved` says whether batches are taken in halves, `flags` go into the record, `resumed` counts how often the run
+    was taken up from a checkpoint.
+    """
     path = work / EARLIER
+    nothing: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0}
     if not path.is_file():
-        return {"halved": False, "flags": []}
+        return nothing
     with contextlib.suppress(InputError):
         found = TRIES.read(read_json(path), path)
-        if isinstance(found.get("halved"), bool) and isinstance(found.get("flags"), list):
-            return {"halved": found["halved"], "flags": [str(flag) for flag in found["flags"]]}
-    return {"halved": False, "flags": []}
+        count = found.get("resumed", 0)
+        if isinstance(found.get("halved"), bool) and isinstance(found.get("flags"), list) and isinstance(count, int):
+            return {"halved": found["halved"], "flags": [str(flag) for flag in found["flags"]], "resumed": count}
+    return nothing
 
 
 def note(work: Path, flag: str, halved: bool = False) -> None:
     """Adds a flag to those of the tries before."""
-    found = earlier(work)
-    flags = list(dict.fromkeys([*found["flags"], flag]))
-    write_atomic(work / EARLIER, to_json(TRIES.stamped({"halved": halved or found["halved"], "flags": flags})))
+    before = earlier(work)
+    flags = list(dict.fromkeys([*before["flags"], flag]))
+    _leave(work, {**before, "halved": halved or before["halved"], "flags": flags})
+
+
+def count_resumed(work: Path, checkpoint: bool) -> int:
+    """Return how often a run was resumed, this time included; a run without a `checkpoint` begins anew, with 0."""
+    before = earlier(work)
+    count: int = before["resumed"] + 1 if checkpoint else 0
+    if count != before["resumed"]:
+        _leave(work, {**before, "resumed": count})
+    return count
+
+
+def _leave(work: Path, tries: dict[str, Any]) -> None:
+    write_atomic(work / EARLIER, to_json(TRIES.stamped(tries)))
 
 
 def divides(cell: Cell) -> bool:

@@ -11,10 +11,14 @@ from conftest import ROOT
 from helpers import RUN, known
 
 import lm
+from lm.ablation.ablate import Manner
+from lm.ablation.climb import climb
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder import plan_ladder, rungs_of, together
+from lm.ablation.plan import Plan
 from lm.cli import main
 from lm.config.tree import InputError, override
+from lm.store.leases import LostError
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 
@@ -227,6 +231,20 @@ def test_a_cell_of_two_rungs_is_counted_in_both_and_timed_in_the_first(
     assert (rows["s"], rows["m"]) == (["4", "0", "4 min 0 s"], ["2", "0", "-"])
     assert "2 cells are asked for by more than one rung, trained once, and timed in the first." in lines
     assert lines[-1].startswith("4 cells: 0 done, 4 to train; about 4 min 0 s with 1 at a time")
+
+
+def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests: list[Path] = []
+
+    def stopped(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
+        assert manifest.is_file()
+        manifests.append(manifest)
+        raise LostError("taken away")
+
+    monkeypatch.setattr("lm.ablation.climb.train_missing", stopped)
+    with pytest.raises(LostError):
+        climb(load_experiment(write(tmp_path), {}), Manner(tmp_path / "out"))
+    assert manifests == [tmp_path / "out" / "small" / "ladder.json"]
 
 
 @pytest.mark.slow

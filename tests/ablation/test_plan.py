@@ -12,8 +12,9 @@ from conftest import ROOT
 from helpers import RUN
 from records import blank, text
 
-from lm.ablation.ablate import statuses_of, to_train
+from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
+from lm.ablation.finished import finished_of
 from lm.ablation.plan import make_plan, write_manifest
 from lm.analysis.claims import Claim
 from lm.analysis.registration import fingerprint
@@ -25,10 +26,11 @@ from lm.data.tokens import Facts
 from lm.execution import estimate
 from lm.execution.estimate import duration, steps_evaluated, wall_seconds
 from lm.execution.source import Planned
-from lm.store.record import Record, Status
+from lm.store.record import GitState, Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells
 from lm.training.cell import Cell, identity, seeded, with_seed
+from lm.training.provenance import SOURCE
 from lm.training.run import Run
 from lm.training.schedule import in_steps
 
@@ -218,7 +220,7 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    statuses = statuses_of(plan, store)
+    statuses = finished_of(plan, store).statuses
     assert [(p.arm, p.seed) for p in to_train(plan, statuses, again=False)] == missing
     again = [(p.arm, p.seed) for p in to_train(plan, statuses, again=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
@@ -287,6 +289,35 @@ def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_a
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
+def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm.ablation.finished.git_state", lambda: {"commit": "c" * 40, "dirty": False})
+    plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
+    clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
+    of: list[dict[str, Any]] = [
+        {"git": changed, "source": SOURCE},
+        {"git": clean},
+        {"git": clean, "source": "0" * 64},
+        {"git": changed},
+        {"git": GitState(commit=None, dirty=None), "lm": "0.1"},
+    ]
+    for planned, origin in zip(plan.cells, of, strict=False):
+        record = blank(planned.cell.id)
+        record["provenance"] |= origin  # type: ignore[typeddict-item]
+        store.work(planned.cell.id).mkdir(parents=True)
+        store.finish(planned.cell.id, record)
+    finished = finished_of(plan, store)
+    ids = [planned.cell.id for planned in plan.cells]
+    assert finished.reused(ids[2:]) == []
+    (line,) = finished.reused([])
+    assert line.startswith(
+        "3 finished cells were trained by other code: commit cccccccccccc, commit cccccccccccc with "
+    )
+    assert "with changes, lm 0.1; they are used without training again. To train all cells by this code, give" in line
+    assert finished.reused(ids[:4])[0].startswith("1 finished cell was trained by other code: lm 0.1; it is used")
+
+
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
 def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
@@ -317,6 +348,11 @@ def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
     said = capsys.readouterr()
     wanted = [p.cell.id for p in plan.distinct[0 if "--retry-failed" in more else 3 :]]
     assert f"6 cells: {6 - len(wanted)} done, {len(wanted)} to train" in " ".join((said.out + said.err).split())
+    other = (
+        "" if more[-1:] == ["--retry-failed"] else "3 finished cells were trained by other code: commit c; they are "
+    )
+    assert other in " ".join((said.out + said.err).split())
+    assert ("other code" in said.out + said.err) is bool(other)
     if "--plan" not in more:
         assert queued == wanted
         assert ("3 failed earlier" in said.err) is (not more)

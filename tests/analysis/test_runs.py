@@ -95,6 +95,14 @@ def test_what_is_left_takes_as_long_as_runs_of_its_arm_did(experiment: MakeExper
     assert (counted["ok"], counted["missing"], counted["seconds_left"]) == (2, 2, 40)
 
 
+def test_a_clock_that_was_set_back_makes_no_run_shorter(experiment: MakeExperiment) -> None:
+    def yesterday(arm: str, seed: int, stored: dict[str, Any]) -> None:
+        stored["provenance"] |= {"started": 86400.0, "finished": 12.0, "seconds": 12.0}
+
+    (base, better) = runs(experiment({"base": [2.0], "better": [1.8]}, yesterday).parent).runs
+    assert (base.seconds, better.seconds) == (12.0, 12.0)
+
+
 def test_nothing_is_estimated_where_nothing_is_known(experiment: MakeExperiment) -> None:
     assert seconds_left(runs(experiment({"base": [None], "better": [None]}).parent).runs) is None
 

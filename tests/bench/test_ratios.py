@@ -80,8 +80,8 @@ def test_an_exponent_that_cannot_be_fitted_is_said_to_be_none() -> None:
 
 def test_the_portions_of_a_cell_add_up_to_the_command() -> None:
     records = [
-        {"provenance": {"started": 0.0, "finished": 10.0}, "cost": {"train_seconds": 5.0, "evaluation_seconds": 2.0}},
-        {"provenance": {"started": 11.0, "finished": 17.0}, "cost": {"train_seconds": 4.0, "evaluation_seconds": 1.0}},
+        {"provenance": {"seconds": 10.0}, "cost": {"train_seconds": 5.0, "evaluation_seconds": 2.0}},
+        {"provenance": {"seconds": 6.0}, "cost": {"train_seconds": 4.0, "evaluation_seconds": 1.0}},
     ]
     found = portions(records, wall=20.0)
     assert sum(found.pop("all of it")) == 20.0

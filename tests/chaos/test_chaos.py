@@ -17,7 +17,7 @@ from rich.console import Console
 from lm.ablation.experiment import load_experiment
 from lm.chaos import cluster, disks, kills, run
 from lm.chaos.faults import FAULTS, Fault
-from lm.chaos.outcome import Finished, Outcome, differences, names, outcome
+from lm.chaos.outcome import Finished, Outcome, differences, names, outcome, resumes
 from lm.chaos.place import CELLS, EXPERIMENT, SWEEP, Place, StuckError
 from lm.chaos.rows import Row, show, write
 from lm.chaos.trial import (
@@ -207,6 +207,31 @@ def test_every_fault_is_there() -> None:
         assert not fault.needs or callable(fault._function(fault.needs))
 
 
+def test_a_fault_that_never_comes_about_is_not_tried_for_ever(still: None, tmp_path: Path) -> None:
+    class Nothing(Fault):
+        def inject(self, trial: Trial) -> None:
+            raise StuckError("no cell was resumed")
+
+    row = run.Chaos(tmp_path, 0, lambda line: None).row(Nothing("many", "", ("", ""), many=True), 5)
+    assert (row.came_to, row.injected, row.runs) == (run.DIFFERS, 0, 1)
+
+
+def test_cells_are_aimed_at_between_their_first_checkpoint_and_the_end_of_their_training(place: Place) -> None:
+    leave(place, "cells/.ab.work/config.yaml")
+    trial = Trial(place, Finished(place.out / "cells"), random.Random(0), {})
+    assert (kills.resumable(place), kills.moment(trial)) == (set(), TRAINING)
+    leave(place, "cells/.ab.work/last.ckpt")
+    assert (kills.resumable(place), kills.moment(trial)) == ({"ab"}, kills.AFTER)
+    leave(place, "cells/.ab.work/outcome.json")
+    assert (kills.resumable(place), kills.moment(trial)) == (set(), FINISHING)
+
+
+def test_resumed_cells_are_counted_in_their_records(place: Place) -> None:
+    for cell, count in (("ab", 2), ("cd", 0), ("ef", True)):  # the last as an older version wrote it
+        leave(place, f"cells/{cell}/record.json", json.dumps({"provenance": {"resumed": count}}))
+    assert resumes(place) == {"ab": 2, "cd": 0, "ef": 1}
+
+
 def test_moments_and_whom_are_drawn_by_the_seed(place: Place) -> None:
     def drawn(seed: int) -> list[str]:
         trial = Trial(place, Finished(place.out), random.Random(seed), {})
@@ -309,3 +334,13 @@ def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Said) -
     assert found["kills"]["injected"] == 2
     assert found["checkpoint"]["hits"].keys() == {"last.ckpt"}
     assert list(short.iterdir()) == [out]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_cells_that_are_resumed_are_those_never_stopped(short: Path, capsys: Said) -> None:
+    out = short / "c.json"
+    assert main(["chaos", "--kills", "20", "--faults", "resumed", "--out", str(out)]) == 0, capsys.readouterr()
+    (row,) = json.loads(out.read_text())["faults"]
+    assert row["came_to"] == run.SAME
+    assert row["injected"] == sum(row["hits"].values()) >= 20

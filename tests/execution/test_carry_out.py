@@ -18,6 +18,7 @@ from lm.execution.source import Listed, Planned
 from lm.execution.watcher import Running, Watcher
 from lm.store import holders
 from lm.store.holders import Holder
+from lm.store.leases import LostError
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
@@ -252,6 +253,25 @@ def test_two_loops_on_one_store_train_each_cell_once(store: Store) -> None:
     assert carried_out(store, Listed(planned(*cells)), Joins(), capacity=1) == 0
     assert other == [0]
     assert [store.record(cell.id)["cost"]["tries"] for cell in cells] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_no_cell_is_begun_once_the_folder_was_taken_away(store: Store, seed: int) -> None:
+    manifest = store.out / "small" / "experiment.json"
+    manifest.parent.mkdir()
+    manifest.write_text("{}")
+
+    class TakesAway(Told):
+        def finished(self, planned: Planned, record: Any, seconds: float) -> None:
+            super().finished(planned, record, seconds)
+            if planned.seed == seed:
+                manifest.unlink()
+
+    told, cells = TakesAway(), planned(*map(StandIn, (FIRST, SECOND, THIRD)))
+    with pytest.raises(LostError, match="small: was taken away"), InThreads(store, 1) as executor:
+        train_cells(cells, executor, told, execution(), manifest)
+    assert list(told.records) == [f"arm seed {number}" for number in range(seed + 1)]
+    assert executor.at_work == {}
 
 
 def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) -> None:

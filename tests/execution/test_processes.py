@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -133,6 +134,22 @@ def test_a_killed_fork_server_changes_nothing(tmp_path: Path, whole: Path) -> No
 def verdicts(table: str) -> list[str]:
     """The lines of a report that do not depend on how long anything took."""
     return [line for line in table.splitlines() if "NLL" in line or "failed" in line]
+
+
+def test_results_that_are_taken_away_end_the_command_with_a_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command(write(tmp_path), out, "--workers", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and not list(out.glob("cells/[0-9a-f]*/record.json")):
+        time.sleep(0.01)
+    while process.poll() is None and (out / "small" / "experiment.json").exists():
+        shutil.rmtree(out, ignore_errors=True)
+    said, error = process.communicate(timeout=120)
+    assert (process.returncode, said) == (1, "")
+    assert error.splitlines()[-1].startswith(f"lm: {out / 'small'}: was taken away while its cells were trained")
+    assert "Traceback" not in error
+    assert len(list(out.glob("cells/[0-9a-f]*/record.json"))) < 3
 
 
 def test_the_same_command_again_trains_nothing_and_rewrites_the_same_table(ablate: Ablate, whole: Path) -> None:

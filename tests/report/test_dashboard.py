@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -198,6 +199,33 @@ def test_it_serves_nothing_else(experiment: MakeExperiment, capsys: Said) -> Non
         for name in (f"localhost:{server.port}", f"[::1]:{server.port}", "127.0.0.1"):
             assert asked(server, "/", Host=name)[0] == 200, name
     assert capsys.readouterr().err == ""
+
+
+def answered(server: Server, *lines: str) -> int:
+    """The status of the answer to a request of these lines, as they are."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+def test_a_request_names_this_server_once(tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    with serving(tmp_path) as server:
+        here, evil = f"127.0.0.1:{server.port}", f"evil.example:{server.port}"
+        assert answered(server, "GET /nothing HTTP/1.1", f"Host: {here}") == 404
+        assert answered(server, f"GET http://{here}/nothing HTTP/1.1", f"Host: {here}") == 404
+        for hosts in ([], [here, evil], [evil, here], [here, here]):
+            assert answered(server, "GET /nothing HTTP/1.1", *(f"Host: {host}" for host in hosts)) == 400, hosts
+        for target in (
+            f"http://{evil}/nothing",
+            f"https://{here}/nothing",
+            f"http://{evil}@{here}/nothing",
+            "http://[/nothing",
+            "*",
+            "status",
+        ):
+            assert answered(server, f"GET {target} HTTP/1.1", f"Host: {here}") == 400, target
+            assert answered(server, f"HEAD {target} HTTP/1.1", f"Host: {here}") == 400, target
 
 
 @pytest.mark.slow

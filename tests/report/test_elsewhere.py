@@ -1,5 +1,7 @@
 """`lm compare`: what it prints and writes of runs made elsewhere."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -134,6 +136,21 @@ def test_the_cells_that_are_written_compare_to_the_same(tmp_path: Path, capsys: 
         assert main(["compare", str(one), *asked]) == 0
         found.append(json.loads(capsys.readouterr().out)["comparisons"])
     pd.testing.assert_frame_equal(*(pd.DataFrame(one).query("metric == 'loss'") for one in found))
+
+
+@pytest.mark.usefixtures("_quick")
+def test_arms_that_a_spreadsheet_would_run_are_written_as_texts(tmp_path: Path, capsys: Said) -> None:
+    names: dict[str, list[float] | list[str]] = {"plain": BASE, "=1+1": NEW, "@SUM(A1)": ODD}
+    path, out = table(tmp_path, names), tmp_path / "out"
+    command = ["--baseline", "plain", "--metric", "loss", "--json"]
+    assert main(["compare", str(path), *command[:-1], "--out", str(out)]) == 0
+    for name in ("table.csv", "cells.csv"):
+        texts = [cell for row in csv.reader(io.StringIO((out / name).read_text())) for cell in row]
+        assert {"'=1+1", "'@SUM(A1)"} <= set(texts), name
+        assert not [cell for cell in texts if cell[:1] in ("=", "@")], name
+    capsys.readouterr()
+    assert main(["compare", str(out / "cells.csv"), *command]) == 0
+    assert {one["arm"] for one in json.loads(capsys.readouterr().out)["comparisons"]} == set(names)
 
 
 def test_the_folder_of_an_experiment_is_not_written_to(tmp_path: Path, capsys: Said) -> None:

@@ -21,9 +21,10 @@ from lm.search import rows, storage
 from lm.search.rows import Rows
 from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
-from lm.search.storage import Backend, check_storage, discreet, journal, open_storage
+from lm.search.storage import Backend, check_storage, journal, open_storage
 from lm.search.study import open_study
 from lm.store.holders import Watch
+from lm.store.redaction import redacted
 
 
 @pytest.fixture(autouse=True)
@@ -342,8 +343,8 @@ def test_a_journal_left_locked_by_a_kill_can_be_told_from_one_in_use(
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert discreet(url) == shown
-    assert discreet(f"no answer of {url} today") == f"no answer of {shown} today"
+    assert redacted(url) == shown
+    assert redacted(f"no answer of {url} today") == f"no answer of {shown} today"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Studies on disk, and trials as cells: against Optuna's own calculations, and as if never interrupted."""
 
+import datetime
 import json
 import statistics
 import warnings
@@ -15,6 +16,7 @@ from search_world import GRID, LINE, MIXED, SETTINGS, World, carry_out, cells_of
 
 from lm.config.tree import InputError, Tree, run_id
 from lm.search import study as studies
+from lm.search.search import _seconds
 from lm.search.space import read_space
 from lm.search.spec import Method
 from lm.search.storage import repair
@@ -68,6 +70,16 @@ def test_the_same_seed_suggests_the_same_and_another_does_not(tmp_path: Path) ->
     ]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
+
+
+def test_a_clock_that_was_set_back_makes_no_trial_shorter(tmp_path: Path) -> None:
+    (trial,) = carry_out(tmp_path, World(), spec(trials=1))
+    trial.datetime_start += datetime.timedelta(days=1)
+    assert _seconds(trial) == trial.user_attrs["seconds"] >= 0
+    del trial._user_attrs["seconds"]  # as an older version left it
+    assert _seconds(trial) is None
+    trial.datetime_start -= datetime.timedelta(days=1)
+    assert _seconds(trial) == trial.duration.total_seconds()
 
 
 def test_a_trial_of_several_seeds_is_their_mean(tmp_path: Path) -> None:

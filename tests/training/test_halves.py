@@ -15,7 +15,7 @@ from lm.training.cell import check
 from lm.training.halves import halves, later, out_of_memory, shares
 from lm.training.module import LanguageModel
 from lm.training.train import Execution, train
-from lm.training.tries import HALVED, HUNG, earlier, note
+from lm.training.tries import HALVED, HUNG, count_resumed, earlier, note
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -59,14 +59,25 @@ def test_a_loss_whose_gradients_come_later_is_scaled_as_any_other() -> None:
 
 
 def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(tmp_path: Path) -> None:
-    assert earlier(tmp_path) == {"halved": False, "flags": []}
+    nothing = {"halved": False, "flags": [], "resumed": 0}
+    assert earlier(tmp_path) == nothing
     note(tmp_path, HALVED, halved=True)
     note(tmp_path, HUNG)
     note(tmp_path, HUNG)
-    assert earlier(tmp_path) == {"halved": True, "flags": [HALVED, HUNG]}
+    assert earlier(tmp_path) == {**nothing, "halved": True, "flags": [HALVED, HUNG]}
     for content in ("", "{", "[]", '{"format": 1}', '{"format": 9, "halved": true, "flags": []}'):
         (tmp_path / "tries.json").write_text(content)
-        assert earlier(tmp_path) == {"halved": False, "flags": []}
+        assert earlier(tmp_path) == nothing
+    (tmp_path / "tries.json").write_text('{"format": 1, "halved": true, "flags": ["x"]}')  # of an older version
+    assert earlier(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
+
+
+def test_a_run_counts_how_often_it_was_resumed_until_it_begins_anew(tmp_path: Path) -> None:
+    assert [count_resumed(tmp_path, True) for _ in range(3)] == [1, 2, 3]
+    note(tmp_path, HUNG)
+    assert earlier(tmp_path)["resumed"] == 3
+    assert count_resumed(tmp_path, False) == 0
+    assert earlier(tmp_path) == {"halved": False, "flags": [HUNG], "resumed": 0}
 
 
 def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:

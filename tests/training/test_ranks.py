@@ -126,7 +126,7 @@ def test_layers_shared_out_give_the_run_of_one_process(tmp_path: Path, rows: int
         assert checkpoint.is_dir()
     assert shared.fit() == 0, (tmp_path / "shared" / "said.txt").read_text()
     (found, _, weights), (expected, _, other_weights) = shared.found(), one.found()
-    assert found["provenance"]["resumed"] is dies
+    assert found["provenance"]["resumed"] == int(dies)
     for name in ("id", "pairing", "evaluated"):
         assert found[name] == expected[name], name
     assert found["reliability"]["count"] == expected["reliability"]["count"]

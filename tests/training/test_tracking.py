@@ -212,6 +212,29 @@ def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Pat
     assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
+def test_no_logger_is_given_a_secret_and_no_line_tells_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    hyperparameters: list[Any] = []
+
+    class Refused(Fake):
+        def log_hyperparams(self, config: Any) -> None:
+            hyperparameters.append(config)
+
+        def row(self, step: int, row: Mapping[str, float]) -> None:
+            raise ConnectionError("https://me:hunter2@host: key 0123456789abcdef was refused")
+
+    config = {"seed": 0, "data": {"url": "https://me:hunter2@host/a.txt", "api_key": "open sesame"}}
+    monkeypatch.setitem(KINDS, "csv", Refused)
+    lines: list[str] = []
+    callbacks: list[Any] = []
+    with tracked(["csv"], tmp_path, tmp_path / "logs", NAME, config, lines.append) as follow:
+        follow(SimpleNamespace(callbacks=callbacks))
+        callbacks[0].tell(ROWS)
+    assert hyperparameters == [{"seed": 0, "data": {"url": "https://me:***@host/a.txt", "api_key": "***"}}]
+    assert lines == ["--logger csv: https://me:***@host: key *** was refused; the run goes on without it"]
+    assert config["data"] == {"url": "https://me:hunter2@host/a.txt", "api_key": "open sesame"}
+
+
 # real runs -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,13 @@
 
 import csv
 import errno
+import itertools
 import json
 import math
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,10 +233,24 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
     assert of_rows(store.history(cell.id).read_text(), {"steps": 12}) == "", (
         "no curve without a seal is taken for damaged"
     )
-    assert store.record(cell.id)["provenance"]["resumed"] is (changes.get("trainer.log_every_n_steps") != 1)
+    assert store.record(cell.id)["provenance"]["resumed"] == (
+        kills if changes.get("trainer.log_every_n_steps") != 1 else 0
+    )
     expected = weights(tmp_path / "whole", cell)
     for name, value in weights(tmp_path / "killed", cell).items():
         assert torch.equal(value, expected[name]), name
+
+
+def test_a_clock_that_is_set_back_makes_no_run_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = itertools.count(0, -86400)
+    monkeypatch.setattr(
+        "lm.training.train.time",
+        SimpleNamespace(time=lambda: time.time() + next(days), monotonic=time.monotonic),
+    )
+    _, record = run(tmp_path)
+    origin = record["provenance"]
+    assert origin["finished"] < origin["started"]
+    assert 0 < origin["seconds"] < 3600
 
 
 def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,6 +429,30 @@ class Broken(ReLU):
             raise RuntimeError("out of luck")
         return super().forward(x_btd)
 """
+
+
+TELLING = """
+import os
+from lm.model.mlp import ReLU
+
+class Telling(ReLU):
+    \"\"\"Tells a secret once it is trained.\"\"\"
+    def forward(self, x_btd):
+        if self.training and x_btd.device.type != "meta":
+            raise RuntimeError("refused " + os.environ["SOME_API_KEY"])
+        return super().forward(x_btd)
+"""
+
+
+def test_a_cell_that_fails_with_a_secret_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_telling.py").write_text(TELLING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SOME_API_KEY", "0123456789abcdef")
+    _, record = run(tmp_path / "out", {"model.mlp": "user_telling.Telling"})
+    assert record["error"] == f"RuntimeError: refused *** ({tmp_path}/user_telling.py:9)"
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert "log.txt" in {path.name for path in files}
+    assert not [path for path in files if b"0123456789abcdef" in path.read_bytes()]
 
 
 def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

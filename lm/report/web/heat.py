@@ -10,6 +10,7 @@ import numpy as np
 
 from lm.analysis.results import Results
 from lm.report.web.numbers import Columns, columns, short
+from lm.store.spreadsheet import unmarked
 
 MOST_STEPS = 60
 """Steps of a heat map."""
@@ -40,7 +41,7 @@ def gradients(path: Path) -> list[dict[str, Any]]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
-        heads = next(lines, [])
+        heads = [unmarked(name) for name in next(lines, [])]
         parts = {name: heads.index(column) for name, column in parts_of(heads).items()}
         if not parts or "step" not in heads:
             return []

@@ -88,6 +88,16 @@ class Server(ThreadingHTTPServer):
             return bool(ipaddress.ip_address(name))
         return name in {"localhost", self.host.lower(), socket.gethostname().lower()}
 
+    def serves(self, target: str) -> bool:
+        """Check the target of a request line: a path, or a whole http address that names this server."""
+        if target.startswith("/"):
+            return True
+        try:
+            address = urlsplit(target)
+        except ValueError:
+            return False
+        return address.scheme == "http" and "@" not in address.netloc and self.admits(address.netloc)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says in a line what went wrong; a browser that hangs up is nothing."""
         error = sys.exc_info()[1]
@@ -111,8 +121,15 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 15.0
 
     def do_GET(self) -> None:
-        if not self.server.admits(self.headers.get("Host", "")):
+        hosts: list[str] = self.headers.get_all("Host", [])
+        if len(hosts) != 1:
+            self.send_error(HTTPStatus.BAD_REQUEST, f"expected one Host header, got {len(hosts)}")
+            return
+        if not self.server.admits(hosts[0]):
             self._send("this server goes by another name\n", HTTPStatus.MISDIRECTED_REQUEST)
+            return
+        if not self.server.serves(self.path):
+            self.send_error(HTTPStatus.BAD_REQUEST, "expected a path of this server in the request line")
             return
         asked = urlsplit(self.path)
         path = unquote(asked.path)

@@ -1,0 +1,94 @@
+"""Secrets, which nothing that is written down or sent may hold: passwords, tokens, keys.
+
+A secret is the value of an environment variable whose name says so, the password of a URL, what is written beside a
+name such as `api_key`, and a text in the form of a well-known token. Configurations and the code of own classes stay as
+they are, since a cell is known by them: no secret belongs there.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+REDACTED = "***"
+
+SHORTEST = 6
+"""Characters of a variable's value that is looked for; a shorter one may stand anywhere by chance."""
+
+_WORDS = r"API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?:ACCESS|SECRET|PRIVATE|AUTH|SIGNING|ENCRYPTION)_?KEY"
+_VARIABLE = re.compile(rf"(?:^|_)(?:{_WORDS})(?:_ID)?$", re.IGNORECASE)
+_KEY = re.compile(
+    r"(?:^|[_.-])(?:api_?key|password|passwd|passphrase|(?:client|app)_?secret|secret(?:_?key)?|"
+    r"(?:access|auth|bearer|api|refresh)_?token|(?:access|private)_?key)$",
+    re.IGNORECASE,
+)
+"""Names of settings; `token` alone is a word of language models."""
+
+_PATTERNS = (
+    (re.compile(r"(://[^:/@\s]*:)\S*@"), rf"\1{REDACTED}@"),
+    (re.compile(r"(https?://)[^:/@\s?#]+@"), rf"\1{REDACTED}@"),
+    (re.compile(rf"\b((?:[A-Z0-9]+_)*(?:{_WORDS})[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"), rf"\1{REDACTED}"),
+    (
+        re.compile(
+            r"\b((?:api[_-]?key|(?:ssl)?password|passwd|client[_-]?secret|secret[_-]?key|"
+            r"(?:access|auth|api|refresh)[_-]?token)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{REDACTED}",
+    ),
+    (
+        re.compile(r"(\bauthorization[\"']?\s*[=:]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',;]+", re.I),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abp]-)[A-Za-z0-9_-]{16,}"), REDACTED),
+    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), REDACTED),
+)
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """Return the values of variables whose names say that they are secret, the longest first."""
+    values = {value for name, value in environment.items() if _VARIABLE.search(name)}
+    return sorted((value for value in values if len(value.strip()) >= SHORTEST), key=len, reverse=True)
+
+
+def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return a text with `***` in the place of every secret.
+
+    >>> redacted("postgresql://me:hunter2@host/db refused api_key=abc123", {})
+    'postgresql://me:***@host/db refused api_key=***'
+    """
+    for secret in secrets_of(environment):
+        text = text.replace(secret, REDACTED)
+    for pattern, instead in _PATTERNS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def redacted_tree(value: Any, environment: Mapping[str, str] = os.environ) -> Any:
+    """Return a tree of plain values with its texts redacted, wholly those under a key such as `password`."""
+    if isinstance(value, str):
+        return redacted(value, environment)
+    if isinstance(value, Mapping):
+        return {
+            key: REDACTED
+            if isinstance(inner, str) and inner and _KEY.search(str(key))
+            else redacted_tree(inner, environment)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redacted_tree(inner, environment) for inner in value]
+    return value
+
+
+def redact_file(path: Path) -> None:
+    """Take the secrets out of a file of text, in its place: who writes to its end goes on there. No file is none."""
+    try:
+        with open(path, "r+", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            written = file.read()
+            if (clean := redacted(written)) != written:
+                file.seek(0)
+                file.write(clean)
+                file.truncate()
+    except FileNotFoundError:
+        return
