@@ -96,8 +96,13 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             return JournalStorage(Backend(path))
-        except (ValueError, KeyError) as error:
-            raise InputError(f"{path}: not the journal of a study: {error}") from None
+        except (InputError, OSError):
+            raise
+        except Exception as error:  # Optuna checks little of what it reads: a damaged line may raise anything
+            what = _one_line(error) or type(error).__name__
+            raise InputError(
+                f"{path}: is damaged, or not the journal of a study: {what}; move the file away to begin again"
+            ) from None
     url = _url(str(spec.storage))
     try:
         return beside_others(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url)))
