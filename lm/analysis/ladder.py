@@ -143,7 +143,7 @@ def _damage(manifest: Any, path: Path) -> str:
     for kind, least in LEAST_MARGIN.items():
         margin = manifest["margin"].get(kind)
         if margin is not None and not least < margin < math.inf:
-            return f"the margin of the {kind} is {shown(margin)}, expected above {least:g}"
+            return f"the margin of the {kind} is {shown(margin)}, expected above {least:z.0f}"
     return ""
 
 
