@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,7 @@ def test_what_goes_wrong_once_a_lease_was_removed_is_no_failure_and_the_run_goes
         if step > 6:
             for lease in (store.cells / ".leases" / cell.id).iterdir():
                 lease.unlink()
+            shutil.rmtree(store.work(cell.id))  # as whoever takes the cell over next may
             raise FileNotFoundError(errno.ENOENT, "a file that another took away")
 
     with pytest.raises(LostError, match="its lease was removed"):
