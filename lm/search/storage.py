@@ -27,6 +27,9 @@ TROUBLE = (StorageInternalError, SQLAlchemyError, OSError)
 WAIT_SECONDS = 120.0
 """A storage that does not answer is waited for."""
 
+DAMAGED = ("database disk image is malformed", "file is not a database")
+"""What SQLite says of a file that no waiting mends."""
+
 TRY_SECONDS = 1.0
 """Between two tries."""
 
@@ -220,12 +223,16 @@ class Patient:
         self.given_up = False
 
     def __call__(self, operation: Callable[[], T]) -> T:
-        """What `operation` returns. Raises InputError where the storage does not answer for too long."""
+        """What `operation` returns. Raises InputError where the storage is damaged, or gives no answer for too long."""
         since, told = time.monotonic(), False
         while True:
             try:
                 found = operation()
             except TROUBLE as error:
+                if any(words in _one_line(error) for words in DAMAGED):
+                    raise InputError(
+                        f"storage: {self.name}: is damaged: {_one_line(error)}; move it away to begin again"
+                    ) from None
                 lasted = time.monotonic() - since
                 if self.given_up or lasted > WAIT_SECONDS:
                     self.given_up = True
