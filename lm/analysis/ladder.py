@@ -11,6 +11,7 @@ import numpy as np
 from lm.analysis.compare import compare, health_words, lost_beside, withheld
 from lm.analysis.results import Results, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
+from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.stats.ladder import Climb, Ladder, Rung, climb, misfit
 from lm.stats.scaling import FEWEST, Law, interval
@@ -24,6 +25,12 @@ from lm.store.links import require_own
 from lm.store.manifest import check_shape
 
 FILE = "ladder.json"
+
+MOST_FLOPS = 1e60
+"""A run that took more compute than this was none."""
+
+LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}
+"""What a margin is above, by what it is of."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +114,37 @@ def read_ladder(folder: Path) -> LadderManifest:
         raise InputError(f"{folder}: holds no {FILE}; expected a folder that `lm ablate` made of a ladder")
     manifest: Any = LADDER.read(read_json(path), path)
     check_shape(manifest, LadderManifest, path, "run `lm ablate` again")
+    if what := _damage(manifest, path):
+        raise InputError(f"{path}: is damaged, {what}; run `lm ablate` again")
     for rung in manifest["rungs"]:
-        path_name(rung["experiment"], f"{path}: rungs")
-        lost = [arm for arm in manifest["arms"] if not rung["compute"].get(arm, 0) > 0]
-        if lost or manifest["baseline"] not in manifest["arms"]:
-            what = f"rung {rung['name']}: no compute of {lost[0]}" if lost else "the baseline is no arm"
-            raise InputError(f"{path}: is damaged, {what}; run `lm ablate` again")
+        rung["compute"] = {arm: float(compute) for arm, compute in rung["compute"].items()}
     return cast(LadderManifest, manifest)
+
+
+def _damage(manifest: Any, path: Path) -> str:
+    """Return what no ladder can have been, in words; empty where the manifest is sound.
+
+    Raises:
+        InputError: for a rung whose name, or whose experiment's, cannot name a file.
+    """
+    if not manifest["rungs"]:
+        return "it has no rungs"
+    for rung in manifest["rungs"]:
+        path_name(rung["name"], f"{path}: rungs")
+        path_name(rung["experiment"], f"{path}: rungs")
+        for arm in manifest["arms"]:
+            compute = rung["compute"].get(arm)
+            if compute is None:
+                return f"rung {rung['name']}: no compute of {shown(arm)}"
+            if not 0 < compute < MOST_FLOPS:
+                return f"rung {rung['name']}: the compute of {shown(arm)} is {shown(compute)}"
+    if manifest["baseline"] not in manifest["arms"]:
+        return "the baseline is no arm"
+    for kind, least in LEAST_MARGIN.items():
+        margin = manifest["margin"].get(kind)
+        if margin is not None and not least < margin < math.inf:
+            return f"the margin of the {kind} is {shown(margin)}, expected above {least:z.0f}"
+    return ""
 
 
 def load_ladder(folder: Path) -> LadderResults:
@@ -125,7 +156,7 @@ def load_ladder(folder: Path) -> LadderResults:
     for rung in rungs:
         if set(rung.manifest["arms"]) != set(manifest["arms"]):
             raise InputError(
-                f"{folder}: rung {rung.manifest['name']} has other arms than the ladder; run `lm ablate` again"
+                f"{folder / FILE}: rung {rung.manifest['name']} has other arms than the ladder; run `lm ablate` again"
             )
     law, no_law = _law(manifest, rungs)
     compared = [compare(rung) for rung in rungs]

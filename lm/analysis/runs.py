@@ -1,5 +1,6 @@
 """All the runs below a folder of results: what was asked for, what became of it, and how a run is called."""
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -144,7 +145,12 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
     """The folders of each experiment and search below `out`, and what its trials are called after.
 
     The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm.
+
+    Raises:
+        InputError: where the folder is there and may not be read.
     """
+    if os.path.isdir(out) and not os.access(out, os.R_OK | os.X_OK):
+        raise InputError(f"{out}: cannot be read ({os.strerror(errno.EACCES)})")
     found: dict[str, list[tuple[Path, str]]] = {}
     for name in _names(out):
         folder = out / name

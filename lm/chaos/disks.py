@@ -26,6 +26,28 @@ def mount(*words: str) -> None:
         raise StuckError(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
+LARGEST_BYTES = 100_000
+"""Of a file where files are limited: less than a checkpoint."""
+
+
+def limit(trial: Trial) -> None:
+    """Let no file become as large as a checkpoint after a kill; the command says so and ends, and goes on without."""
+    place = trial.place
+    trial.cut()
+    code = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({LARGEST_BYTES}, {LARGEST_BYTES}))\n"
+    process = place.start(place.begins_with(place.folder / "limited", code))
+    said = place.ended(process, UNDONE)
+    trial.hit("the size of files")
+    last = last_line(said)
+    if "File too large" not in last or "Traceback" in said:
+        raise StuckError(f"a limit on the size of files was not named: {last}")
+    trial.done()
+
+
+UNDONE = 1
+"""The exit code of a command that a disk stopped."""
+
+
 def full(trial: Trial) -> None:
     """Fills the disk of the results after the first checkpoint; the command says so and ends, and goes on with room."""
     place = trial.place

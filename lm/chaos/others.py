@@ -1,12 +1,14 @@
 """Further commands beside a run, processes that are stopped, and a clock that is set back."""
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from lm.chaos.place import StuckError
+from lm.chaos.place import LOOK_SECONDS, StuckError
 from lm.chaos.trial import CONTROLLER, Trial, kill, stop
-from lm.store.files import write_atomic
 
 DAY = 86400
 
@@ -36,14 +38,54 @@ def together(trial: Trial) -> None:
     trial.place.ended(second)
 
 
+def three(trial: Trial) -> None:
+    """Give the command three times at once, and leave all alone."""
+    processes = [trial.place.start() for _ in range(3)]
+    trial.hit("two more commands beside the first")
+    for process in processes:
+        trial.place.ended(process)
+
+
+REMOVALS = 4
+"""Leases that are removed: each costs its holder the cell, which somebody takes up."""
+
+PAUSE_SECONDS = 0.5
+"""At most, after a lease was removed, until the next one is."""
+
+
+def leases(trial: Trial) -> None:
+    """Remove leases of cells in the making, drawn at random, while two commands work on these."""
+    first, second = trial.place.start(), trial.place.start()
+    pauses = [trial.random.uniform(0, PAUSE_SECONDS) for _ in range(REMOVALS)]
+
+    def working() -> bool:
+        return first.poll() is None or second.poll() is None
+
+    while pauses and working():
+        held = sorted(_held(trial.place.out / "cells"))
+        if held:
+            with contextlib.suppress(FileNotFoundError):  # another came after it just now
+                trial.random.choice(held).unlink()
+                trial.hit("a lease")
+                time.sleep(pauses.pop())
+        time.sleep(LOOK_SECONDS)
+    trial.place.ended(first)
+    trial.place.ended(second)
+
+
+def _held(cells: Path) -> Iterator[Path]:
+    """Yield the leases of cells in the making."""
+    for work in cells.glob(".*.work"):
+        name = work.name.removeprefix(".").removesuffix(".work")
+        yield from (cells / ".leases" / name).glob("[0-9]*")
+
+
 def clock(trial: Trial) -> None:
     """Sets the clock back by a day after a kill: all that is there is from the future for the next command."""
     trial.cut()
     folder = trial.place.folder / "yesterday"
-    write_atomic(folder / "sitecustomize.py", BACK)
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     trial.hit("the clock")
-    trial.done({"PYTHONPATH": path})
+    trial.done(trial.place.begins_with(folder, BACK))
 
 
 def stopped(trial: Trial) -> None:

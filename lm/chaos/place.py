@@ -84,6 +84,11 @@ class Place:
         own = {MARK: str(self.folder), "LM_CACHE": str(self.cache), "TMPDIR": str(self.temporary)}
         return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **own, **more}
 
+    def begins_with(self, folder: Path, code: str) -> dict[str, str]:
+        """Return an environment in which every process runs `code` as it starts; `folder` is made to hold it."""
+        write_atomic(folder / "sitecustomize.py", code)
+        return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
     def start(self, more: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Gives the command; what it says goes into a file, to which nobody need listen."""
         self.given += 1

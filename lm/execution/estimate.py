@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lm.config.tree import override
+from lm.config.tree import InputError, override
 from lm.data.batch import Batch
 from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
 from lm.execution.source import Planned
 from lm.model.attention import attending
 from lm.report.status import duration as duration
 from lm.runs.ways import threads_of
+from lm.store.damage import is_number
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
@@ -127,11 +128,14 @@ class Stopwatch:
         return known[cell.id]
 
     def _known(self) -> dict[str, float]:
-        """Seconds by cell; a file from before it had a format holds nothing else."""
+        """Return seconds by cell; a file from before it had a format holds nothing else. Raises InputError."""
         found = read_json(self.path) if self.path.is_file() else {}
-        if "format" not in found:
+        if isinstance(found, dict) and "format" not in found:
             found = SECONDS.stamped({"seconds": found})
-        return dict(SECONDS.read(found, self.path)["seconds"])
+        seconds = SECONDS.read(found, self.path).get("seconds")
+        if not isinstance(seconds, dict) or not all(is_number(one) and one > 0 for one in seconds.values()):
+            raise InputError(f"{self.path}: is damaged; delete it, and steps are timed anew")
+        return dict(seconds)
 
 
 def seconds_per_cell(

@@ -3,10 +3,10 @@
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from lm.store.disk import temporary_folder
 from lm.store.holders import is_of_the_dead, signature
 
 MARK = ".lm."
@@ -19,8 +19,12 @@ def mark(folder: Path) -> None:
 
 
 def clear() -> None:
-    """Removes the folders of commands on this machine that were killed."""
-    for folder in list(Path(tempfile.gettempdir()).glob("pymp-*")):
+    """Removes the folders of commands on this machine that were killed.
+
+    Raises:
+        InputError: where temporary files can be written nowhere.
+    """
+    for folder in list(Path(temporary_folder()).glob("pymp-*")):
         with contextlib.suppress(OSError):  # another command's goes as that ends, and another user's is not ours to see
             marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
             if any(map(is_of_the_dead, marks)):

@@ -12,6 +12,7 @@ from lm.analysis.results import read_manifest
 from lm.analysis.runs import describes
 from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
+from lm.store import disk
 from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
 from lm.store.files import read_json
 from lm.store.links import require_own
@@ -183,12 +184,20 @@ def opened(given: Path, report: Path | None = None) -> Iterator[Place]:
     if report is None and named == path:
         raise InputError(f"{path}: its name does not end in {ENDING}, so that its report has no place; give --out")
     archive = read_archive(path)
-    with tempfile.TemporaryDirectory(prefix="lm-") as root:
+    with tempfile.TemporaryDirectory(prefix="lm-", dir=disk.temporary_folder()) as root:
         try:
-            archive.extract(Path(root))
+            _extracted(archive, Path(root))
             yield Place(Path(root) / archive.name, report or named, path)
         except InputError as error:
             raise InputError(str(error).replace(str(Path(root)), str(path))) from error
+
+
+def _extracted(archive: Archive, folder: Path) -> None:
+    """Writes the files of a pack below an empty folder. Raises OSError with the folder where there is no room."""
+    try:
+        archive.extract(folder)
+    except OSError as error:  # the system names no file where writing fails
+        raise disk.named(error, error.filename or folder) from error
 
 
 def _refuse(path: Path) -> None:
@@ -244,7 +253,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
     require_own(out, [*dict.fromkeys(name.split("/")[0] for name in manifests), CELLS])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
-        archive.extract(Path(root))
+        _extracted(archive, Path(root))
         for name in manifests:
             if (out / name).exists() and not _same(out / name, Path(root) / name):
                 raise InputError(

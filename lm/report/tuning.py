@@ -13,6 +13,8 @@ from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
+from lm.config.plain import shown
+from lm.config.tree import InputError
 from lm.report.arms import blank, colours
 from lm.report.figures import Drawn, drawn
 from lm.report.grid import show_grid
@@ -21,6 +23,8 @@ from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
 from lm.store.files import read_json
 from lm.store.formats import TUNED
+from lm.store.manifest import check_shape
+from lm.store.record import TunedManifest
 
 FOLDER = "tune"
 FIGURE = "tuning"
@@ -38,12 +42,20 @@ COLUMNS = (
 
 
 def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, dict[str, Study]] | None:
-    """What was tuned, the results with the winners, and each arm's study; None where nothing was, or not to its end."""
+    """What was tuned, the results with the winners, and each arm's study; None where nothing was, or not to its end.
+
+    Raises:
+        InputError: for a file that is damaged.
+    """
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():
         return None
     studies = {arm: load_study(folder / FOLDER / arm) for arm in results.arms}
-    return TUNED.read(read_json(described), described), load(twin), studies
+    tuning = TUNED.read(read_json(described), described)
+    check_shape(tuning, TunedManifest, described, "run `lm ablate` again")
+    if lost := [arm for arm in results.arms if arm not in tuning["arms"]]:
+        raise InputError(f"{described}: is damaged, has nothing of arm {shown(lost[0])}; run `lm ablate` again")
+    return tuning, load(twin), studies
 
 
 def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:

@@ -27,6 +27,9 @@ TROUBLE = (StorageInternalError, SQLAlchemyError, OSError)
 WAIT_SECONDS = 120.0
 """A storage that does not answer is waited for."""
 
+DAMAGED = ("database disk image is malformed", "file is not a database")
+"""What SQLite says of a file that no waiting mends."""
+
 TRY_SECONDS = 1.0
 """Between two tries."""
 
@@ -90,8 +93,13 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             return JournalStorage(Backend(path))
-        except (ValueError, KeyError) as error:
-            raise InputError(f"{path}: not the journal of a study: {error}") from None
+        except (InputError, OSError):
+            raise
+        except Exception as error:  # Optuna checks little of what it reads: a damaged line may raise anything
+            what = _one_line(error) or type(error).__name__
+            raise InputError(
+                f"{path}: is damaged, or not the journal of a study: {what}; move the file away to begin again"
+            ) from None
     url = _url(str(spec.storage))
     try:
         return beside_others(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url)))
@@ -209,12 +217,16 @@ class Patient:
         self.given_up = False
 
     def __call__(self, operation: Callable[[], T]) -> T:
-        """What `operation` returns. Raises InputError where the storage does not answer for too long."""
+        """What `operation` returns. Raises InputError where the storage is damaged, or gives no answer for too long."""
         since, told = time.monotonic(), False
         while True:
             try:
                 found = operation()
             except TROUBLE as error:
+                if any(words in _one_line(error) for words in DAMAGED):
+                    raise InputError(
+                        f"storage: {self.name}: is damaged: {_one_line(error)}; move it away to begin again"
+                    ) from None
                 lasted = time.monotonic() - since
                 if self.given_up or lasted > WAIT_SECONDS:
                     self.given_up = True

@@ -200,7 +200,7 @@ def _made(
     spec: SweepSpec, storage: JournalStorage | RDBStorage, path: Path | None, chosen: BasePruner | None
 ) -> optuna.Study:
     """Loads a study, or makes it."""
-    directions = [Way.MINIMIZE if way == "lower" else Way.MAXIMIZE for way in spec.objectives.values()]
+    directions = _directions(spec)
     if spec.name in optuna.get_all_study_names(storage):
         _same(spec, optuna.load_study(study_name=spec.name, storage=storage), path)
         return optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
@@ -211,18 +211,32 @@ def _made(
     return study
 
 
+def _directions(spec: SweepSpec) -> list[Way]:
+    """Return the way of each objective, as Optuna calls it."""
+    return [Way.MINIMIZE if way == "lower" else Way.MAXIMIZE for way in spec.objectives.values()]
+
+
 def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
-    """Refuses a study of trials that cannot be compared with those asked for."""
+    """Refuses a study that is damaged, or of trials that cannot be compared with those asked for."""
     before = study.user_attrs.get(DEFINITION)
     asked = json.loads(json.dumps(spec.definition()))
+    damaged = InputError(
+        f"{place(spec, path)}: is damaged: its study is described as none is; move it away to begin again"
+    )
+    if not isinstance(before, dict | None) or not isinstance(study.user_attrs.get(METHODS, []), list):
+        raise damaged
     if before is not None and before != asked:
         changed = differences(before, asked)
+        if not changed:  # names of missing values differ, which no version writes
+            raise damaged
         key, (old, new) = next(iter(changed.items()))
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise InputError(
             f"{place(spec, path)}: holds trials of another search ({key}: {old} -> {new}{more}); "
             "name another --out, or the sweep's file otherwise"
         )
+    if study.directions != _directions(spec):
+        raise damaged
 
 
 def spent(study: optuna.Study) -> int:

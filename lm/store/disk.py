@@ -3,15 +3,17 @@
 import errno
 import os
 import shutil
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
+from lm.config.tree import InputError
 from lm.store.leases import guarding
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-BROKEN = frozenset((*FULL, errno.EROFS, errno.EIO, errno.ESTALE))
+BROKEN = frozenset((*FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE))
 """What a disk may do to a run at any time."""
 
 REFUSED = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG))
@@ -34,10 +36,24 @@ def named(error: OSError, path: object) -> OSError:
     return OSError(error.errno, error.strerror or str(error), str(path))
 
 
+def temporary_folder() -> str:
+    """Return the folder for temporary files. Raises InputError where none of those that the system has can be used."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        tried = error.strerror.partition("[")[2].rstrip("]") if error.strerror else ""
+        raise InputError(
+            f"TMPDIR: temporary files can be written nowhere, tried {tried or 'all folders there are'}; make room, or "
+            "name a folder that can be written to, as in TMPDIR=/var/tmp"
+        ) from None
+
+
 def explain(error: OSError, then: str) -> str:
     """The error in a line: where, what, and what to do about it; `then` says what the same command would do next."""
     where = "" if error.filename is None else f"{error.filename}: "
     room = "; make room" if error.errno in FULL else ""
+    if error.errno == errno.EFBIG:
+        room = "; allow larger files: `ulimit -f` shows the limit, and a file system may have one"
     again = f"; {then}" if error.errno in BROKEN else ""
     return f"{where}{error.strerror}{room}{again}"
 

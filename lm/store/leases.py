@@ -98,6 +98,8 @@ class Lease:
                 if error.errno != errno.ESTALE:  # of a network file system, whose file is gone
                     raise
                 self.lost = True
+        if self.lost and not numbers(self.path.parent):
+            raise LostError(f"{self.path.parent.name[:8]}: its lease was removed; it goes on with a new one")
         if self.lost:
             raise LostError(
                 f"{self.path.parent.name[:8]}: this process showed no life for so long that it was taken over by "
@@ -156,7 +158,10 @@ def taken(folder: Path, guards: Sequence[Path] = (), watch: Watch | None = None)
         if name.startswith(".") or (name.isdecimal() and int(name) <= before.number):
             (folder / name).unlink(missing_ok=True)
     gone = before.holder if before.number and not (before.holder and before.holder.released) else None
-    lease = Lease(path, holder, guards, gone)
+    try:
+        lease = Lease(path, holder, guards, gone)
+    except FileNotFoundError:  # somebody removed it at once: nobody holds it, and whoever looks again may
+        return None
     for guarded in guards:
         _evict(guarded, gone, holder.token)
     lease.begin()

@@ -17,7 +17,7 @@ from lm.model.attention import attending
 from lm.store.disk import trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
-from lm.store.leases import LostError
+from lm.store.leases import LostError, guarding
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
@@ -142,6 +142,8 @@ def train(
                 raise
             if (broken := trouble(error)) is not None:
                 raise broken from error
+            if (lease := guarding(work)) is not None:  # what another took away is no failure of the cell
+                lease.check()
             outcome = failure(_in_words(error), _logged_trace(work))
         outcome["flags"] = [*outcome.get("flags", []), *earlier(work)["flags"]]
         finish(cell, store, outcome, _until_now(times))

@@ -1,6 +1,7 @@
 """`lm dashboard`: pages that are made again as records change, and a server that shows these and nothing else."""
 
 import contextlib
+import html
 import http.client
 import itertools
 import os
@@ -17,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from records import IMAGE, record
+from records import IMAGE, SCRIPT, record
 
 from lm.cli import main
 from lm.report.web import board as boards
@@ -29,6 +30,9 @@ MakeExperiment = Callable[..., Path]
 Said = pytest.CaptureFixture[str]
 
 CELLS = {"base": [2.0, 2.1, None], "better": [1.8, "failed", None]}
+
+SLOW = 300
+"""Connections that never finish what they ask."""
 
 
 def ended(folder: Path, cell: str, nll: float, seed: int) -> None:
@@ -75,6 +79,21 @@ def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> N
     for shown in (board.page(None), board.page(name)):
         assert "<img" not in shown
         assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+
+
+@pytest.mark.usefixtures("no_library")
+def test_titles_notes_arms_and_errors_that_a_browser_would_run_are_text(hostile: MakeExperiment) -> None:
+    nasty = f"{IMAGE}{SCRIPT}"
+    folder = hostile(title=nasty, notes=nasty)
+    store = Store(folder.parent)
+    shutil.rmtree(store.directory("script-0"))
+    store.finish("script-0", {**record("script-0", "failed", 0), "error": f"RuntimeError: {nasty}"})
+    board = Board(folder.parent)
+    status = board.status()
+    assert f"demo/{SCRIPT}/0: failed: RuntimeError: {nasty}" in html.unescape(status)
+    for shown in (status, board.page("demo"), board.report("demo")):
+        assert IMAGE not in shown
+        assert SCRIPT not in shown
 
 
 def test_an_experiment_that_cannot_be_read_is_told_of(experiment: MakeExperiment) -> None:
@@ -226,6 +245,54 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
         ):
             assert answered(server, f"GET {target} HTTP/1.1", f"Host: {here}") == 400, target
             assert answered(server, f"HEAD {target} HTTP/1.1", f"Host: {here}") == 400, target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /%2e%2e%2fsecret.txt HTTP/1.1", 404),
+        ("GET /..%5csecret.txt HTTP/1.1", 404),
+        ("GET /report/../../secret.txt HTTP/1.1", 404),
+        ("GET //secret.txt HTTP/1.1", 404),
+        ("GET /%00secret.txt HTTP/1.1", 404),
+        ("GET /report?experiment=%2e%2e/secret.txt HTTP/1.1", 404),
+        ("GET /report?experiment=demo%00 HTTP/1.1", 404),
+        ("GET /status?experiment= HTTP/1.1", 200),
+        ("PUT /secret.txt HTTP/1.1", 405),
+        ("PATCH / HTTP/1.1", 405),
+        ("TRACE / HTTP/1.1", 405),
+        ("CONNECT evil.example:443 HTTP/1.1", 405),
+        ("MKCOL / HTTP/1.1", 501),
+        (f"GET /{'x' * 70_000} HTTP/1.1", 414),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+def test_a_request_for_anything_else_is_refused_and_shows_no_file(
+    experiment: MakeExperiment, capsys: Said, request_line: str, status: int
+) -> None:
+    out = experiment(CELLS).parent
+    (out / "secret.txt").write_text("the secret")
+    with serving(out) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        lines = [request_line, f"Host: 127.0.0.1:{server.port}", "Connection: close", "", ""]
+        with contextlib.suppress(ConnectionError):  # it may have answered and hung up before the end of a long line
+            connection.sendall("\r\n".join(lines).encode())
+        answer = connection.makefile("rb").read(20_000)
+    assert f" {status} ".encode() in answer.partition(b"\r\n")[0]
+    assert b"the secret" not in answer
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_three_hundred_slow_connections_keep_nobody_from_an_answer(experiment: MakeExperiment, capsys: Said) -> None:
+    assert Server.request_queue_size >= SLOW, "else each that comes too early tries again seconds later"
+    with serving(experiment(CELLS).parent) as server, contextlib.ExitStack() as stack:
+        for _ in range(SLOW):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        assert asked(server, "/")[0] == 200
+        assert asked(server, "/status?experiment=demo")[0] == 200
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow

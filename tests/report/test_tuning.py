@@ -13,6 +13,7 @@ from rich.console import Console
 
 import lm
 from lm.analysis.results import load
+from lm.config.tree import InputError
 from lm.report.tuning import FOLDER, draw_tuning, notes, rows, tuning_of
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
@@ -91,6 +92,27 @@ def test_a_winner_at_the_end_of_what_was_searched_is_marked_beside_the_verdict(t
     assert base[6] == "baseline (base at the low end of optim.lr)"
     assert arm[6] == "better (base at the low end of optim.lr)"
     assert (base[3], arm[3]) == ("baseline", "better"), "at shared settings nothing was searched"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one.pop("arms"), "arms: is damaged, found nothing"),
+        (lambda one: one["arms"].pop("arm"), "is damaged, has nothing of arm 'arm'"),
+        (lambda one: one["arms"]["arm"].update(changes=[1]), "arms.arm.changes: is damaged, found [1]"),
+        (lambda one: one.update(seeds=70), "seeds: is damaged, found 70"),
+        (lambda one: one.update(sampler="tpe"), "sampler: is damaged, found 'tpe'"),
+    ],
+)
+def test_a_damaged_file_of_winners_is_one_line(tuned: Callable[..., Path], change: Any, words: str) -> None:
+    folder = tuned()
+    path = folder / FOLDER / "tuned.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        tuning_of(load(folder), folder)
+    assert str(caught.value) == f"{path}: {words}; run `lm ablate` again"
 
 
 def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Path]) -> None:

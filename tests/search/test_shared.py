@@ -245,6 +245,20 @@ def test_a_storage_that_fails_at_any_write_costs_no_trial(
     assert len(world.trained) == 3
 
 
+@pytest.mark.parametrize("words", storage.DAMAGED)
+def test_a_damaged_database_is_told_at_once_and_not_waited_for(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    def broken() -> None:
+        raise StorageInternalError("An exception is raised during the commit.") from ValueError(words)
+
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr(storage, "WAIT_SECONDS", 0.0)
+    with pytest.raises(InputError) as caught:
+        storage.Patient("sqlite:////x/study.db", print)(broken)
+    assert str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to begin again"
+    assert waits == []
+
+
 def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

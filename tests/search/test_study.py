@@ -289,6 +289,38 @@ def test_a_line_torn_in_the_middle_is_told_and_nothing_thrown_away(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("number", "old", "new"),
+    [
+        (1, b'"directions":[1]', b'"directions":{}'),
+        (1, b'"study_name":', b'"study_nam%":'),
+        (3, b'"user_attr":{', b'"user_attr":[{}],"x":{'),
+        (3, b'"definition":{', b'"definition":true,"x":{'),
+        (3, b'"step":null', b'"stex":null'),
+        (4, b'"methods":[{', b'"methods":-1,"x":[{'),
+        (7, b'"param_value_internal":', b'"param_value_interna":'),
+        (9, b'"user_attr":{', b'"user_attr":[],"x":{'),
+        (10, b'"values":[', b'"values":-1,"x":['),
+    ],
+    ids=str,
+)
+def test_a_line_of_a_journal_with_a_flipped_byte_is_told_by_the_name_of_its_file(
+    tmp_path: Path, number: int, old: bytes, new: bytes
+) -> None:
+    carry_out(tmp_path, World(), spec(trials=1, sampler=Method("random")))
+    path = tmp_path / "s/study.journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert old in lines[number - 1]
+    lines[number - 1] = lines[number - 1].replace(old, new, 1)
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(InputError) as caught:
+        carry_out(tmp_path, World(), spec(trials=2, sampler=Method("random")))
+    message = str(caught.value)
+    assert message.startswith(f"{path}: is damaged")
+    assert "\n" not in message
+    assert path.read_bytes() == b"".join(lines)
+
+
+@pytest.mark.parametrize(
     ("change", "word"),
     [
         ({"space": read_space({**LINE, "x": {"low": -4.0, "high": 5.0}}, "space")}, r"space\.x\.high: 4\.0 -> 5\.0"),

@@ -117,3 +117,14 @@ def test_step_times_from_before_they_had_a_format_are_read(tmp_path: Path) -> No
     path = tmp_path / "seconds.json"
     path.write_text(json.dumps({cell.id: 0.25}))
     assert Stopwatch(path)(cell) == 0.25
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"format": 1}', '{"format": 1, "seconds": []}', '{"cell": "x"}', '{"cell": 0}']
+)
+def test_damaged_step_times_are_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "seconds.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"seconds\.json: .*damaged") as caught:
+        Stopwatch(path)(check(RUN))
+    assert "\n" not in str(caught.value)

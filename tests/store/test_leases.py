@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -201,6 +202,61 @@ def test_who_has_lost_it_writes_nothing_and_does_not_disturb_its_successor(tmp_p
     found = held(folder)
     assert found is not None
     assert (found.pid, found.released, numbers(folder)) == (4711, False, [2])
+
+
+def test_a_lease_that_somebody_removed_is_missed_by_who_holds_it_and_free_for_the_next(tmp_path: Path) -> None:
+    folder, work = tmp_path / "x", tmp_path / "work"
+    first = taken(folder, (work,))
+    assert first is not None
+    write_atomic(work / "file", "first")
+    (folder / "1").unlink()
+    first.beat()
+    assert numbers(folder) == [], "a sign of life makes no lease"
+    with pytest.raises(LostError, match="x: its lease was removed"):
+        write_atomic(work / "file", "first again")
+    second = got(folder)
+    with pytest.raises(LostError, match=f"taken over by process {os.getpid()} "):
+        first.check()
+    first.release()
+    found = held(folder)
+    assert found is not None
+    assert (found.token, (work / "file").read_text()) == (second.holder.token, "first")
+    second.release()
+
+
+def test_a_lease_that_somebody_removes_as_it_is_made_is_held_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = leases._made
+
+    def made_and_removed(path: Path, content: bytes) -> bool:
+        done = made(path, content)
+        path.unlink()
+        return done
+
+    monkeypatch.setattr(leases, "_made", made_and_removed)
+    assert taken(tmp_path / "x", (tmp_path / "work",)) is None
+    assert leases.guarding(tmp_path / "work") is None
+    monkeypatch.setattr(leases, "_made", made)
+    got(tmp_path / "x").release()
+
+
+def test_a_clock_that_jumps_back_neither_frees_a_lease_nor_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, clock, bound = tmp_path / "x", Clock(), holders.BEATS_MISSED * holders.BEAT_SECONDS
+    first, now = got(folder), time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 86400)
+    first.check()
+    first.beat()
+    assert taken(folder) is None
+    assert re.fullmatch(r"process \d+ on host .+ since (\d{4}-\d\d-\d\d )?\d\d:\d\d", holder_of(folder))
+    first.release()
+    left(folder, 7, since=now + 86400)
+    assert taken(folder, (), watched(folder, clock, bound - 4)) is None
+    lease = got(folder, watched(folder, clock, bound + 4))
+    assert lease.holder.since == now - 86400
+    lease.release()
 
 
 @pytest.mark.parametrize("moment", ["before the file is there", "before the look", "between look and move"])

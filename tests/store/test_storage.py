@@ -38,6 +38,11 @@ def test_the_disk_behind_an_error_is_found() -> None:
             OSError(errno.EROFS, "Read-only file system", "/out/x"),
             "/out/x: Read-only file system; the same command takes up where this one stopped",
         ),
+        (
+            OSError(errno.EFBIG, "File too large", "/out/x"),
+            "/out/x: File too large; allow larger files: `ulimit -f` shows the limit, and a file system may have one; "
+            "the same command takes up where this one stopped",
+        ),
         (OSError(errno.EACCES, "Permission denied", "/out/x"), "/out/x: Permission denied"),
         (
             OSError(errno.EDQUOT, "Disk quota exceeded"),

@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import math
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, initialized
 from lm.store.damage import of_rows, sealed
+from lm.store.leases import LostError
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.adapter import InPlace
@@ -296,6 +298,25 @@ def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room
     train(cell, store, silent, ALWAYS)
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
+
+
+def test_what_goes_wrong_once_a_lease_was_removed_is_no_failure_and_the_run_goes_on(tmp_path: Path) -> None:
+    cell, whole = run(tmp_path / "whole")
+    store = Store(tmp_path / "removed")
+
+    def remove(step: int, steps: int, loss: float) -> None:
+        if step > 6:
+            for lease in (store.cells / ".leases" / cell.id).iterdir():
+                lease.unlink()
+            shutil.rmtree(store.work(cell.id))  # as whoever takes the cell over next may
+            raise FileNotFoundError(errno.ENOENT, "a file that another took away")
+
+    with pytest.raises(LostError, match="its lease was removed"):
+        train(cell, store, remove, ALWAYS)
+    assert not store.finished(cell.id)
+    train(cell, store, silent, ALWAYS)
+    assert comparable(store.record(cell.id)) == comparable(whole)
+    assert history(tmp_path / "removed", cell) == history(tmp_path / "whole", cell)
 
 
 def test_a_checkpoint_takes_no_room_among_temporary_files_where_a_kill_would_leave_it(

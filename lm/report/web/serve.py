@@ -42,6 +42,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 512  # of connections that nobody has answered yet; a browser beside them waits for none
 
     def __init__(self, board: Board, host: str, port: int) -> None:
         self.board, self.host = board, host
