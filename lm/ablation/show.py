@@ -60,8 +60,8 @@ def show_plan(
         line += (
             f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"
         )
-    for each in (line, *finished.reused(ids)):
-        say(each)
+    for text in (line, *finished.reused(ids)):
+        say(text)
 
 
 def _remarks(experiment: Experiment) -> list[str]:
