@@ -299,7 +299,7 @@ def test_a_line_torn_in_the_middle_is_told_and_nothing_thrown_away(tmp_path: Pat
         (4, b'"methods":[{', b'"methods":-1,"x":[{'),
         (7, b'"param_value_internal":', b'"param_value_interna":'),
         (9, b'"user_attr":{', b'"user_attr":[],"x":{'),
-        (10, b'"values":[', b'"values":-1,"x":['),
+        (11, b'"values":[', b'"values":-1,"x":['),
     ],
     ids=str,
 )
