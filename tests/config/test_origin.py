@@ -90,6 +90,7 @@ def test_a_fault_in_a_component_of_lm_names_its_line(
     made: dict[str, Any] = {}
     exec(compile("\n\ndef forward(self, x_btd):\n    return unknown\n", str(ROOT / "model/mlp.py"), "exec"), made)
     monkeypatch.setattr(SwiGLU, "forward", made["forward"])
+    monkeypatch.setattr("lm.training.cell._model_sizes_of", {})  # another test may have tried this model
     assert main(["fit", "run.yaml", "--model.mlp", "SwiGLU"]) == 2
     assert capsys.readouterr().err == "lm: model: NameError: name 'unknown' is not defined (lm/model/mlp.py:4)\n"
 
