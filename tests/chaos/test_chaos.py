@@ -336,6 +336,7 @@ def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Said) -
     assert list(short.iterdir()) == [out]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_twenty_cells_that_are_resumed_are_those_never_stopped(short: Path, capsys: Said) -> None:

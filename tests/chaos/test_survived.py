@@ -37,11 +37,11 @@ def whole() -> Whole:
     ("name", "hits"),
     [
         ("three", {"two more commands beside the first": 1}),
-        ("leases", {}),
-        ("limit", {"the size of files": 1}),
-        ("clock", {"the clock": 1}),
-        ("full", {"the disk of the results": 1}),
-        ("read-only", {"the folder of the results": 1}),
+        pytest.param("leases", {}, marks=pytest.mark.extra),
+        pytest.param("limit", {"the size of files": 1}, marks=pytest.mark.extra),
+        pytest.param("clock", {"the clock": 1}, marks=pytest.mark.extra),
+        pytest.param("full", {"the disk of the results": 1}, marks=pytest.mark.extra),
+        pytest.param("read-only", {"the folder of the results": 1}, marks=pytest.mark.extra),
     ],
 )
 def test_a_run_that_is_disturbed_comes_to_the_same(short: Path, whole: Whole, name: str, hits: dict[str, int]) -> None:
@@ -55,6 +55,7 @@ def test_a_run_that_is_disturbed_comes_to_the_same(short: Path, whole: Whole, na
     assert dict(trial.hits) == hits or (name == "leases" and trial.injected)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_folder_for_temporary_files_that_cannot_be_used_changes_nothing(short: Path, whole: Whole) -> None:
     place = Place(short / "run")
