@@ -18,7 +18,7 @@ BENCH ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable fuzz coverage audit bench docs references clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage audit bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -41,6 +41,10 @@ check-portable: .venv/installed  ## the unit tests as other processors compute: 
 		if said=$$(env $$setting $(BIN)/pytest -n 2 -m "not slow" 2>&1); then :; else status=1; echo "$$said"; fi; \
 		echo "$$setting: $$(echo "$$said" | tail -n 1)"; \
 	done; exit $$status
+
+golden: .venv/installed  ## what the code computes against what is committed, to the last digit: tables, claims, ids of cells, pinned numbers
+	$(BIN)/python tests/golden.py
+	$(BIN)/pytest -n 2 tests/config/test_behaviour.py
 
 fuzz: .venv/installed  ## 10,000 made-up files and command lines; FUZZ_CASES=N tries N of them
 	FUZZ_CASES=$(or $(FUZZ_CASES),10000) $(BIN)/pytest -n 2 tests/test_properties.py tests/cli/test_fuzz.py
