@@ -95,7 +95,8 @@ def test_no_two_files_import_each_other() -> None:
 
 
 _OF_PROCESSES = (
-    "local", "crew", "attempt", "staying", "as_found", "process", "preloaded", "sharing", "worker", "vigil",
+    "local", "worker_pool", "attempt", "worker_loop", "process_state", "process", "forkserver_preload", "sharing",
+    "worker", "heartbeat",
 )  # fmt: skip
 PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
 """The executor of this machine, which alone knows of processes."""
