@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
 from lm.execution.attempt import UNKNOWN, Attempt, Worker, hanging
-from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import Elsewhere
 from lm.execution.process import train_one
 from lm.execution.worker_pool import SERVERS, Crew, shape_of
 from lm.store.holders import Holder

@@ -16,10 +16,10 @@ from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
 from lm.execution import heartbeat, local
-from lm.execution.carry_out import train_cells
+from lm.execution.cell_queue import Planned
 from lm.execution.executor import End, Ended, Started, Validation, Waiting
 from lm.execution.local import Job, Local
-from lm.execution.source import Planned
+from lm.execution.scheduler import train_cells
 from lm.execution.watcher import Running, Watcher
 from lm.execution.worker_pool import SERVERS, fork_server
 from lm.store.holders import Holder
