@@ -10,8 +10,8 @@ from typing import Any
 import stand_in
 from stand_in import Outside
 
-from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import Elsewhere
 from lm.store.holders import Holder
 from lm.store.leases import HeldError
 from lm.store.locks import Say, to_stderr

@@ -6,7 +6,7 @@ import stand_in
 from records import blank
 
 from lm.execution import local
-from lm.execution.post import Post
+from lm.execution.ray_worker import Post
 from lm.store import locks
 from lm.store.store import Store
 from lm.training import train

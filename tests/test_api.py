@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import lm
 from lm.api.begin import plain
 from lm.cli import main
-from lm.execution import asked
+from lm.execution import executor_spec
 from lm.report.figures import FIGURES
 
 MakeExperiment = Callable[..., Path]
@@ -210,7 +210,7 @@ def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_f
         keeps = lambda experiment, manner, name=name: done.append((name, experiment.name, manner.executor))  # noqa: E731
         monkeypatch.setattr(f"lm.ablation.{name}.{name}", keeps)
     monkeypatch.setattr("lm.api.ablations.load", str)
-    monkeypatch.setattr(asked, "PACKAGES", {})
+    monkeypatch.setattr(executor_spec, "PACKAGES", {})
     assert str(lm.ablate(spec, out=tmp_path, executor="slurm:executor=local")) == str(tmp_path / spec)
     assert done == [(way, spec, "slurm:executor=local")]
 

@@ -19,12 +19,12 @@ from lm.ablation.stages import settled
 from lm.ablation.tune import FOLDER, check_tuning, tune, tuned
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.execution.carry_out import train_cells
-from lm.execution.engines import make, room, threads
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
+from lm.execution.factory import make, room, threads
 from lm.execution.progress import Display
+from lm.execution.scheduler import train_cells
 from lm.execution.sharing import shared_out
-from lm.execution.source import Planned
 from lm.report.write import write_report
 from lm.runs.remeasure import measure_lengths
 from lm.runs.ways import asked

@@ -11,10 +11,10 @@ from lm.ablation.finished import Finished, finished_of
 from lm.ablation.ladder import check_seeds, described, plan_ladder, together, write_ladder
 from lm.ablation.plan import Plan, idle_arms
 from lm.analysis.ladder import FILE
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
-from lm.execution.source import Planned
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
 from lm.report.ways import described as as_decided

@@ -14,8 +14,8 @@ from lm.ablation.rungs import RungSpec
 from lm.analysis.ladder import FILE
 from lm.config.plain import is_text, shown
 from lm.config.tree import InputError, nearest, override
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
-from lm.execution.source import Planned
 from lm.runs.ways import asked
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER

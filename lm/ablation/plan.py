@@ -13,7 +13,7 @@ from lm.analysis.claims import Claim
 from lm.analysis.registration import register
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, override
-from lm.execution.source import Planned
+from lm.execution.cell_queue import Planned
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.manifest import check_shape

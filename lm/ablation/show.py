@@ -7,9 +7,9 @@ from rich.console import Console
 from lm.ablation.experiment import Experiment
 from lm.ablation.finished import Finished
 from lm.ablation.plan import Plan
-from lm.execution.engines import threads
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
-from lm.execution.source import Planned
+from lm.execution.factory import threads
 from lm.report.grid import show_grid
 from lm.report.ways import described
 from lm.store.store import Store

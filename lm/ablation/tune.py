@@ -7,7 +7,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.config.tree import InputError, override
-from lm.execution.engines import room
+from lm.execution.factory import room
 from lm.execution.machine import default_workers
 from lm.search.search import Job, best_changes, check_search, run_searches
 from lm.store.files import to_json, write_atomic

@@ -10,7 +10,7 @@ from lm.api.begin import begin, modules, plain
 from lm.api.results import Ladder, Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.asked import usable
+from lm.execution.executor_spec import usable
 from lm.training.loggers import asked_for
 
 

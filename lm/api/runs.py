@@ -76,7 +76,7 @@ def fit(
     place = begin(out, checkpoint_seconds)
     with modules(trusted_only):
         tree = override(config_of(plain(config)), plain(changes))
-        from lm.execution.alone import train_alone
+        from lm.execution.single_run import train_alone
         from lm.store.store import Store
 
         named = NAMELESS if isinstance(config, Mapping) else Path(config).stem

@@ -27,11 +27,11 @@ from rich.console import Console
 from lm.bench.asked import Asked
 from lm.bench.rows import Row, exactly, row
 from lm.bench.scale import OVER
-from lm.execution.carry_out import Clock, train_from
-from lm.execution.elsewhere import Elsewhere
+from lm.execution.cell_queue import Listed, Planned
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started
+from lm.execution.foreign_cells import Elsewhere
 from lm.execution.progress import Display
-from lm.execution.source import Listed, Planned
+from lm.execution.scheduler import Clock, train_from
 from lm.store.holders import Holder
 from lm.store.record import Record
 from lm.store.store import Store

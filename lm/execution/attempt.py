@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.fingerprint import Versions
-from lm.execution.vigil import Vigil
+from lm.execution.heartbeat import Vigil
 from lm.store.record import Record
 
 INNERMOST = 3

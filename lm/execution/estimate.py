@@ -10,8 +10,8 @@ import torch
 
 from lm.config.tree import InputError, override
 from lm.data.batch import Batch
+from lm.execution.cell_queue import Planned
 from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
-from lm.execution.source import Planned
 from lm.model.attention import attending
 from lm.report.status import duration as duration
 from lm.runs.ways import threads_of

@@ -1,7 +1,7 @@
 """What trains cells, seen from outside: cells are handed over, events come back.
 
 Of how and where a cell is trained nothing is said here. `lm/execution/local.py` does it with processes of this machine;
-another engine is another class, and an entry in `lm/execution/engines.py`.
+another engine is another class, and an entry in `lm/execution/factory.py`.
 """
 
 from abc import ABC, abstractmethod

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
 from lm.execution.attempt import UNKNOWN, Attempt, Worker, hanging
-from lm.execution.crew import SERVERS, Crew, shape_of
-from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import Elsewhere
 from lm.execution.process import train_one
+from lm.execution.worker_pool import SERVERS, Crew, shape_of
 from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
@@ -21,7 +21,7 @@ from lm.training.cell import Cell
 from lm.training.run import ALONE
 from lm.training.train import Execution, fail
 
-PRELOAD = ["lm.execution.preloaded"]
+PRELOAD = ["lm.execution.forkserver_preload"]
 """What the fork server imports, once for all."""
 
 ATTEMPTS = 2

@@ -15,14 +15,14 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lm.config.tree import InputError
-from lm.execution.away import Away, Remote
+from lm.execution.cell_transfer import OWN, Files, Parcel, code_of, files_below, forget_others, put_down
 from lm.execution.executor import End, Handle
 from lm.execution.machine import cores
-from lm.execution.outpost import Message
-from lm.execution.parcel import OWN, Files, Parcel, code_of, files_below, forget_others, put_down
-from lm.execution.post import Answer
+from lm.execution.ray_actors import Posts, Stationed, digest
 from lm.execution.ray_cluster import connect, disconnect
-from lm.execution.ray_posts import Posts, Stationed, digest
+from lm.execution.ray_worker import Answer
+from lm.execution.remote import Away, Remote
+from lm.execution.remote_worker import Message
 from lm.store.disk import trouble
 from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, Patience, Say, to_stderr

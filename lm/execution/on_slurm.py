@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm.execution.away import Away, Remote
 from lm.execution.executor import End, Handle
+from lm.execution.remote import Away, Remote
 from lm.execution.slurm_job import ANSWERS, ORDER, TOLD, Errand, Mail, send, write_order
 from lm.execution.slurm_queue import STATES, Queue
 from lm.store.locks import Say, to_stderr
@@ -61,7 +61,7 @@ class Slurm(Remote[OnSlurm]):
         store: where the cells are trained into, on a disk that all machines see.
         capacity: cells at a time, in the queue or at work.
         say: told what keeps a cell from being handed over.
-        options: see `lm.execution.asked`.
+        options: see `lm.execution.executor_spec`.
         threads: of a cell.
     """
 

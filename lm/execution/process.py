@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from lm.execution.as_found import as_found
-from lm.execution.crew import shape_of
+from lm.execution.process_state import as_found
+from lm.execution.worker_pool import shape_of
 from lm.store.disk import trouble
 from lm.store.leases import HeldError, LostError
 from lm.store.store import LOG, STACK, Store

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import duration
-from lm.execution.source import Planned
 from lm.execution.watcher import Running, Watcher
 from lm.report.failure import whereabouts
 from lm.store.record import Ending

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import ray
 
 from lm.config.tree import InputError
-from lm.execution.asked import reach
-from lm.execution.post import clear_away
+from lm.execution.executor_spec import reach
+from lm.execution.ray_worker import clear_away
 
 PREFIX = "lm-ray-"
 """Of the folder of a cluster that is started for the purpose."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, run_id
-from lm.execution.crew import start_fork_server
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
-from lm.execution.source import Planned
+from lm.execution.worker_pool import start_fork_server
 from lm.store.ways import FILE, kept, measured_once
 from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name

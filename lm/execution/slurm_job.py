@@ -18,7 +18,7 @@ from typing import Any
 from lm.config.tree import InputError
 from lm.data.tokens import Facts
 from lm.execution.executor import End
-from lm.execution.outpost import Message, Outpost
+from lm.execution.remote_worker import Message, Outpost
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
 from lm.store.store import Store

@@ -10,7 +10,7 @@ from typing import Any
 import submitit
 
 from lm.config.tree import InputError
-from lm.execution.asked import minutes
+from lm.execution.executor_spec import minutes
 
 MINUTES = 60
 """Of a job, where nothing else was said. One that takes longer goes on in the next."""
@@ -33,7 +33,7 @@ class Queue:
     """Jobs that are handed in together as one array.
 
     Args:
-        options: as they are asked for, see `lm.execution.asked`.
+        options: as they are asked for, see `lm.execution.executor_spec`.
         folder: of submitit's files.
         at_a_time: jobs that run.
         threads: of a job.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lm.execution.source import Planned
+from lm.execution.cell_queue import Planned
 from lm.store.record import Ending
 
 

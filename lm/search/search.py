@@ -17,11 +17,11 @@ from rich.text import Text
 
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
-from lm.execution.carry_out import train_from
-from lm.execution.engines import make, room, threads
 from lm.execution.estimate import advice, duration, measured_seconds, wall_seconds
+from lm.execution.factory import make, room, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
+from lm.execution.scheduler import train_from
 from lm.execution.watcher import Watcher
 from lm.report.search import write_study
 from lm.report.ways import described

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lm.execution.source import Planned, Source
+from lm.execution.cell_queue import Planned, Source
 from lm.search.trials import Search
 from lm.store.record import Ending
 from lm.store.store import Store

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
-from lm.search.rows import beside_others
+from lm.search.db_lease import beside_others
 from lm.search.spec import SweepSpec
 from lm.store.redaction import redacted
 

@@ -17,10 +17,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, differences
-from lm.search.members import Files, Members
-from lm.search.rows import Rows
+from lm.search.db_lease import Rows
 from lm.search.spec import SweepSpec
 from lm.search.storage import Patient, journal, open_storage, place
+from lm.search.workers import Files, Members
 from lm.store.locks import to_stderr
 
 SPENT = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

@@ -11,8 +11,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.tree import InputError, canonical, override
-from lm.execution.source import Planned
-from lm.search.others import Others
+from lm.execution.cell_queue import Planned
+from lm.search.peers import Others
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, HOLDER, REASON, SECONDS, SPENT, Shared, take_up
 from lm.store.record import Ending

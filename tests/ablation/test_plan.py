@@ -24,8 +24,8 @@ from lm.config.reading import read_seeds
 from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import Facts
 from lm.execution import estimate
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import duration, steps_evaluated, wall_seconds
-from lm.execution.source import Planned
 from lm.store.record import GitState, Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lm.bench.controller import HELD, simulated
+from lm.execution.cell_queue import Planned
 from lm.execution.progress import DRAW_SECONDS, FEW, Display
-from lm.execution.source import Planned
 from lm.execution.watcher import Running
 
 

@@ -18,7 +18,7 @@ from lm.cli.doctor import choices, compiler, examined
 from lm.cli.findings import lines
 from lm.cli.installed import ADDS, CORE, canonical, modules_of, packages, requirements
 from lm.config.shipped import PACKAGE
-from lm.execution.engines import EXECUTORS
+from lm.execution.factory import EXECUTORS
 from lm.store.ways import FILE, keep
 
 Said = pytest.CaptureFixture[str]

@@ -12,8 +12,8 @@ from in_threads import InThreads
 from stand_in_post import StandInPost, finish
 
 from lm.execution import local
-from lm.execution.engines import EXECUTORS, make
 from lm.execution.executor import Executor
+from lm.execution.factory import EXECUTORS, make
 from lm.store import locks
 from lm.store.store import Store
 
@@ -69,7 +69,7 @@ def engine(
     made: list[Executor] = []
     if request.param == "ray":
         request.getfixturevalue("small_ray")
-        monkeypatch.setattr("lm.execution.ray_posts.Post", StandInPost)
+        monkeypatch.setattr("lm.execution.ray_actors.Post", StandInPost)
 
     def one(capacity: int = 2) -> Executor:
         found = make(request.param, store, capacity) if request.param in EXECUTORS else InThreads(store, capacity)

@@ -11,8 +11,8 @@ from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
-from lm.execution.engines import make
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.factory import make
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16

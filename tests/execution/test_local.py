@@ -15,13 +15,13 @@ from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
-from lm.execution import local, vigil
-from lm.execution.carry_out import train_cells
-from lm.execution.crew import SERVERS, fork_server
+from lm.execution import heartbeat, local
+from lm.execution.cell_queue import Planned
 from lm.execution.executor import End, Ended, Started, Validation, Waiting
 from lm.execution.local import Job, Local
-from lm.execution.source import Planned
+from lm.execution.scheduler import train_cells
 from lm.execution.watcher import Running, Watcher
+from lm.execution.worker_pool import SERVERS, fork_server
 from lm.store.holders import Holder
 from lm.store.locks import state
 from lm.store.record import Ending
@@ -193,7 +193,7 @@ def test_a_failure_tried_again_and_killed_once_goes_on(store: Store) -> None:
 
 
 def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vigil, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.05)
 
     class LetsGo(Told):
         def waiting(self, line: str) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lm.execution.away import Remote
 from lm.execution.executor import End, Handle
+from lm.execution.remote import Remote
 from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
@@ -21,7 +21,7 @@ class Lost:
         Remote.__init__(self.executor, store, 1, print)
         self.executor.posts = SimpleNamespace(dismiss=lambda post: None, found=lambda code, needs: post(False))
         monkeypatch.setattr(on_ray, "digest", lambda cell: "")
-        monkeypatch.setattr("lm.execution.away.fail", lambda *_: {})
+        monkeypatch.setattr("lm.execution.remote.fail", lambda *_: {})
         monkeypatch.setattr(self.executor, "_needs", lambda job: {})
         monkeypatch.setattr(self.executor, "_station", self.stationed)
         monkeypatch.setattr(self.executor, "_let_go", lambda job, end: None)

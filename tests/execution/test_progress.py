@@ -11,8 +11,8 @@ from records import blank, record
 from rich.console import Console
 
 from lm.execution import progress
+from lm.execution.cell_queue import Planned
 from lm.execution.progress import Display, outcome_line, step_lines
-from lm.execution.source import Planned
 from lm.execution.watcher import Running
 from lm.store.store import Store
 

@@ -9,9 +9,9 @@ from helpers import RUN
 
 from lm.config.tree import InputError
 from lm.execution import sharing
+from lm.execution.cell_queue import Planned
 from lm.execution.estimate import step_seconds
 from lm.execution.sharing import rates, shared_out
-from lm.execution.source import Planned
 from lm.store.ways import FILE, keep, kept
 from lm.training.cell import check, seeded
 

@@ -16,9 +16,9 @@ from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, sea
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lm.config.tree import InputError
-from lm.execution.source import Planned
-from lm.search import rows, storage
-from lm.search.rows import Rows
+from lm.execution.cell_queue import Planned
+from lm.search import db_lease, storage
+from lm.search.db_lease import Rows
 from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
 from lm.search.storage import Backend, check_storage, journal, open_storage
@@ -283,7 +283,7 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
 def test_a_database_whose_tables_another_makes_at_the_same_time_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(db_lease, "PAUSE_SECONDS", 0.0)
     tries = iter(range(2))
 
     def opened(url: str, **options: Any) -> str:

@@ -25,7 +25,7 @@ from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
-from lm.execution.source import Planned
+from lm.execution.cell_queue import Planned
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized

@@ -77,7 +77,10 @@ def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path)
 
 def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
     """All but those that keep records, hold processes, or judge what was recorded."""
-    code = "import sys, lm.execution.preloaded; print(*{m.split('.')[1] for m in sys.modules if m.startswith('lm.')})"
+    code = (
+        "import sys, lm.execution.forkserver_preload; "
+        "print(*{m.split('.')[1] for m in sys.modules if m.startswith('lm.')})"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=OWN.parent)
     assert set(found.stdout.split()) == {*COMPUTING, "analysis", "execution", "store"}
     assert provenance()["source"] == source_of(OWN, COMPUTING)

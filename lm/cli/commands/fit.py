@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     tree: Tree = override(load_config(options.config), settings_of(options, overrides))
     from rich.console import Console
 
-    from lm.execution.alone import train_alone
+    from lm.execution.single_run import train_alone
     from lm.report.run import show_run
     from lm.store.store import Store
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from optuna.trial import FrozenTrial, TrialState
 
-from lm.search.members import Members, by
 from lm.search.spec import SweepSpec
 from lm.search.study import HOLDER, SPENT
+from lm.search.workers import Members, by
 from lm.store.holders import Holder
 
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}

@@ -10,8 +10,8 @@ import ray
 from ray.exceptions import RayError
 
 from lm import __version__
-from lm.execution.parcel import code_of
-from lm.execution.post import Post
+from lm.execution.cell_transfer import code_of
+from lm.execution.ray_worker import Post
 from lm.training.cell import Cell
 
 GONE = RayError, ConnectionError

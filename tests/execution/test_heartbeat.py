@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from lm.execution import vigil
-from lm.execution.vigil import Late, Vigil
+from lm.execution import heartbeat
+from lm.execution.heartbeat import Late, Vigil
 
 
 class Machine:
@@ -42,7 +42,7 @@ def test_silence_lasts_until_a_word_and_does_not_grow_while_nobody_looks() -> No
         machine.now += 1
         assert one.silence() == machine.now
     machine.now += 1e6
-    assert one.silence() == 30 + vigil.MOST_BETWEEN_LOOKS
+    assert one.silence() == 30 + heartbeat.MOST_BETWEEN_LOOKS
     one.word()
     machine.now += 2
     assert one.silence() == 2
@@ -123,7 +123,7 @@ def test_a_block_that_takes_long_is_told_of_and_one_that_does_not_is_not(monkeyp
     with Late("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         pass
     assert lines == []
-    monkeypatch.setattr(vigil, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.001)
     with Late("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         deadline = time.monotonic() + 60
         while not lines and time.monotonic() < deadline:

@@ -16,7 +16,7 @@ from stand_in import STEPS, StandIn
 
 from lm.config.fingerprint import versions_of
 from lm.config.tree import InputError
-from lm.execution import crew, staying
+from lm.execution import worker_loop, worker_pool
 from lm.execution.attempt import Attempt, Worker
 from lm.execution.executor import End, Ended, Handle, Started, Validation
 from lm.execution.local import Local
@@ -54,7 +54,7 @@ def served(store: Store, cells: list[str], left: str = "") -> tuple[list[str], i
         trained.append(cell)
         return cell == left
 
-    staying.serve(body, store, pipe)
+    worker_loop.serve(body, store, pipe)
     assert pipe.said == [("over",)] * len(pipe.said)
     return trained, len(pipe.said)
 
@@ -68,13 +68,13 @@ def test_a_process_in_which_a_cell_left_something_ends_without_a_word(store: Sto
 
 
 def test_a_process_takes_so_many_cells_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staying, "MOST_CELLS", 2)
+    monkeypatch.setattr(worker_loop, "MOST_CELLS", 2)
     assert served(store, ["a", "b", "c"])[0] == ["a", "b"]
 
 
 def grown(monkeypatch: pytest.MonkeyPatch, name: str, sizes: list[int]) -> None:
     after: Iterator[int] = iter(sizes)
-    monkeypatch.setattr(staying, name, lambda: next(after))
+    monkeypatch.setattr(worker_loop, name, lambda: next(after))
 
 
 @pytest.mark.parametrize(("last", "stays"), [(700, 3), (701, 2)])
@@ -86,16 +86,16 @@ def test_a_process_that_has_grown_past_its_bound_ends(
 
 
 def test_a_process_in_which_files_stay_open_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown(monkeypatch, "opened", [10, 10 + staying.OPEN, 11 + staying.OPEN])
+    grown(monkeypatch, "opened", [10, 10 + worker_loop.OPEN, 11 + worker_loop.OPEN])
     assert served(store, ["a", "b", "c", "d"]) == (["a", "b", "c"], 2)
 
 
 def test_what_a_process_holds_is_measured() -> None:
-    assert staying.resident() > 2**20
+    assert worker_loop.resident() > 2**20
     if Path("/proc/self/fd").is_dir():
-        before = staying.opened()
+        before = worker_loop.opened()
         with open(os.devnull) as first, open(os.devnull) as second:
-            assert staying.opened() == before + len((first, second))
+            assert worker_loop.opened() == before + len((first, second))
 
 
 # which cell a process is given ---------------------------------------------------------------------------------------
@@ -115,13 +115,13 @@ class Silent:
     def close(self) -> None: ...
 
 
-def idle(store: Store, *cells: StandIn, capacity: int = 2) -> crew.Crew:
+def idle(store: Store, *cells: StandIn, capacity: int = 2) -> worker_pool.Crew:
     """Processes without a cell, of which each had one of these."""
-    found = crew.Crew(store, capacity, lambda *_: None, [], lambda line: None)
+    found = worker_pool.Crew(store, capacity, lambda *_: None, [], lambda line: None)
     for slot, one in enumerate(cells):
         cell: Any = one
         process: Any = Silent()
-        found.rest(Worker(process, process, slot, crew.code_of(cell), crew.shape_of(cell)))
+        found.rest(Worker(process, process, slot, worker_pool.code_of(cell), worker_pool.shape_of(cell)))
     return found
 
 
@@ -130,7 +130,7 @@ def of(width: int, seed: int = 0, devices: int = 1, part: str = "Inner") -> Stan
     return StandIn(f"{width}-{seed}", config=config)
 
 
-def placed(found: crew.Crew, cell: Any, *taken: int, alone: bool = True) -> tuple[int, bool]:
+def placed(found: worker_pool.Crew, cell: Any, *taken: int, alone: bool = True) -> tuple[int, bool]:
     slot, worker = found.place(cell, alone, set(taken))
     return slot, worker is not None
 
@@ -319,7 +319,7 @@ class Seen(dict):
         self.setdefault(name, os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
 seen = Seen()
 sys.meta_path.insert(0, seen)
-import lm.execution.preloaded
+import lm.execution.forkserver_preload
 print(seen["torch"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "lm.model.rope" in sys.modules)
 """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR")}
@@ -334,6 +334,6 @@ def test_ctrl_c_waits_in_the_fork_server_until_it_is_ignored(monkeypatch: pytest
     see = lambda: blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))  # noqa: E731
     monkeypatch.setattr("multiprocessing.forkserver.ensure_running", see)
     monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", lambda: None)
-    crew.start_fork_server()
+    worker_pool.start_fork_server()
     see()
     assert blocked == [True, False]

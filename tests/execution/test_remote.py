@@ -10,8 +10,8 @@ import stand_in
 from records import blank
 from stand_in import StandIn
 
-from lm.execution.away import Away, Remote
 from lm.execution.executor import End, Ended, Handle, Progress, Started, Validation, Waiting
+from lm.execution.remote import Away, Remote
 from lm.execution.slurm_job import Mail, send, unseen
 from lm.store.store import Store
 

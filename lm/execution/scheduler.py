@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lm.execution.elsewhere import by_process
+from lm.execution.cell_queue import Listed, Planned, Rooted, Source
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import by_process
 from lm.execution.interrupts import look, remembered
-from lm.execution.source import Listed, Planned, Rooted, Source
 from lm.execution.watcher import Running, Watcher
 from lm.store import locks
 from lm.store.holders import NAMELESS, Holder

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lm.execution.elsewhere import Elsewhere
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.execution.outpost import Message
+from lm.execution.foreign_cells import Elsewhere
+from lm.execution.remote_worker import Message
 from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record

@@ -8,9 +8,9 @@ import pytest
 
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.execution import asked
-from lm.execution.asked import asked_for, minutes, usable
-from lm.execution.engines import EXECUTORS, room, threads
+from lm.execution import executor_spec
+from lm.execution.executor_spec import asked_for, minutes, usable
+from lm.execution.factory import EXECUTORS, room, threads
 
 
 @pytest.fixture
@@ -86,7 +86,9 @@ def test_a_time_is_read_as_sbatch_reads_it(text: str, expected: int) -> None:
 def test_a_package_that_is_missing_is_named_with_the_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    with pytest.raises(InputError, match=rf"needs {asked.PACKAGES[name]}: pip install 'lm-ablations\[{name}\]'"):
+    with pytest.raises(
+        InputError, match=rf"needs {executor_spec.PACKAGES[name]}: pip install 'lm-ablations\[{name}\]'"
+    ):
         asked_for(name)
 
 
@@ -140,7 +142,7 @@ def test_loggers_are_not_told_of_runs_whose_files_stay_on_other_machines(
 
 
 def test_every_executor_that_can_be_asked_for_can_be_made() -> None:
-    assert set(asked.OPTIONS) == set(EXECUTORS)
+    assert set(executor_spec.OPTIONS) == set(EXECUTORS)
 
 
 def test_a_cell_has_as_many_threads_as_its_job_has_cores(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:

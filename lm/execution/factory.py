@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from lm.config.tree import InputError
-from lm.execution.asked import asked_for
 from lm.execution.executor import Executor
+from lm.execution.executor_spec import asked_for
 from lm.execution.local import Local
 from lm.execution.machine import threads_each, threads_said
 from lm.store.locks import Say, to_stderr

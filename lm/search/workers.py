@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from lm.search.rows import RowLease, Rows
+from lm.search.db_lease import RowLease, Rows
 from lm.search.storage import quiet_trouble
 from lm.store import locks
 from lm.store.holders import NAMELESS, Found, Holder, Watch, look

@@ -16,8 +16,8 @@ from typing import Any
 
 from lm import __version__
 from lm.config.tree import InputError
-from lm.execution.outpost import Message, Outpost
-from lm.execution.parcel import OWN, Changes, Parcel, check_same, received, unpack
+from lm.execution.cell_transfer import OWN, Changes, Parcel, check_same, received, unpack
+from lm.execution.remote_worker import Message, Outpost
 from lm.store.locks import ENDED, state
 from lm.store.store import Store
 from lm.training.cell import Cell

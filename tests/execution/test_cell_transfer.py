@@ -10,8 +10,18 @@ from stand_in import StandIn
 
 from lm.config.tree import InputError
 from lm.data.tokens import Facts
-from lm.execution import parcel
-from lm.execution.parcel import Changes, Parcel, below, code_of, files_below, forget_others, put_down, received, unpack
+from lm.execution import cell_transfer
+from lm.execution.cell_transfer import (
+    Changes,
+    Parcel,
+    below,
+    code_of,
+    files_below,
+    forget_others,
+    put_down,
+    received,
+    unpack,
+)
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -27,7 +37,7 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcel, "PIECE", 4)
+    monkeypatch.setattr(cell_transfer, "PIECE", 4)
     folder = write(tmp_path / "a", last_ckpt="0123456789", code__module_py="x = 1", empty_txt="", saving_ckpt="half")
     (folder / ".hidden").write_text("not whole")
     sent: list[bytes] = []
@@ -103,7 +113,7 @@ def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: 
 
 def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(parcel, "write_atomic", lambda path, content: written.append(path.name))
+    monkeypatch.setattr(cell_transfer, "write_atomic", lambda path, content: written.append(path.name))
     put_down(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
     assert written == ["a.csv", "z.csv", "outcome.json", "record.json"]
 

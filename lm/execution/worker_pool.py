@@ -13,9 +13,9 @@ from typing import Any
 from lm.config.fingerprint import Versions, versions_of
 from lm.config.tree import InputError
 from lm.execution.attempt import Worker
-from lm.execution.leftovers import mark
-from lm.execution.staying import Body, serve
-from lm.execution.vigil import Late
+from lm.execution.heartbeat import Late
+from lm.execution.temp_cleanup import mark
+from lm.execution.worker_loop import Body, serve
 from lm.store.locks import Say
 from lm.store.store import Store
 from lm.training.cell import Cell, seedless
@@ -134,7 +134,7 @@ class Crew:
 def start_fork_server() -> None:
     """Start multiprocessing's fork server, unless it runs: Ctrl-C waits in it until it has said that it ignores that.
 
-    `lm.execution.preloaded` does, as the first of what the server imports.
+    `lm.execution.forkserver_preload` does, as the first of what the server imports.
     """
     resource_tracker.ensure_running()  # which would let Ctrl-C through to what is started after it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.execution import leftovers
-from lm.execution.leftovers import MARK, clear, cleared, mark
+from lm.execution import temp_cleanup
+from lm.execution.temp_cleanup import MARK, clear, cleared, mark
 from lm.store import holders
 
 pytestmark = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
@@ -52,6 +52,6 @@ def test_a_folder_that_goes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: p
             shutil.rmtree(folder, ignore_errors=True)
         return False
 
-    monkeypatch.setattr(leftovers, "is_of_the_dead", end)
+    monkeypatch.setattr(temp_cleanup, "is_of_the_dead", end)
     clear()
     assert list(tmp_path.iterdir()) == []

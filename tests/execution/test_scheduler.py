@@ -11,10 +11,10 @@ from in_threads import InThreads
 from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
 
-from lm.execution import carry_out
-from lm.execution.carry_out import train_cells, train_from
+from lm.execution import scheduler
+from lm.execution.cell_queue import Listed, Planned
 from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress
-from lm.execution.source import Listed, Planned
+from lm.execution.scheduler import train_cells, train_from
 from lm.execution.watcher import Running, Watcher
 from lm.store import holders
 from lm.store.holders import Holder
@@ -184,7 +184,7 @@ def test_interrupted_cells_are_counted(store: Store) -> None:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at what others train, and speaks of it, all the time."""
-    monkeypatch.setattr(carry_out, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.0)
 
 
 class LetsGo(Told):

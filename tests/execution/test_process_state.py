@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from lm.execution import process
-from lm.execution.as_found import as_found
+from lm.execution.process_state import as_found
 from lm.store.store import LOG
 from lm.training import provenance
 
