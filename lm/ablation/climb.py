@@ -15,9 +15,9 @@ from lm.execution.estimate import advice, duration, seconds_per_cell, wall_secon
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
 from lm.execution.source import Planned
+from lm.report.autotune import describe_autotune as as_decided
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
-from lm.report.ways import described as as_decided
 from lm.report.write import write_report
 from lm.stats.scaling import FEWEST
 from lm.store.store import Store
