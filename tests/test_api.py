@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import lm
-from lm.api.begin import plain
+from lm.api._setup import to_plain
 from lm.cli import main
 from lm.execution import executor_spec
 from lm.report.figures import FIGURES
@@ -136,11 +136,11 @@ def test_settings_that_a_program_worked_out_are_as_a_file_has_them() -> None:
         "e": Path("x") / "y",
         "f": "0",
     }
-    found = plain(given)
+    found = to_plain(given)
     assert found == {"a": 0.5, "b": [3, [True, None]], "c": {"d": [0, 1]}, "e": "x/y", "f": "0"}
     assert type(found["a"]) is float
     assert type(found["b"][0]) is int
-    assert plain(range(2)) == [0, 1]
+    assert to_plain(range(2)) == [0, 1]
 
 
 @pytest.mark.parametrize(

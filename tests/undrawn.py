@@ -12,5 +12,5 @@ if __name__ == "__main__":
     import lm.report.figures
     from lm.cli import main
 
-    lm.report.figures.rendered = lambda figure: {"png": b"", "svg": b""}
+    lm.report.figures.render = lambda figure: {"png": b"", "svg": b""}
     sys.exit(main())

@@ -15,9 +15,9 @@ from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import shared_out
+from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
-from lm.report.ways import described as as_decided
 from lm.report.write import write_report
 from lm.stats.scaling import FEWEST
 from lm.store.store import Store
@@ -105,7 +105,7 @@ def show_ladder_plan(
     for line in (*_idle(plans), *_short(dict(zip(ladder.rungs, plans, strict=True)))):
         say(f"! {line}")
     if (ways := plans[0].experiment.ways) is not None:
-        say(as_decided(ways))
+        say(describe_autotune(ways))
     if len(plans) < FEWEST:
         say(f"{len(plans)} rungs: differences by compute, and no law, which takes {FEWEST}.")
     elif ladder.forecast:

@@ -16,7 +16,7 @@ from lm.ablation.reproduce import precision_remark, to_come
 from lm.analysis.ladder import load_ladder
 from lm.config.tree import InputError
 from lm.execution.estimate import duration
-from lm.report.worth import csv_worth, markdown_worth, show_worth
+from lm.report.ladder_overview import csv_worth, markdown_worth, show_worth
 from lm.store.files import write_atomic
 from lm.store.store import Store
 

@@ -10,8 +10,8 @@ from lm.ablation.plan import Plan
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.factory import threads
+from lm.report.autotune import describe_autotune
 from lm.report.grid import show_grid
-from lm.report.ways import described
 from lm.store.store import Store
 from lm.training.cell import sizes
 
@@ -66,7 +66,7 @@ def show_plan(
 
 def _remarks(experiment: Experiment) -> list[str]:
     """What a plan has besides cells: costs held equal, tuning, stages."""
-    found = [] if experiment.ways is None else [described(experiment.ways)]
+    found = [] if experiment.ways is None else [describe_autotune(experiment.ways)]
     if experiment.inference.equal != "steps":
         found.append(f"Steps are such that {experiment.inference.equal} are equal.")
     if tuning := experiment.tuning:

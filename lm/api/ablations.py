@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm.api.begin import begin, modules, plain
+from lm.api._setup import prepare, to_plain, user_modules
 from lm.api.results import Ladder, Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
@@ -62,20 +62,20 @@ def ablate(
     ...
     lm.config.tree.InputError: quickstart: 2 seeds cannot reach significance in 1 comparison (6 could); ...
     """
-    folder = begin(out, checkpoint_seconds, workers, hang_minutes)
+    folder = prepare(out, checkpoint_seconds, workers, hang_minutes)
     if not isinstance(spec, str | os.PathLike):
         raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
     if given := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(given)}: an experiment has several; use seeds=[0, 1, 2]")
     named = asked_for(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
-    with modules(trusted_only):
+    with user_modules(trusted_only):
         from lm.ablation.ablate import Manner
         from lm.ablation.ablate import ablate as carry_out
         from lm.ablation.climb import climb
         from lm.ablation.experiment import load_experiment
 
-        settings, chosen = plain(changes), plain(seeds)
+        settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(Path(spec), settings, chosen, tier, str)
         manner = Manner(
             folder,

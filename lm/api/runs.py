@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lm.api.begin import begin, modules, plain
+from lm.api._setup import prepare, to_plain, user_modules
 from lm.config.reading import config_of
 from lm.config.tree import override
 from lm.store.record import Record
@@ -73,9 +73,9 @@ def fit(
     ...
     lm.config.tree.InputError: model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from ...
     """
-    place = begin(out, checkpoint_seconds)
-    with modules(trusted_only):
-        tree = override(config_of(plain(config)), plain(changes))
+    place = prepare(out, checkpoint_seconds)
+    with user_modules(trusted_only):
+        tree = override(config_of(to_plain(config)), to_plain(changes))
         from lm.execution.single_run import train_alone
         from lm.store.store import Store
 
@@ -103,7 +103,7 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_on
     from lm.runs.finished import FinishedRun, find
     from lm.runs.generate import load_tokenizer
 
-    with modules(trusted_only):
+    with user_modules(trusted_only):
         found = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))
         kind: Any = Model  # the class of all, which has no instances of its own
         return Trained(found.model(kind, "a {} is no model"), load_tokenizer(found))

@@ -191,14 +191,14 @@ def choices(out: Path) -> Said:
         InputError: where the file of measurements is damaged.
     """
     from lm.execution.precisions import of_products
-    from lm.report.ways import described
+    from lm.report.autotune import describe_autotune
     from lm.store.ways import FILE, kept
 
     workers = default_workers(MANY)
     decisions = [one for one in kept(out / FILE, "decisions").values() if isinstance(one, dict)]
     shared = [one for one in kept(out / FILE, "workers").values() if isinstance(one, dict) and one]
     try:
-        auto = [described(one) for one in decisions[-DECISIONS:]]
+        auto = [describe_autotune(one) for one in decisions[-DECISIONS:]]
         fastest = [str(max(one, key=lambda count: float(one[count]))) for one in shared[-DECISIONS:]]
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{out / FILE}: is damaged; delete it, and it is measured anew") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from lm.config.tree import Tree
 from lm.execution.machine import threads_each
 from lm.execution.progress import step_lines
-from lm.report.ways import described
+from lm.report.autotune import describe_autotune
 from lm.runs.ways import decided
 from lm.store.locks import to_stderr
 from lm.store.store import Store
@@ -40,7 +40,7 @@ def train_alone(
     report, say = (step_lines(), to_stderr) if progress else (_untold, _untold)
     tree, decision = decided(tree, out, threads_each(1))
     if decision is not None:
-        say(described(asdict(decision)))
+        say(describe_autotune(asdict(decision)))
     cell, store = check(tree), Store(out)
     store.recover(cell.id)
     if store.finished(cell.id):

@@ -12,7 +12,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from lm.analysis.results import Results, curves
-from lm.report.arms import blank, colours
 from lm.report.inside import (
     attention_entropy,
     gradient_norm_by_layer,
@@ -20,8 +19,9 @@ from lm.report.inside import (
     residual_norm_by_layer,
 )
 from lm.report.lengths import loss_by_position, nll_by_length
+from lm.report.plotting import colours, new_figure
 
-Drawn = dict[str, dict[str, bytes]]
+RenderedFigures = dict[str, dict[str, bytes]]
 """Of each figure the contents of its files, by their suffixes."""
 
 Draw = Callable[[Results, Axes], bool]
@@ -68,7 +68,7 @@ def reliability(results: Results) -> Figure | None:
     Bins with under 0.1 % of the tokens are drawn in the last panel only.
     """
     ratios = {"height_ratios": [3.2, 1.2, 1.2]}
-    figure, panels = blank(3, 1, figsize=(6.4, 7.4), sharex=True, gridspec_kw=ratios)
+    figure, panels = new_figure(3, 1, figsize=(6.4, 7.4), sharex=True, gridspec_kw=ratios)
     diagram, gap, histogram = panels
     drawn, bins = False, 15
     diagram.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
@@ -101,11 +101,11 @@ def _pooled(means: list[list[float]], count: np.ndarray) -> np.ndarray:
     return sums / np.maximum(1, count.sum(axis=0))
 
 
-def alone(draw_on: Draw) -> Callable[[Results], Figure | None]:
+def single_panel(draw_on: Draw) -> Callable[[Results], Figure | None]:
     """A figure of one panel."""
 
     def make(results: Results) -> Figure | None:
-        figure, axes = blank(figsize=(6.4, 4.2))
+        figure, axes = new_figure(figsize=(6.4, 4.2))
         if draw_on(results, axes):
             return figure
         return None
@@ -114,8 +114,8 @@ def alone(draw_on: Draw) -> Callable[[Results], Figure | None]:
 
 
 FIGURES: dict[str, Callable[[Results], Figure | None]] = {
-    "learning_curve": alone(learning_curve),
-    "gradient_norm": alone(gradient_norm),
+    "learning_curve": single_panel(learning_curve),
+    "gradient_norm": single_panel(gradient_norm),
     "gradient_norm_by_layer": gradient_norm_by_layer,
     "gradient_norm_over_depth": gradient_norm_over_depth,
     "residual_norm_by_layer": residual_norm_by_layer,
@@ -126,22 +126,22 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
 }
 
 
-def draw(results: Results) -> Drawn:
+def draw_figures(results: Results) -> RenderedFigures:
     """Every figure that the records give something for, by name."""
-    return drawn((name, make(results)) for name, make in FIGURES.items())
+    return render_all((name, make(results)) for name, make in FIGURES.items())
 
 
-def drawn(figures: Iterable[tuple[str, Figure | None]]) -> Drawn:
+def render_all(figures: Iterable[tuple[str, Figure | None]]) -> RenderedFigures:
     """Figures by name as files, those left out of which there is nothing; each is drawn as it is asked for."""
-    found: Drawn = {}
+    found: RenderedFigures = {}
     with sns.axes_style("whitegrid"), matplotlib.rc_context({"svg.hashsalt": "lm"}):
         for name, figure in figures:
             if figure is not None:
-                found[name] = rendered(figure)
+                found[name] = render(figure)
     return found
 
 
-def rendered(figure: Figure) -> dict[str, bytes]:
+def render(figure: Figure) -> dict[str, bytes]:
     """A figure as PNG and SVG; the same figure gives the same bytes.
 
     Where its panels lie is worked out once, which takes as long as drawing them. `savefig` draws once more beforehand
@@ -155,6 +155,6 @@ def rendered(figure: Figure) -> dict[str, bytes]:
     return {"png": png.getvalue(), "svg": svg.getvalue()}
 
 
-def as_files(figures: Drawn) -> dict[str, bytes]:
+def as_files(figures: RenderedFigures) -> dict[str, bytes]:
     """Figures by the names of their files."""
     return {f"{name}.{suffix}": content for name, files in figures.items() for suffix, content in files.items()}

@@ -12,20 +12,20 @@ from rich.console import Console
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
 from lm.report.latex import latex
-from lm.report.less import put, wanting
 from lm.report.notes import notes
+from lm.report.overview import ReportSource, is_damaged, load_source, overview_page, show_source
 from lm.report.page import listed
 from lm.report.paper import METADATA, Kind, paper_figures
-from lm.report.several import Told, damaged, page_of, read, show_any
-from lm.report.sheet import Sheet, markdown_sheet, sheet
+from lm.report.paper_table import PaperTable, markdown_paper_table, paper_table
+from lm.report.report_diff import explain_missing, write_unless_lossy
 from lm.report.tables import as_csv, escape
-from lm.report.write import Findings, html_of, less_than, page_files
+from lm.report.write import ExperimentReport, missing_from_report, page_files, report_html
 
 Files = dict[str, str | bytes]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReportRequest:
     """What a report is to be made of.
 
     Args:
@@ -37,16 +37,16 @@ class Asked:
     columns: tuple[str, ...] | None = None
 
 
-def asked_for(formats: str | None, columns: str | None, several: bool) -> Asked:
+def parse_request(formats: str | None, columns: str | None, several: bool) -> ReportRequest:
     """What a command line asks for; of one experiment the page, where no format is named. Raises InputError."""
-    usual = OF_SEVERAL if several else (PAGE,)
-    return Asked(
-        usual if formats is None else read_formats(formats),
+    usual = DEFAULT_FORMATS if several else (PAGE,)
+    return ReportRequest(
+        usual if formats is None else parse_formats(formats),
         None if columns is None else tuple(name.strip() for name in columns.split(",")),
     )
 
 
-def read_formats(text: str) -> tuple[str, ...]:
+def parse_formats(text: str) -> tuple[str, ...]:
     """Names of formats from `latex,csv`. Raises InputError for one that there is not."""
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in found:
@@ -57,7 +57,7 @@ def read_formats(text: str) -> tuple[str, ...]:
     return found
 
 
-def files_of(told: Sequence[Told], asked: Asked) -> Files:
+def report_files(told: Sequence[ReportSource], asked: ReportRequest) -> Files:
     """The files of a report by their names; the page, where there is one, comes last.
 
     The page of HTML alone may be of ladders and searches too, and tells apart what has the same name.
@@ -67,14 +67,14 @@ def files_of(told: Sequence[Told], asked: Asked) -> Files:
             what is none.
     """
     if len(told) > 1 and asked.formats == (HTML,) and asked.columns is None:
-        return {"report.html": page_of(told)}
-    found = [one for one in told if isinstance(one, Findings)]
+        return {"report.html": overview_page(told)}
+    found = [one for one in told if isinstance(one, ExperimentReport)]
     if len(found) < len(told):
         raise InputError(f"a ladder or a search has no part in a report of several but with --format {HTML}")
     names = [one.results.manifest["name"] for one in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
-    sheets = [sheet(one.results, one.table, asked.columns) for one in found]
+    sheets = [paper_table(one.results, one.table, asked.columns) for one in found]
     files: Files = {}
     for make in dict.fromkeys(FORMATS[name] for name in sorted(asked.formats, key=lambda name: name == PAGE)):
         files |= make(found, sheets, asked)  # of both kinds of figures the same
@@ -84,39 +84,39 @@ def files_of(told: Sequence[Told], asked: Asked) -> Files:
 # the formats ---------------------------------------------------------------------------------------------------------
 
 
-def _md(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+def _md(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
     if len(found) == 1:
-        return page_files(found[0], None if asked.columns is None else markdown_sheet(sheets[0]))
+        return page_files(found[0], None if asked.columns is None else markdown_paper_table(sheets[0]))
     lines = [f"# Report of {len(found)} experiments", ""]
     for one, of_one in zip(found, sheets, strict=True):
-        lines += [f"## {escape(of_one.title)}", "", *markdown_sheet(of_one), ""]
+        lines += [f"## {escape(of_one.title)}", "", *markdown_paper_table(of_one), ""]
         lines += listed(notes(one.results, one.table))
     return {"table.md": "\n".join(lines).rstrip("\n") + "\n"}
 
 
-def _html(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
-    return {"report.html": html_of(found[0]) if len(found) == 1 else page_of(found)}
+def _html(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
+    return {"report.html": report_html(found[0]) if len(found) == 1 else overview_page(found)}
 
 
-def _latex(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+def _latex(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
     return {"table.tex": latex(sheets)}
 
 
-def _all_cells(found: Sequence[Findings]) -> pd.DataFrame:
+def _all_cells(found: Sequence[ExperimentReport]) -> pd.DataFrame:
     return pd.concat([cells(one.results) for one in found], ignore_index=True)
 
 
-def _csv(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+def _csv(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
     return {"cells.csv": as_csv(_all_cells(found))}
 
 
-def _parquet(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+def _parquet(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
     content = io.BytesIO()
     _all_cells(found).to_parquet(content, index=False)
     return {"cells.parquet": content.getvalue()}
 
 
-def _figures(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -> Files:
+def _figures(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
     """Those of several experiments begin with their names."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in asked.formats]
     files: Files = {}
@@ -128,7 +128,7 @@ def _figures(found: Sequence[Findings], sheets: Sequence[Sheet], asked: Asked) -
 
 PAGE, HTML = "md", "html"
 
-FORMATS: Mapping[str, Callable[[Sequence[Findings], Sequence[Sheet], Asked], Files]] = {
+FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[PaperTable], ReportRequest], Files]] = {
     PAGE: _md,
     HTML: _html,
     "latex": _latex,
@@ -141,43 +141,43 @@ FORMATS: Mapping[str, Callable[[Sequence[Findings], Sequence[Sheet], Asked], Fil
 
 CHOSEN = "--columns chose others"
 
-OF_SEVERAL = (PAGE, "latex", "csv")
+DEFAULT_FORMATS = (PAGE, "latex", "csv")
 """The formats of a report of several experiments where none are named."""
 
 
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def write_formats(folders: Sequence[Path], into: Path, asked: Asked, console: Console, replace: bool) -> bool:
+def write_formats(folders: Sequence[Path], into: Path, asked: ReportRequest, console: Console, replace: bool) -> bool:
     """Prints the tables of experiments, and writes their report; returns whether a record or a curve is damaged.
 
     Raises:
         InputError: where there is nothing that this version reads, or for what `files_of` refuses.
         LessError: where a page or a table that is there says more and `replace` is not given; nothing is written then.
     """
-    found = [read(folder) for folder in folders]
-    files = files_of(found, asked)
-    less = less_than(into, files)
+    found = [load_source(folder) for folder in folders]
+    files = report_files(found, asked)
+    less = missing_from_report(into, files)
     try:
         for one in found:
-            show_any(one, console)
+            show_source(one, console)
     finally:  # also where nobody reads the terminal to its end
-        results = [one.results for one in found if isinstance(one, Findings)]
-        why = "; ".join(dict.fromkeys(map(wanting, results))) if asked.columns is None else CHOSEN
-        line = put(into, files, less, why, replace)
+        results = [one.results for one in found if isinstance(one, ExperimentReport)]
+        why = "; ".join(dict.fromkeys(map(explain_missing, results))) if asked.columns is None else CHOSEN
+        line = write_unless_lossy(into, files, less, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
-    return any(damaged(one) for one in found)
+    return any(is_damaged(one) for one in found)
 
 
-def check(folders: Sequence[Path], into: Path, asked: Asked) -> int:
+def check_report(folders: Sequence[Path], into: Path, asked: ReportRequest) -> int:
     """Rebuilds a report and compares it with the one that is there, writing nothing; returns 1 where files differ.
 
     Raises:
         InputError: as `write_formats` does.
     """
-    files = files_of([read(folder) for folder in folders], asked)
-    different = differing(into, files)
+    files = report_files([load_source(folder) for folder in folders], asked)
+    different = differing_files(into, files)
     if different:
         print(f"{into}: {len(different)} of {len(files)} files differ from what is rebuilt: {', '.join(different)}")
     else:
@@ -185,7 +185,7 @@ def check(folders: Sequence[Path], into: Path, asked: Asked) -> int:
     return 1 if different else 0
 
 
-def differing(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
+def differing_files(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
     """Which files of a report are not there byte for byte, in words."""
     found = []
     for name, content in files.items():

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lm.analysis.results import Results
 from lm.config.tree import canonical
-from lm.report.arms import BEGINNING, END, at, blank, colours, gathered, legend, line, panels
+from lm.report.plotting import BEGINNING, END, colours, getter, legend, line, new_figure, panels, stack_seeds
 
 MOMENTS = {"initial": BEGINNING, "final": END}
 STYLES = {"at initialisation": BEGINNING, "at the end": END}
@@ -28,19 +28,19 @@ def gradient_norm_by_layer(results: Results) -> Figure | None:
     kinds: dict[str, int] = {}
     for arm in results.arms:
         for record in results.of(arm):
-            for kind, norms in (at("initial", "gradient_norm")(record) or {}).items():
+            for kind, norms in (getter("initial", "gradient_norm")(record) or {}).items():
                 kinds[kind] = max(kinds.get(kind, 0), len(norms))
     shown = [kind for kind, layers in kinds.items() if layers > 1]
     if not shown:
         return None
     rows, columns = panels(len(shown), 4)
     size = (2.7 * columns + 0.4, 2.4 * rows + 0.9)
-    figure, grid = blank(rows, columns, figsize=size, squeeze=False)
+    figure, grid = new_figure(rows, columns, figsize=size, squeeze=False)
     drawn = {}
     for kind, axes in zip(shown, grid.flat, strict=False):
         for arm, colour in colours(results).items():
             for moment, style in MOMENTS.items():
-                norms_sl = gathered(results, arm, at(moment, "gradient_norm", kind))
+                norms_sl = stack_seeds(results, arm, getter(moment, "gradient_norm", kind))
                 if norms_sl is not None:
                     line(axes, range(1, norms_sl.shape[1] + 1), norms_sl, colour, linestyle=style, label=arm)
                     drawn[arm] = colour
@@ -59,13 +59,13 @@ def gradient_norm_over_depth(results: Results) -> Figure | None:
     """The last layer's gradient at initialisation over the number of layers, of arms that differ in nothing else."""
     groups: dict[str, list[tuple[int, np.ndarray]]] = {}
     for arm in results.arms:
-        norms_sl = gathered(results, arm, at("initial", "gradient_norm", LAST_MATRIX))
+        norms_sl = stack_seeds(results, arm, getter("initial", "gradient_norm", LAST_MATRIX))
         if norms_sl is not None:
             groups.setdefault(group(results, arm), []).append((norms_sl.shape[1], norms_sl[:, -1]))
     groups = {name: found for name, found in groups.items() if len({layers for layers, _ in found}) > 1}
     if not groups:
         return None
-    figure, axes = blank(figsize=(6.4, 4.2))
+    figure, axes = new_figure(figsize=(6.4, 4.2))
     depths = sorted({layers for found in groups.values() for layers, _ in found})
     for name, found in groups.items():
         found.sort(key=lambda pair: pair[0])
@@ -99,7 +99,7 @@ def attention_entropy(results: Results) -> Figure | None:
     maps: dict[str, dict[str, np.ndarray]] = {}
     for arm in results.arms:
         for moment in MOMENTS:
-            entropy_slh = gathered(results, arm, at(moment, "entropy"))
+            entropy_slh = stack_seeds(results, arm, getter(moment, "entropy"))
             if entropy_slh is not None:
                 maps.setdefault(arm, {})[moment] = entropy_slh.mean(axis=0)
     if not maps:
@@ -107,7 +107,7 @@ def attention_entropy(results: Results) -> Figure | None:
     shown = dict(itertools.islice(maps.items(), MOST_MAPS))
     rows, columns = panels(len(shown), 6)
     size = (1.7 * columns + 1.6, 3.4 * rows + 0.4)
-    figure, grid = blank(2 * rows, columns, figsize=size, squeeze=False)
+    figure, grid = new_figure(2 * rows, columns, figsize=size, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for place, (arm, moments) in enumerate(shown.items()):
@@ -137,11 +137,11 @@ def spaced(count: int) -> tuple[list[int], list[str]]:
 
 def residual_norm_by_layer(results: Results) -> Figure | None:
     """The norm of the residual stream after each layer, at initialisation and at the end."""
-    figure, axes = blank(figsize=(6.4, 4.4))
+    figure, axes = new_figure(figsize=(6.4, 4.4))
     drawn = {}
     for arm, colour in colours(results).items():
         for moment, style in MOMENTS.items():
-            norms_sl = gathered(results, arm, at(moment, "residual_norm"))
+            norms_sl = stack_seeds(results, arm, getter(moment, "residual_norm"))
             if norms_sl is not None:
                 line(axes, range(1, norms_sl.shape[1] + 1), norms_sl, colour, linestyle=style, label=arm)
                 drawn[arm] = colour

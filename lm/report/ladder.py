@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from lm.analysis.ladder import ArmOf, LadderResults, losses
+from lm.report.autotune import describe_autotune
 from lm.report.tables import heading, number, signed
-from lm.report.ways import described
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import FEWEST_PAIRS, Estimate, Trend
@@ -105,13 +105,13 @@ def trend_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
             continue
         first, second = arm.climb.of_difference, arm.climb.of_gain
         slope = signed(first.slope.value, first.slope.low, first.slope.high, digits(results))
-        rows.append([arm.name, "difference", slope, said(first, f"{first.margin:z.3g}", arm)])
+        rows.append([arm.name, "difference", slope, trend_text(first, f"{first.margin:z.3g}", arm)])
         margin = f"a factor of {exp(second.margin):z.3g}"
-        rows.append([arm.name, "gain, a factor", factor(second.slope), said(second, margin, arm)])
+        rows.append([arm.name, "gain, a factor", factor(second.slope), trend_text(second, margin, arm)])
     return rows, [strong for arm in results.arms for strong in arm.bold]
 
 
-def said(trend: Trend, margin: str, arm: ArmOf) -> str:
+def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     """What a trend is called, or why it is not, and on which rungs the arm or the baseline was not healthy."""
     words = {
         "none": "-",
@@ -140,14 +140,14 @@ def forecast_rows(results: LadderResults) -> Rows:
             continue
         told, of_arm, of_base = arm.climb.forecast, losses(top, arm.name), losses(top, base)
         if not rows:
-            rows.append(_foretold(base, told.baseline, float(np.nanmean(of_base)), results, False))
-        rows.append(_foretold(arm.name, told.arm, float(np.nanmean(of_arm)), results, False))
+            rows.append(_forecast_row(base, told.baseline, float(np.nanmean(of_base)), results, False))
+        rows.append(_forecast_row(arm.name, told.arm, float(np.nanmean(of_arm)), results, False))
         difference = float(np.nanmean(of_arm - of_base))
-        rows.append(_foretold(f"{arm.name} - {base}", told.difference, difference, results, True))
+        rows.append(_forecast_row(f"{arm.name} - {base}", told.difference, difference, results, True))
     return rows
 
 
-def _foretold(name: str, told: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
+def _forecast_row(name: str, told: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
     places = digits(results)
     if sign:
         texts = [signed(told.value, told.low, told.high, places), signed(trained, math.nan, math.nan, places)]
@@ -234,7 +234,7 @@ def worth_notes(results: LadderResults) -> list[str]:
     short = [f"rung {rung['name']}" for rung, of in _cells(results) if of < len(rung["seeds"]) * len(rung["compute"])]
     if short:
         lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
-    return lines + ([described(found)] if (found := results.manifest.get("ways")) else [])
+    return lines + ([describe_autotune(found)] if (found := results.manifest.get("ways")) else [])
 
 
 def _rates(results: LadderResults) -> list[str]:

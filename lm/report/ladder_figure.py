@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 
 from lm.analysis.ladder import LadderResults, losses
-from lm.report.arms import Colour, blank
-from lm.report.figures import Drawn, drawn
+from lm.report.figures import RenderedFigures, render_all
 from lm.report.ladder import shown_arms
+from lm.report.plotting import Colour, new_figure
 from lm.report.tables import heading
 from lm.stats.scaling import Law
 from lm.stats.tests import t_interval
@@ -26,14 +26,14 @@ class Factor(LogFormatterSciNotation):
         return f"{x:zg}" if super().__call__(x, pos) else ""
 
 
-def draw_ladder(results: LadderResults) -> Drawn:
+def draw_ladder(results: LadderResults) -> RenderedFigures:
     """The figure, by name."""
-    return drawn([(NAME, figure(results))])
+    return render_all([(NAME, figure(results))])
 
 
 def figure(results: LadderResults) -> Figure:
     """Loss and gain against compute."""
-    whole, (left, right) = blank(1, 2, figsize=(10.0, 4.4))
+    whole, (left, right) = new_figure(1, 2, figsize=(10.0, 4.4))
     arms = shown_arms(results)
     colours = dict(zip(arms, sns.color_palette("colorblind", len(arms)), strict=True))
     for arm in arms:

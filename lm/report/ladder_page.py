@@ -26,18 +26,18 @@ from lm.report.ladder import (
 )
 from lm.report.ladder_csv import trend_table, worth_table
 from lm.report.ladder_figure import NAME, draw_ladder
-from lm.report.less import put, wanting
 from lm.report.page import listed, show
+from lm.report.report_diff import explain_missing, write_unless_lossy
 from lm.report.tables import as_csv, escape, markdown_row
 from lm.report.web.elements import tag
 from lm.report.web.ladder import ladder_body, ladder_html
 from lm.report.web.page import Body
-from lm.report.web.still import Shown
-from lm.report.write import less_than
+from lm.report.web.static import StaticSection
+from lm.report.write import missing_from_report
 
 
 @dataclass(frozen=True)
-class Part:
+class LadderSection:
     """A table with its heading, its notes, and which rows are bold; `strong` is the column that is, in Markdown."""
 
     title: str
@@ -48,21 +48,21 @@ class Part:
     strong: int = 0
 
 
-def parts(results: LadderResults) -> list[Part]:
+def ladder_sections(results: LadderResults) -> list[LadderSection]:
     """The tables of a ladder, the first without a heading of its own."""
     worth, of_worth = worth_rows(results)
     trends, of_trends = trend_rows(results)
-    found = [Part("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
-    found.append(Part("With more compute", TRENDS, trends, trend_notes(results), of_trends, 2))
+    found = [LadderSection("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
+    found.append(LadderSection("With more compute", TRENDS, trends, trend_notes(results), of_trends, 2))
     if (foretold := forecast_rows(results)) or forecast_notes(results):
-        found.append(Part("Forecast", FORECASTS, foretold, forecast_notes(results)))
-    found.append(Part("Rungs", rung_columns(results), rung_rows(results), law_notes(results)))
+        found.append(LadderSection("Forecast", FORECASTS, foretold, forecast_notes(results)))
+    found.append(LadderSection("Rungs", rung_columns(results), rung_rows(results), law_notes(results)))
     return found
 
 
 def show_ladder(results: LadderResults, console: Console) -> None:
     """Prints the tables and their notes."""
-    for index, part in enumerate(parts(results)):
+    for index, part in enumerate(ladder_sections(results)):
         if index:
             console.print()
         if part.rows:
@@ -74,7 +74,7 @@ def show_ladder(results: LadderResults, console: Console) -> None:
 def markdown_ladder(results: LadderResults) -> str:
     """The page."""
     lines = [f"# {escape(results.manifest['title'])}", ""]
-    for part in parts(results):
+    for part in ladder_sections(results):
         if part.title:
             lines += [f"## {part.title}", ""]
         if part.rows:
@@ -91,26 +91,26 @@ def markdown_ladder(results: LadderResults) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _bold(part: Part, place: int, row: list[str]) -> list[str]:
+def _bold(part: LadderSection, place: int, row: list[str]) -> list[str]:
     """A row with what is bold in it: the difference behind a rung's verdict, or a slope."""
     strong = bool(part.bold) and part.bold[place]
     return [f"**{cell}**" if strong and at == part.strong else cell for at, cell in enumerate(row)]
 
 
-def html_of(results: LadderResults, figure: bytes) -> str:
+def ladder_report_html(results: LadderResults, figure: bytes) -> str:
     """The page of HTML."""
-    return ladder_html(results, _shown(results), figure)
+    return ladder_html(results, _static_sections(results), figure)
 
 
-def body_of(results: LadderResults) -> Body:
+def ladder_report_body(results: LadderResults) -> Body:
     """The same as a part of a page of several."""
-    return ladder_body(results, _shown(results), draw_ladder(results)[NAME]["png"])
+    return ladder_body(results, _static_sections(results), draw_ladder(results)[NAME]["png"])
 
 
-def _shown(results: LadderResults) -> list[Shown]:
+def _static_sections(results: LadderResults) -> list[StaticSection]:
     """The tables as a page of HTML has them, whose bold cells are elements."""
-    shown: list[Shown] = []
-    for part in parts(results):
+    shown: list[StaticSection] = []
+    for part in ladder_sections(results):
         rows = [
             [tag("strong", cell) if bold and at == part.strong else cell for at, cell in enumerate(row)]
             for row, bold in zip(part.rows, part.bold or [False] * len(part.rows), strict=True)
@@ -119,11 +119,11 @@ def _shown(results: LadderResults) -> list[Shown]:
     return shown
 
 
-def files_of(results: LadderResults) -> dict[str, str | bytes]:
+def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
     """The files of the report by their names; the page comes last."""
     drawn = draw_ladder(results)
     return {
-        "report.html": html_of(results, drawn[NAME]["png"]),
+        "report.html": ladder_report_html(results, drawn[NAME]["png"]),
         "table.csv": as_csv(worth_table(results)),
         "trends.csv": as_csv(trend_table(results)),
         **as_files(drawn),
@@ -148,12 +148,14 @@ def write_ladder_report(
             nothing written.
     """
     results, into = load_ladder(folder), into or folder
-    files = files_of(results)
-    less = less_than(into, files)
+    files = ladder_files(results)
+    less = missing_from_report(into, files)
     try:
         show_ladder(results, console)
     finally:  # also where nobody reads the terminal to its end
-        line = put(into, files, less, "; ".join(dict.fromkeys(map(wanting, results.rungs))), replace)
+        line = write_unless_lossy(
+            into, files, less, "; ".join(dict.fromkeys(map(explain_missing, results.rungs))), replace
+        )
     if line:
         print(f"lm: {line}", file=sys.stderr)
     return results

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lm.report.sheet import Sheet
+from lm.report.paper_table import PaperTable
 
 HEAD = "% Needs \\usepackage{booktabs} in the preamble."
 MOST_IN_A_COLUMN = 4
@@ -67,7 +67,7 @@ def label(name: str) -> str:
     return "tab:" + re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
 
 
-def latex(sheets: Sequence[Sheet]) -> str:
+def latex(sheets: Sequence[PaperTable]) -> str:
     """Tables as text to `\\input`, each under a heading of its own where there are several."""
     lines = [HEAD]
     for one in sheets:
@@ -76,7 +76,7 @@ def latex(sheets: Sequence[Sheet]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _table(one: Sheet) -> str:
+def _table(one: PaperTable) -> str:
     """One table with its caption, label and footnotes."""
     texts = one.frame.map(escape) + one.marks.map(_raised)
     texts.columns = pd.MultiIndex.from_tuples([(escape(top), escape(below)) for top, below in one.frame.columns])

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lm.analysis.results import Results
-from lm.report.arms import Pick, Style, blank, colours, gathered, legend, line, ticks_at
+from lm.report.plotting import Getter, Style, colours, legend, line, new_figure, stack_seeds, ticks_at
 from lm.store.record import Record
 
 BLOCKS: Style = "-"
@@ -19,23 +19,27 @@ SLIDING: Style = "--"
 STYLES = {"blocks": BLOCKS, "sliding window": SLIDING}
 
 
-def measured(record: Record) -> dict[int, dict[str, Any]]:
+def measured_lengths(record: Record) -> dict[int, dict[str, Any]]:
     """What was measured at each length, from the shortest on; lengths that ended in an error are left out."""
     found = (record.get("evaluations") or {}).get("lengths") or {}
     return {length: found[str(length)] for length in sorted(map(int, found)) if "error" not in found[str(length)]}
 
 
-def common(results: Results, arm: str) -> list[int]:
+def common_lengths(results: Results, arm: str) -> list[int]:
     """The lengths at which every run of an arm was measured that was measured at any, from the shortest on."""
-    found = [set(measured(record)) for record in results.of(arm) if record["status"] == "ok" and measured(record)]
+    found = [
+        set(measured_lengths(record))
+        for record in results.of(arm)
+        if record["status"] == "ok" and measured_lengths(record)
+    ]
     return sorted(set.intersection(*found)) if found else []
 
 
-def of_each(name: str, lengths: list[int]) -> Pick:
+def length_getter(name: str, lengths: list[int]) -> Getter:
     """Picks a quantity at these lengths, from the records that have it."""
 
     def pick(record: Record) -> list[float] | None:
-        found = measured(record)
+        found = measured_lengths(record)
         return [found[length][name] for length in lengths] if found else None
 
     return pick
@@ -46,7 +50,7 @@ def perplexity_to_nll(perplexity: Any) -> Any:
     return np.log(np.maximum(perplexity, np.finfo(float).tiny))
 
 
-def context(results: Results, arm: str) -> int | None:
+def trained_context(results: Results, arm: str) -> int | None:
     """The tokens of context that an arm was trained with, where its configuration is there and says so."""
     found = (results.configuration(arm).get("data") or {}).get("init_args", {}).get("context")
     return found if isinstance(found, int) else None
@@ -54,13 +58,15 @@ def context(results: Results, arm: str) -> int | None:
 
 def nll_by_length(results: Results) -> Figure | None:
     """NLL over the length of the context, of consecutive blocks and of a sliding window."""
-    figure, axes = blank(figsize=(6.4, 4.6))
+    figure, axes = new_figure(figsize=(6.4, 4.6))
     drawn, ticks = {}, set[int]()
     for arm, colour in colours(results).items():
-        lengths = common(results, arm)
+        lengths = common_lengths(results, arm)
         if not lengths:
             continue
-        blocks_sn, sliding_sn = (gathered(results, arm, of_each(name, lengths)) for name in ("nll", "sliding_nll"))
+        blocks_sn, sliding_sn = (
+            stack_seeds(results, arm, length_getter(name, lengths)) for name in ("nll", "sliding_nll")
+        )
         assert blocks_sn is not None
         assert sliding_sn is not None
         line(axes, lengths, blocks_sn, colour, linestyle=BLOCKS, label=arm)
@@ -79,7 +85,7 @@ def nll_by_length(results: Results) -> Figure | None:
 
 def mark_trained(results: Results, axes: Axes, arms: list[str]) -> None:
     """A vertical line at each length that arms were trained with."""
-    trained = {found for arm in arms if (found := context(results, arm)) is not None}
+    trained = {found for arm in arms if (found := trained_context(results, arm)) is not None}
     for length in sorted(trained):
         axes.axvline(length, color="black", linewidth=1, linestyle=":")
         axes.annotate(
@@ -96,13 +102,13 @@ def log_edges(positions: int, per_doubling: int = 3) -> np.ndarray:
 
 def loss_by_position(results: Results) -> Figure | None:
     """The loss by the number of tokens seen before, in blocks of the longest length, averaged in log-spaced bins."""
-    figure, axes = blank(figsize=(6.4, 4.4))
+    figure, axes = new_figure(figsize=(6.4, 4.4))
     drawn = {}
     for arm, colour in colours(results).items():
-        longest = common(results, arm)[-1:]
+        longest = common_lengths(results, arm)[-1:]
         if not longest or longest[0] < 2:
             continue
-        each = gathered(results, arm, of_each("by_position", longest))
+        each = stack_seeds(results, arm, length_getter("by_position", longest))
         assert each is not None
         losses_sp = each[:, 0]
         edges = log_edges(losses_sp.shape[1])

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.results import Results, circumstances, one_tokenizer, unpaired
+from lm.report.autotune import describe_autotune
 from lm.report.costs import unlike_pairs
 from lm.report.failure import whereabouts
-from lm.report.tables import could_show
+from lm.report.tables import format_detectable
 from lm.report.texts import average_notes, text_notes
-from lm.report.ways import described
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
 from lm.store.quantities import describe
@@ -60,7 +60,7 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield from text_notes(results)
         yield from average_notes(results)
     found = [
-        f"{row.arm} {could_show(row)}"
+        f"{row.arm} {format_detectable(row)}"
         for row in table[table.metric == results.headline].itertuples()
         if row.detectable == row.detectable and row.verdict != "baseline"
     ]
@@ -104,10 +104,10 @@ def _confirmatory(results: Results) -> Iterator[str]:
         yield _stages(adaptive, comparisons, number)
         return
     some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
-    yield said_of_tests(len(results.manifest["seeds"]), number, some)
+    yield describe_test(len(results.manifest["seeds"]), number, some)
 
 
-def said_of_tests(seeds: int, number: int, some: str = "") -> str:
+def describe_test(seeds: int, number: int, some: str = "") -> str:
     """By which tests of so many pairs the verdicts of so many comparisons come, or why none can; `some` is of which."""
     comparisons = f"{number} comparison{'s' if number > 1 else ''}"
     least = smallest_p(seeds)
@@ -120,14 +120,14 @@ def said_of_tests(seeds: int, number: int, some: str = "") -> str:
             f"{least:z.3g}, and {level}. "
             f"{seeds_needed(number)} seeds could."
         )
-    each, together = shares(number)
+    each, together = shared_level(number)
     return (
         f"Verdicts{some} come from exact sign-flip tests of the mean{each}. The joint intervals are what these tests "
         f"do not reject{together}, and one leaves out zero exactly where there is a verdict."
     )
 
 
-def shares(number: int) -> tuple[str, str]:
+def shared_level(number: int) -> tuple[str, str]:
     """At what level each of so many comparisons is tested, and what their intervals do together."""
     if number == 1:
         return f" at {ALPHA}", ""
@@ -156,12 +156,13 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         elif record["status"] != "ok":
             why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
             yield f"{arm} seed {seed} {record['status']}: {why}. It enters no mean."
-        for step, flag in map(_dated, record["flags"] if record else []):
+        for step, flag in map(_split_step, record["flags"] if record else []):
             flagged.setdefault((arm, MEASURED.sub("#", flag)), {}).setdefault(seed, []).append((step, flag))
     for arm, seeds in missing.items():
-        yield f"{arm} {in_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
+        yield f"{arm} {format_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
     for (arm, _), alike in flagged.items():
-        yield f"{arm} {in_seeds(list(alike))}: {_in_one([flag for flags in alike.values() for flag in flags])}."
+        flags = [flag for of_seed in alike.values() for flag in of_seed]
+        yield f"{arm} {format_seeds(list(alike))}: {_merge_flags(flags)}."
     total = len(results.manifest["seeds"])
     for row in table[table.metric == results.headline].itertuples():
         if lost := row.diverged + row.failed:
@@ -207,7 +208,7 @@ def _comparability(results: Results) -> Iterator[str]:
     yield from unlike_pairs(results)
     yield from (f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items())
     if found := results.manifest.get("ways"):
-        yield described(found)
+        yield describe_autotune(found)
 
 
 def _evaluation(results: Results) -> Iterator[str]:
@@ -219,14 +220,14 @@ def _evaluation(results: Results) -> Iterator[str]:
         yield "Cells are not evaluated on the same number of tokens, so their losses are of different text."
 
 
-def _dated(flag: str) -> tuple[int, str]:
+def _split_step(flag: str) -> tuple[int, str]:
     """A flag as the step at which it was raised, 0 where none is told, and what it says."""
     step, _, text = flag.partition(": ")
     number = step.removeprefix("step ")
     return (int(number), text) if number.isdigit() else (0, flag)
 
 
-def _in_one(flags: Sequence[tuple[int, str]]) -> str:
+def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
     """Flags that differ in step and in what was measured alone, as one that tells from where to where these lay."""
     steps, said = zip(*flags, strict=True)
     places = list(zip(*map(MEASURED.findall, said), strict=True))
@@ -239,7 +240,7 @@ def _in_one(flags: Sequence[tuple[int, str]]) -> str:
     return f"{told} (step {first})" if first == last else f"{told} (steps {first} to {last})"
 
 
-def in_seeds(seeds: Sequence[object]) -> str:
+def format_seeds(seeds: Sequence[object]) -> str:
     """Seeds by their numbers."""
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 

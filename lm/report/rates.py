@@ -14,9 +14,9 @@ from rich.console import Console
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
 from lm.config.tree import InputError
-from lm.report.arms import Colour, blank, colours, legend, ticks_at
-from lm.report.figures import Drawn, drawn
+from lm.report.figures import RenderedFigures, render_all
 from lm.report.page import listed, show
+from lm.report.plotting import Colour, colours, legend, new_figure, ticks_at
 from lm.report.study_figures import label
 from lm.report.tables import markdown_table, number, signed
 from lm.report.tuning import compared
@@ -151,16 +151,16 @@ def show_rates(results: Results, rates: Rates, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
 
 
-def draw_rates(results: Results, rates: Rates) -> Drawn:
+def draw_rates(results: Results, rates: Rates) -> RenderedFigures:
     """Loss against rate, a line an arm with its spread over seeds, the best rate and what diverged marked."""
-    return drawn((name, rates_figure(results, rates)) for name in (FIGURE,))
+    return render_all((name, rates_figure(results, rates)) for name in (FIGURE,))
 
 
 def rates_figure(results: Results, rates: Rates) -> Figure | None:
     """Loss against rate; None where no run of the grid went well."""
     if not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
         return None
-    figure, axes = blank(figsize=(6.4, 4.6))
+    figure, axes = new_figure(figsize=(6.4, 4.6))
     for arm, colour in colours(results).items():
         _draw(axes, rates.curves[arm], colour)
     axes.set(xscale="log", xlabel="optim.lr", ylabel=f"{label(rates.grid.headline)}, mean ± sd", title=TITLE)

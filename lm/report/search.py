@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lm.report.figures import as_files
 from lm.report.importance import FEWEST, Importance, importances
-from lm.report.less import lost, lost_of_csv, present, put
+from lm.report.report_diff import missing_content, missing_csv_content, read_existing, write_unless_lossy
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
@@ -55,13 +55,13 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
         **as_files(figures),
         "table.md": page,
     }
-    less = lost(present(into / "table.md"), page, rows=False)
-    less = less or lost_of_csv(present(into / "trials.csv"), trials, "trials.csv")
+    less = missing_content(read_existing(into / "table.md"), page, rows=False)
+    less = less or missing_csv_content(read_existing(into / "trials.csv"), trials, "trials.csv")
     why = f"its study.json holds {len(study.trials)} trials"
     try:
         terminal(study, lines, console)
     finally:  # also where nobody reads the terminal to its end
-        line = put(into, files, less, why, replace)
+        line = write_unless_lossy(into, files, less, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     return study

@@ -12,8 +12,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from lm.report.arms import blank
-from lm.report.figures import Drawn, drawn
+from lm.report.figures import RenderedFigures, render_all
+from lm.report.plotting import new_figure
 from lm.report.study import Study
 from lm.store.quantities import describe
 
@@ -45,7 +45,7 @@ def history(study: Study) -> Figure | None:
     complete = study.complete.sort_values("number")
     if complete.empty or len(study.objectives) > 1:
         return None
-    figure, axes = blank(figsize=(6.4, 4.2))
+    figure, axes = new_figure(figsize=(6.4, 4.2))
     best = complete[quantity].cummin() if way == "lower" else complete[quantity].cummax()
     axes.plot(complete.number, complete[quantity], "o", color="grey", label="trial")
     axes.plot(complete.number, best, drawstyle="steps-post", label="best so far")
@@ -63,7 +63,7 @@ def slices(study: Study) -> Figure | None:
     columns = min(3, len(drawn))
     rows = math.ceil(len(drawn) / columns)
     size = (3.4 * columns + 0.6, 3.0 * rows + 0.4)
-    figure, grid = blank(rows, columns, figsize=size, squeeze=False, sharey=True)
+    figure, grid = new_figure(rows, columns, figsize=size, squeeze=False, sharey=True)
     for axes, name in zip(grid.flat, drawn, strict=False):
         _slice(axes, study, name, quantity)
     for axes in grid.flat[len(drawn) :]:
@@ -101,7 +101,7 @@ def parallel_coordinates(study: Study) -> Figure | None:
     complete, names = study.complete, list(study.space)
     if len(complete) < 2 or len(names) < 2:
         return None
-    figure, axes = blank(figsize=(max(6.4, 1.9 * len(names)), 4.6))
+    figure, axes = new_figure(figsize=(max(6.4, 1.9 * len(names)), 4.6))
     colours = colormaps["viridis_r" if way == "lower" else "viridis"]
     scale = Normalize(complete[quantity].min(), complete[quantity].max())
     for _, row in complete.sort_values(quantity, ascending=way != "lower").iterrows():
@@ -131,7 +131,7 @@ def pareto(study: Study) -> Figure | None:
     if len(study.objectives) != 2 or study.complete.empty:
         return None
     (across, _), (up, _) = reversed(study.objectives.items())
-    figure, axes = blank(figsize=(6.4, 4.2))
+    figure, axes = new_figure(figsize=(6.4, 4.2))
     front = study.best.sort_values(across)
     axes.plot(study.complete[across], study.complete[up], "o", color="grey", label="trial")
     axes.plot(front[across], front[up], "o-", drawstyle="default", label="Pareto front")
@@ -151,6 +151,6 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
 }
 
 
-def draw_study(study: Study) -> Drawn:
+def draw_study(study: Study) -> RenderedFigures:
     """Every figure that the trials give something for, by name."""
-    return drawn((name, draw(study)) for name, draw in FIGURES.items())
+    return render_all((name, draw(study)) for name, draw in FIGURES.items())

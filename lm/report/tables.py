@@ -89,7 +89,7 @@ def detectable(row: Any) -> str:
     return "none" if math.isinf(row.detectable) else number(row.detectable, describe(row.metric).digits)
 
 
-def could_show(row: Any) -> str:
+def format_detectable(row: Any) -> str:
     """The same, and where it is of other text too, what is left of it with any number of seeds."""
     if row.interval != "seeds-and-text" or math.isinf(row.detectable):
         return detectable(row)
@@ -111,7 +111,7 @@ def adjusted_p(row: Any) -> str:
     return "; ".join(parts) or "-"
 
 
-def cells(row: Any) -> str:
+def format_run_counts(row: Any) -> str:
     """How many cells went well, and what became of the others."""
     others = [f"{getattr(row, kind)} {kind}" for kind in (*LOST, "missing") if getattr(row, kind)]
     return ", ".join([str(row.n), *others])
@@ -123,7 +123,7 @@ def heading(quantity: str) -> str:
     return meaning.label + ARROWS[meaning.better]
 
 
-def share(one: Pace | None) -> str:
+def format_steps_ratio(one: Pace | None) -> str:
     """The share of the baseline's steps that an arm needs, in a few words."""
     if one is None:
         return "-"
@@ -150,10 +150,10 @@ def summary(
     rows, bold = [], []
     for row in table[table.metric == results.headline].itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        text = [str(row.arm), cells(row), mean_and_sd(row), difference(row, labelled), str(row.verdict)]
+        text = [str(row.arm), format_run_counts(row), mean_and_sd(row), difference(row, labelled), str(row.verdict)]
         text.append(str(row.health))
         if paces:
-            text.append("1" if row.verdict == "baseline" else share(by_arm.get(str(row.arm))))
+            text.append("1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm))))
         rows.append(text + [_mean(of_arm, name) for name in others])
         bold.append(bool(row.bold))
     return columns, rows, bold
@@ -178,7 +178,7 @@ def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> li
                 [
                     label,
                     str(row.arm),
-                    cells(row),
+                    format_run_counts(row),
                     mean_and_sd(row),
                     difference(row),
                     size,

@@ -15,9 +15,9 @@ from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.report.arms import blank, colours
-from lm.report.figures import Drawn, drawn
+from lm.report.figures import RenderedFigures, render_all
 from lm.report.grid import show_grid
+from lm.report.plotting import colours, new_figure
 from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
@@ -127,9 +127,9 @@ def show_tuning(
         console.print(line, highlight=False, markup=False)
 
 
-def draw_tuning(results: Results, studies: dict[str, Study]) -> Drawn:
+def draw_tuning(results: Results, studies: dict[str, Study]) -> RenderedFigures:
     """Loss against each numeric parameter, one line an arm through its best trials; no figure without any."""
-    return drawn((name, tuning_figure(results, studies)) for name in (FIGURE,))
+    return render_all((name, tuning_figure(results, studies)) for name in (FIGURE,))
 
 
 def tuning_figure(results: Results, studies: dict[str, Study]) -> Figure | None:
@@ -139,7 +139,7 @@ def tuning_figure(results: Results, studies: dict[str, Study]) -> Figure | None:
     if not names or all(study.complete.empty for study in studies.values()):
         return None
     size = (4.8 * len(names) + 1.6, 4.2)
-    figure, panels = blank(1, len(names), figsize=size, squeeze=False)
+    figure, panels = new_figure(1, len(names), figsize=size, squeeze=False)
     for name, axes in zip(names, panels[0], strict=True):
         _panel(axes, name, spaces[name], studies, results)
     panels[0][0].set_ylabel(label(next(iter(next(iter(studies.values())).objectives))))

@@ -13,10 +13,16 @@ from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.claims import answers, markdown_claims, show_claims
-from lm.report.figures import as_files, draw
-from lm.report.less import lost, lost_of_csv, present, put, wanting
+from lm.report.figures import as_files, draw_figures
 from lm.report.page import markdown, terminal
 from lm.report.rates import Rates, draw_rates, markdown_rates, rates_of, show_rates
+from lm.report.report_diff import (
+    explain_missing,
+    missing_content,
+    missing_csv_content,
+    read_existing,
+    write_unless_lossy,
+)
 from lm.report.study import Study
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
@@ -25,7 +31,7 @@ from lm.report.web.page import Body, body, html
 
 
 @dataclass(frozen=True)
-class Findings:
+class ExperimentReport:
     """What a report tells of an experiment, worked out once for all of its formats."""
 
     results: Results
@@ -40,17 +46,17 @@ class Findings:
         return self.results.harmed
 
 
-def find(folder: Path) -> Findings:
+def load_report(folder: Path) -> ExperimentReport:
     """What there is to tell of an experiment. Raises InputError where there is none that this version reads."""
     results = load(folder)
     claims = [(results.manifest["name"], one) for one in answers(results)]
-    return Findings(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
+    return ExperimentReport(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
 
 
-def page_files(found: Findings, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
+def page_files(found: ExperimentReport, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
     """table.csv, the figures and table.md by their names; `first` are the lines of another first table."""
     results = found.results
-    figures = draw(results)
+    figures = draw_figures(results)
     page = markdown(results, found.table, list(figures), first)
     if found.claims:
         page += "\n".join(["", "## Claims", "", *markdown_claims(found.claims), ""])
@@ -65,17 +71,17 @@ def page_files(found: Findings, first: Sequence[str] | None = None) -> dict[str,
     return {"table.csv": as_csv(found.table), **as_files(figures), "table.md": page}
 
 
-def html_of(found: Findings) -> str:
+def report_html(found: ExperimentReport) -> str:
     """The page of HTML."""
     return html(found.results, found.table, found.claims, found.tuning, found.rates)
 
 
-def body_of(found: Findings) -> Body:
+def report_body(found: ExperimentReport) -> Body:
     """The same as a part of a page of several."""
     return body(found.results, found.table, found.claims, found.tuning, found.rates)
 
 
-def show(found: Findings, console: Console) -> None:
+def show(found: ExperimentReport, console: Console) -> None:
     """Prints the tables."""
     terminal(found.results, found.table, console)
     if found.claims:
@@ -86,10 +92,12 @@ def show(found: Findings, console: Console) -> None:
         show_rates(found.results, found.rates, console)
 
 
-def less_than(into: Path, files: Mapping[str, str | bytes]) -> list[str]:
+def missing_from_report(into: Path, files: Mapping[str, str | bytes]) -> list[str]:
     """What the page and the table of a report would no longer say, in words."""
-    page, comparisons = (str(files.get(name, present(into / name))) for name in ("table.md", "table.csv"))
-    return lost(present(into / "table.md"), page) or lost_of_csv(present(into / "table.csv"), comparisons, "table.csv")
+    page, comparisons = (str(files.get(name, read_existing(into / name))) for name in ("table.md", "table.csv"))
+    return missing_content(read_existing(into / "table.md"), page) or missing_csv_content(
+        read_existing(into / "table.csv"), comparisons, "table.csv"
+    )
 
 
 def write_report(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Results:
@@ -106,13 +114,13 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
         LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
             nothing written.
     """
-    found, into = find(folder), into or folder
-    files = {"report.html": html_of(found), **page_files(found)}
-    less = less_than(into, files)
+    found, into = load_report(folder), into or folder
+    files = {"report.html": report_html(found), **page_files(found)}
+    less = missing_from_report(into, files)
     try:
         show(found, console)
     finally:  # also where nobody reads the terminal to its end
-        line = put(into, files, less, wanting(found.results), replace)
+        line = write_unless_lossy(into, files, less, explain_missing(found.results), replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     if not library():

@@ -23,8 +23,8 @@ from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_from
 from lm.execution.watcher import Watcher
+from lm.report.autotune import describe_autotune
 from lm.report.search import write_study
-from lm.report.ways import described
 from lm.runs.ways import decided
 from lm.search.fitting import check_space
 from lm.search.searches import Searches
@@ -87,7 +87,7 @@ def sweep(
     tree, decision = decided(spec.tree, out, threads(executor, workers))
     if decision is not None:
         spec = replace(spec, tree=tree)
-        print(described(asdict(decision)), file=sys.stderr)
+        print(describe_autotune(asdict(decision)), file=sys.stderr)
     if plan_only:
         check_search(spec, folder)
         show_plan(spec, workers, threads(executor, workers))

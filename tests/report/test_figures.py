@@ -18,8 +18,7 @@ from matplotlib.patches import StepPatch
 from records import inside
 
 from lm.analysis.results import load
-from lm.report.arms import colours
-from lm.report.figures import FIGURES, as_files, draw, gradient_norm, learning_curve, reliability
+from lm.report.figures import FIGURES, as_files, draw_figures, gradient_norm, learning_curve, reliability
 from lm.report.inside import (
     MOST_MAPS,
     attention_entropy,
@@ -28,6 +27,7 @@ from lm.report.inside import (
     residual_norm_by_layer,
 )
 from lm.report.lengths import log_edges, loss_by_position, nll_by_length
+from lm.report.plotting import colours
 from lm.store.files import write_atomic
 
 MakeExperiment = Callable[..., Path]
@@ -100,7 +100,7 @@ def test_every_figure_is_written_as_png_and_svg(experiment: MakeExperiment) -> N
     folder = experiment(CELLS, everything)
     results = load(folder)
     results.manifest["arms"]["arm"]["changes"] = {"model.layers": (2, 3)}
-    found = draw(results)
+    found = draw_figures(results)
     assert list(found) == list(FIGURES)
     assert as_files(found).keys() == {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
     for files in found.values():
@@ -198,7 +198,7 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
 
 def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
     folder = experiment({"base": ["diverged", None], "arm": ["failed", None]})
-    assert draw(load(folder)) == {}
+    assert draw_figures(load(folder)) == {}
 
 
 def test_an_arm_has_one_colour_of_its_own(experiment: MakeExperiment) -> None:

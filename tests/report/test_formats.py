@@ -18,10 +18,10 @@ from lm.analysis.results import load, value
 from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report.formats import FORMATS, Asked, files_of
+from lm.report.formats import FORMATS, ReportRequest, report_files
 from lm.report.latex import escape, latex
-from lm.report.sheet import STAR, Sheet, markdown_sheet, sheet
-from lm.report.write import find, write_report
+from lm.report.paper_table import STAR, PaperTable, markdown_paper_table, paper_table
+from lm.report.write import load_report, write_report
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -29,12 +29,12 @@ BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
 
 
-def sheet_of(folder: Path, columns: tuple[str, ...] | None = None) -> Sheet:
+def sheet_of(folder: Path, columns: tuple[str, ...] | None = None) -> PaperTable:
     results = load(folder)
-    return sheet(results, compare(results), columns)
+    return paper_table(results, compare(results), columns)
 
 
-def marked(one: Sheet, arm: str) -> str:
+def marked(one: PaperTable, arm: str) -> str:
     """The marks of an arm's difference."""
     (place,) = [column for column in one.frame.columns if column[1].startswith("difference")]
     return str(one.marks.loc[one.frame["", "arm"] == arm, place].item())
@@ -102,7 +102,7 @@ def test_an_experiment_is_called_by_its_name(experiment: MakeExperiment, monkeyp
 
 def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
-    page, text = "\n".join(markdown_sheet(one)), latex([one])
+    page, text = "\n".join(markdown_paper_table(one)), latex([one])
     for shown in one.frame.to_numpy().ravel():
         assert escape(shown) in text
         assert shown.replace("[", "\\[").replace("]", "\\]") in page
@@ -167,7 +167,7 @@ def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperim
 
 def test_csv_and_parquet_hold_the_same_cells(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]})
-    files = files_of([find(folder)], Asked(("csv", "parquet")))
+    files = report_files([load_report(folder)], ReportRequest(("csv", "parquet")))
     from_csv = pd.read_csv(io.StringIO(str(files["cells.csv"])), keep_default_na=False, na_values={"value": [""]})
     content = files["cells.parquet"]
     assert isinstance(content, bytes)
@@ -189,7 +189,7 @@ def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
 
 @pytest.mark.slow
 def test_figures_of_a_paper_have_its_width_and_their_text_as_text(experiment: MakeExperiment) -> None:
-    files = files_of([find(experiment({"base": BASE, "arm": BETTER}))], Asked(("pdf", "svg")))
+    files = report_files([load_report(experiment({"base": BASE, "arm": BETTER}))], ReportRequest(("pdf", "svg")))
     for width, inches in (("one_column", 3.35), ("two_columns", 6.9)):
         for name in ("learning_curve", "gradient_norm", "reliability"):
             svg, pdf = files[f"{name}_{width}.svg"], files[f"{name}_{width}.pdf"]
@@ -215,13 +215,13 @@ def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkey
         return {}
 
     monkeypatch.setattr("lm.report.formats.paper_figures", noted)
-    files_of([find(experiment({"base": [2.0], "arm": [1.9]}))], Asked(("svg", "csv", "pdf")))
+    report_files([load_report(experiment({"base": [2.0], "arm": [1.9]}))], ReportRequest(("svg", "csv", "pdf")))
     assert drawn == [["pdf", "svg"]]
 
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.figures.rendered", lambda figure: {"png": b"drawn"})
+    monkeypatch.setattr("lm.report.figures.render", lambda figure: {"png": b"drawn"})
     monkeypatch.setattr("lm.report.paper._written", lambda figure, kind: kind.encode())
 
 

@@ -24,7 +24,7 @@ from lm.report import ladder_page
 from lm.report.ladder import forecast_notes, forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
 from lm.report.ladder_csv import trend_table, worth_table
 from lm.report.ladder_figure import Factor, figure
-from lm.report.ladder_page import files_of, html_of, markdown_ladder, show_ladder, write_ladder_report
+from lm.report.ladder_page import ladder_files, ladder_report_html, markdown_ladder, show_ladder, write_ladder_report
 from lm.stats.ladder import Gain
 from lm.stats.trend import Estimate
 from lm.store.documents import described, packed
@@ -63,7 +63,7 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monke
     show_ladder(found, Console(file=stream, width=80))
     assert max(map(len, stream.getvalue().splitlines())) <= 80
     assert "holds within a factor of 1.2" in " ".join(page.split())
-    files = files_of(found)
+    files = ladder_files(found)
     assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg", "report.html"}
     rows = list(csv.DictReader(io.StringIO(str(files["table.csv"]))))
     assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
@@ -200,7 +200,7 @@ def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
 
 def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path, title=IMAGE, notes=SCRIPT))
-    page = html_of(found, b"picture")
+    page = ladder_report_html(found, b"picture")
     assert "<script" not in page
     assert IMAGE not in page
     assert "default-src 'none'; img-src data:" in html.unescape(page)

@@ -140,7 +140,7 @@ def test_runs_that_were_lost_are_crosses_and_the_best_are_stars(
         figures.append(figure)
         return {"png": b""}
 
-    monkeypatch.setattr("lm.report.figures.rendered", kept)
+    monkeypatch.setattr("lm.report.figures.render", kept)
     folder = over_rates()
     assert draw_rates(load(folder), found(folder)) == {"lr_curve": {"png": b""}}
     drawn = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figures[0].axes[0].get_lines()]

@@ -23,10 +23,10 @@ from lm.report.tables import (
     as_csv,
     difference,
     escape,
+    format_steps_ratio,
     heading,
     mean_and_sd,
     number,
-    share,
     summary,
 )
 from lm.report.write import write_report
@@ -469,7 +469,7 @@ def test_stages_are_explained(experiment: MakeExperiment) -> None:
     ],
 )
 def test_a_share_is_never_given_without_the_seeds_that_did_not_get_there(pace: Pace | None, text: str) -> None:
-    assert share(pace) == text
+    assert format_steps_ratio(pace) == text
 
 
 def test_a_factorial_design_has_its_effects_in_the_page_and_in_the_terminal(experiment: MakeExperiment) -> None:
@@ -559,7 +559,7 @@ def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperimen
 
 
 def test_the_csv_is_the_analysis(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
+    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
     written(folder)
     found = pd.read_csv(folder / "table.csv")

@@ -14,7 +14,7 @@ from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.report.costs import made_under
 from lm.report.trace import trace
-from lm.report.web.parts import provenance
+from lm.report.web.parts import provenance_section
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9]
@@ -63,7 +63,7 @@ def test_a_cell_made_outside_a_checkout_has_no_commit(experiment: MakeExperiment
     folder = experiment({"base": BASE, "better": BETTER}, outside)
     assert "None" not in traced(folder, "better", "nll")
     results = load(folder)
-    assert "None" not in provenance(results, made_under(results))
+    assert "None" not in provenance_section(results, made_under(results))
 
 
 def test_the_command_is_the_one_that_was_given_and_none_is_invented(experiment: MakeExperiment) -> None:

@@ -130,7 +130,7 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(
         figures.append(figure)
         return {"png": b""}
 
-    monkeypatch.setattr("lm.report.figures.rendered", kept)
+    monkeypatch.setattr("lm.report.figures.render", kept)
     found = tuning_of(results := load(folder := tuned()), folder)
     assert found is not None
     assert draw_tuning(results, found[2]) == {"tuning": {"png": b""}}
@@ -156,8 +156,8 @@ def test_where_there_is_nothing_to_draw_nothing_is(tuned: Callable[..., Path], s
 def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
-    monkeypatch.setattr("lm.report.figures.rendered", lambda _: {"png": b"", "svg": b""})  # what takes longest
+    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
+    monkeypatch.setattr("lm.report.figures.render", lambda _: {"png": b"", "svg": b""})  # what takes longest
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300))
     page = (folder / "table.md").read_text()

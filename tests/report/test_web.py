@@ -22,9 +22,9 @@ from lm.report.pack import pack
 from lm.report.tables import as_csv
 from lm.report.web import charts, library
 from lm.report.web.elements import data, table, tag
-from lm.report.web.heat import gradients, of_gradients, parts_of
+from lm.report.web.heat import gradient_data, gradients, parts_of
 from lm.report.web.library import MISSING
-from lm.report.web.numbers import of_curves, of_trained, thinned
+from lm.report.web.numbers import curve_data, downsample_lttb, trained_length_data
 from lm.report.web.page import HERE, html
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
@@ -111,7 +111,7 @@ def test_without_the_library_the_page_says_what_to_install(
     hostile: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    monkeypatch.setattr("lm.report.write.draw", lambda *_: {})
+    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
     library.library.cache_clear()
     folder = hostile()
     write_report(folder, Console(file=io.StringIO(), width=200))
@@ -183,16 +183,16 @@ def test_a_thinned_curve_keeps_its_ends_and_its_peak() -> None:
     x = np.arange(5000.0)
     y = np.sin(x / 500)
     y[1234] = 50.0
-    kept = thinned(x, y, 100)
+    kept = downsample_lttb(x, y, 100)
     assert len(kept) == len(set(kept)) == 100
     assert (kept[0], kept[-1]) == (0, 4999)
     assert 1234 in kept
     assert (np.diff(kept) > 0).all()
-    assert thinned(x[:50], y[:50], 100).tolist() == list(range(50))
+    assert downsample_lttb(x[:50], y[:50], 100).tolist() == list(range(50))
 
 
 def test_curves_are_means_over_seeds(experiment: MakeExperiment) -> None:
-    found = pd.DataFrame(of_curves(load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]}))))
+    found = pd.DataFrame(curve_data(load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]}))))
     (base,) = found[(found.column == "validation_nll") & (found.arm == 0) & (found.step == 10)].itertuples()
     assert (base.mean, base.n) == (3.1, 2)
     assert base.sd == pytest.approx(0.1 * np.sqrt(2), abs=1e-5)
@@ -218,7 +218,7 @@ def test_a_heat_map_is_the_mean_over_seeds(experiment: MakeExperiment) -> None:
     for place, record in enumerate(results.of("base")):
         later = "3,8,1" if place == 0 else "3,,"
         results.store.history(record["id"]).write_text(f"{heads}\n1,{place + 1},1\n{later}\n")
-    found = pd.DataFrame(of_gradients(results)).query("arm == 0")
+    found = pd.DataFrame(gradient_data(results)).query("arm == 0")
     assert found[["part", "step", "norm", "n"]].values.tolist() == [["blocks.0", 1, 2.0, 3], ["blocks.0", 3, 8.0, 1]]
 
 
@@ -229,13 +229,13 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
 
     folder = experiment({"base": [2.0], "arm": [1.0]}, measured)
     results = load(folder)
-    assert of_trained(results) == {}
+    assert trained_length_data(results) == {}
     for arm, context in (("base", 8), ("arm", 16)):
         for record in results.of(arm):
             (results.store.directory(record["id"]) / "config.yaml").write_text(
                 f"data: {{init_args: {{context: {context}}}}}\n"
             )
-    assert of_trained(results) == {"length": [8, 16], "text": ["trained", "trained"]}
+    assert trained_length_data(results) == {"length": [8, 16], "text": ["trained", "trained"]}
     page = html(results, compare(results))
     assert "Dotted: the length that was trained with." in page
     assert '"title":"tokens of context","scale":{"type":"log","nice":false},"axis":{"values":[8,16]}' in page

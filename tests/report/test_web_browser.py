@@ -12,10 +12,10 @@ import pytest
 from ladders import make_ladder
 from records import IMAGE, SCRIPT
 
+from lm.report.overview import ReportSource, Search, load_source, overview_page
 from lm.report.pack import opened
-from lm.report.several import Search, Told, page_of, read
 from lm.report.web.search import search_html
-from lm.report.write import Findings, html_of
+from lm.report.write import ExperimentReport, report_html
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 MakeExperiment = Callable[..., Path]
@@ -52,8 +52,8 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def open_page(*folders: Path, **how: Any) -> Any:
         path = tmp_path / "report.html"
-        found = [read(folder) for folder in folders]
-        text = page_of(found) if len(found) > 1 else _alone(found[0])
+        found = [load_source(folder) for folder in folders]
+        text = overview_page(found) if len(found) > 1 else _alone(found[0])
         path.write_text(text, encoding="utf-8")
         page = chromium.new_page(**how)
         page.set_default_timeout(30_000)
@@ -73,11 +73,11 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     assert [url for url in asked if not url.startswith("file:")] == []
 
 
-def _alone(told: Told) -> str:
+def _alone(told: ReportSource) -> str:
     if isinstance(told, Search):
         return search_html(told.study, "too few.")
-    assert isinstance(told, Findings)
-    return html_of(told)
+    assert isinstance(told, ExperimentReport)
+    return report_html(told)
 
 
 def until(page: Any, expression: str, given: Any = None) -> None:

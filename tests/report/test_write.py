@@ -41,7 +41,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_every_record_and_every_curve_is_read_once(
     experiment: MakeExperiment, read: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.report.figures.rendered", lambda *_: {})  # the bytes of a figure take longest
+    monkeypatch.setattr("lm.report.figures.render", lambda *_: {})  # the bytes of a figure take longest
     folder = experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, 1.8, 1.7]})
     read.clear()  # of making them
     write_report(folder, Console(file=io.StringIO(), width=200))
@@ -62,7 +62,7 @@ def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_t
         return pace(results)
 
     monkeypatch.setattr("lm.report.page.pace", counted)
-    monkeypatch.setattr(write, "draw", lambda *_: {})
+    monkeypatch.setattr(write, "draw_figures", lambda *_: {})
     write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
     assert len(calls) == 2
 

@@ -14,7 +14,7 @@ from lm.ablation.auto import with_ways
 from lm.ablation.experiment import load_experiment
 from lm.config.tree import InputError, Tree, override
 from lm.model import mixing
-from lm.report.ways import described
+from lm.report.autotune import describe_autotune
 from lm.runs import ways
 from lm.runs.ways import asked, decided
 from lm.store.ways import FILE, kept, measured_once
@@ -143,7 +143,7 @@ def test_ways_are_really_timed_and_leave_torch_as_it_was(tmp_path: Path) -> None
     assert ways in (every, [way for way in every if way != ("bf16-mixed", "sdpa")])  # not every processor has that one
     assert all(one["milliseconds"] > 0 for one in decision.measured)
     assert torch.get_num_threads() == threads
-    assert "32-true plain" in described(decision.__dict__)
+    assert "32-true plain" in describe_autotune(decision.__dict__)
     check(tree)
 
 

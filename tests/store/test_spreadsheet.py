@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from lm.report.less import lost_of_csv
+from lm.report.report_diff import missing_csv_content
 from lm.report.tables import as_csv
 from lm.store.files import curve
 from lm.store.spreadsheet import marked, unmarked, unmarked_rows
@@ -44,7 +44,7 @@ def test_a_table_from_before_texts_were_marked_says_as_much() -> None:
     table = pd.DataFrame({"arm": ["=1+1", "plain"], "value": [1.0, 2.0]})
     before = table.to_csv(index=False, lineterminator="\n")
     assert before != as_csv(table)
-    assert lost_of_csv(before, as_csv(table), "table.csv") == []
+    assert missing_csv_content(before, as_csv(table), "table.csv") == []
 
 
 def test_a_curve_marks_its_heads() -> None:

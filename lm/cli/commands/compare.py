@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     from lm.elsewhere.found import read
     from lm.elsewhere.runs import Asked, Pairing, gather
-    from lm.report.elsewhere import as_json, write_comparison
+    from lm.report.external import as_json, write_comparison
 
     if options.out is not None:
         require_place(options.out, "--out", folder=True)

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
     from lm.analysis.unlike import of_configurations, of_runs
-    from lm.report.unlike import show_unlike, unlike_json
+    from lm.report.run_diff import diff_json, show_diff
 
     if files[0]:
         found = of_configurations(_resolved(options.left), _resolved(options.right))
@@ -41,9 +41,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         sides = [_side(one, options.out) for one in (options.left, options.right)]
         found = of_runs((sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]))
     if options.json:
-        print(json.dumps(unlike_json(found), indent=2))
+        print(json.dumps(diff_json(found), indent=2))
     else:
-        show_unlike(found, (options.left, options.right), Console(), measured=not files[0])
+        show_diff(found, (options.left, options.right), Console(), measured=not files[0])
     return 0
 
 

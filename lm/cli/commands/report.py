@@ -54,7 +54,7 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
     from rich.console import Console
 
     from lm.analysis.ladder import FILE
-    from lm.report.formats import asked_for, check, write_formats
+    from lm.report.formats import check_report, parse_request, write_formats
     from lm.report.search import write_page, write_study
     from lm.report.write import write_report
 
@@ -77,9 +77,9 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
             "page of several with --format html; else --format, --columns and --check take experiments, as its rungs"
         )
     if not usual:
-        asked = asked_for(options.format, options.columns, several=len(folders) > 1)
+        asked = parse_request(options.format, options.columns, several=len(folders) > 1)
         if options.check:
-            return check(folders, into, asked)
+            return check_report(folders, into, asked)
         damaged = write_formats(folders, into, asked, Console(), options.replace)
         print(f"report: {into}", file=sys.stderr)
         return 1 if damaged else 0

@@ -11,7 +11,7 @@ import pandas as pd
 from lm.analysis.pace import Pace, mean_share
 from lm.analysis.results import HEADLINE, Results, value
 from lm.analysis.tidy import status_of
-from lm.report.tables import cells, difference, heading, interval_heading, mean_and_sd, share
+from lm.report.tables import difference, format_run_counts, format_steps_ratio, heading, interval_heading, mean_and_sd
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.numbers import label
 from lm.store.quantities import SHOWN
@@ -33,7 +33,7 @@ def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) ->
     """A column for the mean of each quantity that was measured, and one for its difference; verdicts of the judged."""
     first = list(table[table.metric == results.headline].itertuples())
     others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
-    found = [Column("n", True, [(cells(row), row.n, "") for row in first])]
+    found = [Column("n", True, [(format_run_counts(row), row.n, "") for row in first])]
     for name in results.judged:
         found += _of_quantity(results, table, name)
     found.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
@@ -64,7 +64,7 @@ def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Colum
 
 def _pace(one: Pace | None) -> tuple[str, float | str, str]:
     reached = one.shares.get("steps", []) if one else []
-    return share(one), mean_share(reached) if reached else math.nan, ""
+    return format_steps_ratio(one), mean_share(reached) if reached else math.nan, ""
 
 
 def comparison(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) -> Html:

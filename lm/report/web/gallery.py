@@ -86,8 +86,8 @@ class Charts:
 
 def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Html:
     """The forest plot."""
-    rows, seeds = numbers.of_differences(results, compared)
-    options = {name: label(name) for name in numbers.compared(results, compared)}
+    rows, seeds = numbers.difference_data(results, compared)
+    options = {name: label(name) for name in numbers.compared_metrics(results, compared)}
     note = (
         "Diamonds: mean differences, paired by seed; filled where a test of healthy arms found one. Bars: 95 % "
         "intervals, of the kind that the table names. Circles: single seeds. Left of the line the arm has less."
@@ -109,7 +109,7 @@ def gallery(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> 
 
 
 def _curves(results: Results, drawing: Charts) -> Html:
-    rows = {"rows": numbers.of_curves(results)}
+    rows = {"rows": numbers.curve_data(results)}
     options = _there(rows["rows"], "column", numbers.CURVES)
     note = f"{SPREAD} At most {numbers.points(results)} steps a curve, those that keep its shape."
     first = list(zip(rows["rows"].get("column", ()), rows["rows"].get("arm", ()), strict=True))
@@ -121,11 +121,11 @@ def _curves(results: Results, drawing: Charts) -> Html:
 def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> list[Html]:
     """Those of which two stand beside each other."""
     arms, y, nll = results.arms, label(results.headline), number("nll", "validation NLL (nats/token)")
-    found = {"reliability": numbers.of_reliability(results), "costs": numbers.of_costs(results)}
-    found["lengths"], found["positions"] = numbers.of_lengths(results)
-    found["numbers"], found["trials"] = numbers.of_numbers(results), numbers.of_trials(results, studies)
+    found = {"reliability": numbers.reliability_data(results), "costs": numbers.cost_data(results)}
+    found["lengths"], found["positions"] = numbers.length_data(results)
+    found["numbers"], found["trials"] = numbers.setting_data(results), numbers.trial_data(results, studies)
     rows = {name: {"rows": columns} for name, columns in found.items()}
-    rows["lengths"]["trained"] = numbers.of_trained(results)
+    rows["lengths"]["trained"] = numbers.trained_length_data(results)
     varied, tried = _there(found["numbers"], "path"), _there(found["trials"], "path")
     costs = _there(found["costs"], "cost", numbers.COSTS)
     pooled = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
@@ -162,7 +162,7 @@ def _first(options: Mapping[str, str]) -> str:
 
 def _heat(results: Results, drawing: Charts) -> list[Html]:
     """Two heat maps on one scale: the baseline's, and that of an arm."""
-    rows = heat.of_gradients(results)
+    rows = heat.gradient_data(results)
     there = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
     if not there:
         return []

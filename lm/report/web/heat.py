@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from lm.analysis.results import Results
-from lm.report.web.numbers import Columns, columns, short
+from lm.report.web.numbers import Columns, columns, round5
 from lm.store.spreadsheet import unmarked
 
 MOST_STEPS = 60
 """Steps of a heat map."""
 
 
-def of_gradients(results: Results) -> Columns:
+def gradient_data(results: Results) -> Columns:
     """The gradient's norm by part of the model and step: of each arm the mean over its seeds that have it by part."""
     rows = []
     for place, arm in enumerate(results.arms):
@@ -28,7 +28,7 @@ def of_gradients(results: Results) -> Columns:
                 norms.setdefault((row["part"], row["place"], row["step"]), []).append(row["norm"])
         for (part, order, step), found in norms.items():
             at = {"arm": place, "part": part, "place": order, "step": step}
-            rows.append({**at, "norm": short(np.mean(found)), "n": len(found)})
+            rows.append({**at, "norm": round5(np.mean(found)), "n": len(found)})
     return columns(rows)
 
 
@@ -52,7 +52,7 @@ def gradients(path: Path) -> list[dict[str, Any]]:
         {"part": name, "place": order, "step": int(float(kept[at][step])), "norm": norm}
         for at in places
         for order, (name, column) in enumerate(parts.items())
-        if (norm := short(float(kept[at][column] or "nan")))
+        if (norm := round5(float(kept[at][column] or "nan")))
     ]
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from lm.analysis.ladder import LadderResults
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.page import Body
-from lm.report.web.still import Picture, Shown, shown, still
+from lm.report.web.static import Picture, StaticSection, static_page, static_tables
 
 RUNGS = "Reports of the rungs"
 
 
-def ladder_html(results: LadderResults, parts: Sequence[Shown], figure: bytes) -> str:
+def ladder_html(results: LadderResults, parts: Sequence[StaticSection], figure: bytes) -> str:
     """The page as one file that needs no network, and whose policy forbids it any.
 
     Args:
@@ -22,7 +22,7 @@ def ladder_html(results: LadderResults, parts: Sequence[Shown], figure: bytes) -
     links = [
         tag("li", tag("a", rung["name"], href=f"../{rung['experiment']}/report.html")) for rung in manifest["rungs"]
     ]
-    return still(
+    return static_page(
         manifest["title"],
         _below(results),
         parts,
@@ -32,12 +32,14 @@ def ladder_html(results: LadderResults, parts: Sequence[Shown], figure: bytes) -
     )
 
 
-def ladder_body(results: LadderResults, parts: Sequence[Shown], figure: bytes) -> Body:
+def ladder_body(results: LadderResults, parts: Sequence[StaticSection], figure: bytes) -> Body:
     """The same beside others in a page, which may lie anywhere: its rungs' reports are named, not led to."""
     manifest = results.manifest
     named = [tag("li", f"{rung['name']}: ", tag("code", rung["experiment"])) for rung in manifest["rungs"]]
     rungs = tag("section", tag("h2", RUNGS), tag("ul", named))
-    return Body(manifest["title"], _below(results), joined(_notes(results), shown(parts, [_picture(figure)]), rungs))
+    return Body(
+        manifest["title"], _below(results), joined(_notes(results), static_tables(parts, [_picture(figure)]), rungs)
+    )
 
 
 def _picture(figure: bytes) -> Picture:

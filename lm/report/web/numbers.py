@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.results import HEADLINE, Results, curves, value
-from lm.report.arms import gathered
-from lm.report.lengths import common, context, log_edges, of_each
+from lm.report.lengths import common_lengths, length_getter, log_edges, trained_context
+from lm.report.plotting import stack_seeds
 from lm.report.study import Study
 from lm.report.tables import difference
 from lm.store.quantities import SHOWN, describe
@@ -43,7 +43,7 @@ COSTS = {
 }
 
 
-def short(number: Any) -> float | None:
+def round5(number: Any) -> float | None:
     """A number of five digits; None for one that JSON cannot hold."""
     if number is None or not math.isfinite(number):
         return None
@@ -59,7 +59,7 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
     return found
 
 
-def thinned(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
+def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
     """The places of so many points that keep the shape of a curve, peaks too; all where there are not more.
 
     Largest triangles (Steinarsson 2013, section 4.2): of each of equal stretches the point that spans the largest
@@ -81,7 +81,7 @@ def points(results: Results) -> int:
     return max(LEAST_POINTS, min(POINTS, ALL_POINTS // len(results.arms)))
 
 
-def of_curves(results: Results) -> Columns:
+def curve_data(results: Results) -> Columns:
     """The mean over seeds of each curve at steps that keep its shape, and one standard deviation either way."""
     count, rows = points(results), []
     for column, (place, arm) in itertools.product(CURVES, enumerate(results.arms)):
@@ -90,40 +90,40 @@ def of_curves(results: Results) -> Columns:
             continue
         mean, spread = frame.mean(axis=1), frame.std(axis=1, ddof=1)
         mean = mean[np.isfinite(mean)]
-        for at in thinned(mean.index.to_numpy(dtype=float), mean.to_numpy(), count):
+        for at in downsample_lttb(mean.index.to_numpy(dtype=float), mean.to_numpy(), count):
             step, middle = mean.index[at], float(mean.iloc[at])
             sd = float(spread[step])
             band = (middle - sd, middle + sd) if math.isfinite(sd) else (middle, middle)
             numbers = {"mean": middle, "sd": sd, "low": band[0], "high": band[1]}
             row = {"column": column, "arm": place, "step": int(step), "n": int(frame.loc[step].count())}
-            rows.append(row | {name: short(number) for name, number in numbers.items()})
+            rows.append(row | {name: round5(number) for name, number in numbers.items()})
     return columns(rows)
 
 
-def compared(results: Results, table: pd.DataFrame) -> list[str]:
+def compared_metrics(results: Results, table: pd.DataFrame) -> list[str]:
     """The quantities whose differences are drawn: the judged, and those of the first table."""
     there = set(table[table.n > 0].metric)
     return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SHOWN)) if name in there]
 
 
-def of_differences(results: Results, table: pd.DataFrame) -> tuple[Columns, Columns]:
+def difference_data(results: Results, table: pd.DataFrame) -> tuple[Columns, Columns]:
     """The paired differences with their intervals, and those of single seeds."""
     rows, seeds = [], []
     places = {arm: place for place, arm in enumerate(results.arms)}
-    for name in compared(results, table):
+    for name in compared_metrics(results, table):
         for row in table[(table.metric == name) & (table.pairs > 0)].itertuples():
             arm = str(row.arm)
             said = {"verdict": str(row.verdict), "text": difference(row), "n": int(row.pairs), "bold": bool(row.bold)}
-            ends = {"difference": short(row.difference), "low": short(row.low), "high": short(row.high)}
+            ends = {"difference": round5(row.difference), "low": round5(row.low), "high": round5(row.high)}
             rows.append({"metric": name, "arm": places[arm], **ends, **said})
             for seed, (mine, base) in results.pairs(arm).items():
-                found = short(value(mine, name) - value(base, name))
+                found = round5(value(mine, name) - value(base, name))
                 if found is not None:
                     seeds.append({"metric": name, "arm": places[arm], "seed": seed, "difference": found})
     return columns(rows), columns(seeds)
 
 
-def of_reliability(results: Results) -> Columns:
+def reliability_data(results: Results) -> Columns:
     """Confidence, accuracy and share of the tokens by bin, pooled over seeds; bins with under 0.1 % left out."""
     rows = []
     for place, arm in enumerate(results.arms):
@@ -140,55 +140,55 @@ def of_reliability(results: Results) -> Columns:
             if tokens > 1e-3 * total_m.sum():
                 numbers = {"confidence": confidence / tokens, "accuracy": accuracy / tokens}
                 numbers["share"] = tokens / total_m.sum()
-                rows.append({"arm": place} | {name: short(number) for name, number in numbers.items()})
+                rows.append({"arm": place} | {name: round5(number) for name, number in numbers.items()})
     return columns(rows)
 
 
-def of_lengths(results: Results) -> tuple[Columns, Columns]:
+def length_data(results: Results) -> tuple[Columns, Columns]:
     """The loss by the length of the context, and by the position in blocks of the longest length."""
     rows, positions = [], []
     for place, arm in enumerate(results.arms):
-        lengths = common(results, arm)
+        lengths = common_lengths(results, arm)
         for name, label in (("nll", "blocks"), ("sliding_nll", "sliding window")) if lengths else ():
-            found_sn = gathered(results, arm, of_each(name, lengths))
+            found_sn = stack_seeds(results, arm, length_getter(name, lengths))
             for length, mean in zip(lengths, found_sn.mean(axis=0) if found_sn is not None else (), strict=False):
-                rows.append({"arm": place, "way": label, "length": length, "nll": short(mean)})
-        each = gathered(results, arm, of_each("by_position", lengths[-1:])) if lengths[-1:] > [1] else None
+                rows.append({"arm": place, "way": label, "length": length, "nll": round5(mean)})
+        each = stack_seeds(results, arm, length_getter("by_position", lengths[-1:])) if lengths[-1:] > [1] else None
         if each is None:
             continue
         losses_p = each[:, 0].mean(axis=0)
         edges = log_edges(len(losses_p))
         for start, end in itertools.pairwise(edges):
             mean = losses_p[start:end].mean()
-            positions.append({"arm": place, "position": (start + end + 1) / 2, "nll": short(mean)})
+            positions.append({"arm": place, "position": (start + end + 1) / 2, "nll": round5(mean)})
     return columns(rows), columns(positions)
 
 
-def of_trained(results: Results) -> Columns:
+def trained_length_data(results: Results) -> Columns:
     """The lengths of context that arms measured at several were trained with."""
-    found = {context(results, arm) for arm in results.arms if common(results, arm)} - {None}
+    found = {trained_context(results, arm) for arm in results.arms if common_lengths(results, arm)} - {None}
     return columns({"length": length, "text": "trained"} for length in sorted(found))  # type: ignore[type-var]
 
 
-def cost_of(record: Record, name: str) -> float:
+def run_cost(record: Record, name: str) -> float:
     """What a run cost; NaN where that was not measured."""
     if name == "flops":
         return value(record, "flops_per_token") * value(record, "tokens")
     return value(record, name)
 
 
-def of_costs(results: Results) -> Columns:
+def cost_data(results: Results) -> Columns:
     """Of each arm the headline over each cost that was measured: means over seeds, and the spread of the headline."""
     rows = []
     for name, (place, arm) in itertools.product(COSTS, enumerate(results.arms)):
         runs = [record for record in results.of(arm) if record["status"] == "ok"]
-        cost, loss = _finite(cost_of(r, name) for r in runs), _finite(value(r, results.headline) for r in runs)
+        cost, loss = _finite(run_cost(r, name) for r in runs), _finite(value(r, results.headline) for r in runs)
         if cost and loss:
-            rows.append({"cost": name, "arm": place, "x": short(np.mean(cost)), "n": len(loss), **_spread(loss)})
+            rows.append({"cost": name, "arm": place, "x": round5(np.mean(cost)), "n": len(loss), **_spread(loss)})
     return columns(rows)
 
 
-def of_numbers(results: Results) -> Columns:
+def setting_data(results: Results) -> Columns:
     """The headline over each number in which at least three arms differ, a line for arms alike in all else."""
     changes = {arm: results.manifest["arms"][arm]["changes"] for arm in results.arms}
     paths = dict.fromkeys(path for found in changes.values() for path, pair in found.items() if _number(pair[0]))
@@ -208,7 +208,7 @@ def of_numbers(results: Results) -> Columns:
     return columns(rows)
 
 
-def of_trials(results: Results, studies: Mapping[str, Study]) -> Columns:
+def trial_data(results: Results, studies: Mapping[str, Study]) -> Columns:
     """Every complete trial of every arm's search, by each number that was searched."""
     rows = []
     for place, arm in enumerate(results.arms):
@@ -220,7 +220,7 @@ def of_trials(results: Results, studies: Mapping[str, Study]) -> Columns:
             for x, y in zip(
                 *(study.complete.dropna(subset=[name])[column] for column in (name, quantity)), strict=True
             ):
-                rows.append({"arm": place, "path": name, "x": short(x), "y": short(y)})
+                rows.append({"arm": place, "path": name, "x": round5(x), "y": round5(y)})
     return columns(rows)
 
 
@@ -234,7 +234,7 @@ def _finite(numbers: Iterable[float]) -> list[float]:
 
 def _spread(loss: Sequence[float]) -> dict[str, float | None]:
     mean, sd = float(np.mean(loss)), float(np.std(loss, ddof=1)) if len(loss) > 1 else 0.0
-    return {"mean": short(mean), "sd": short(sd), "low": short(mean - sd), "high": short(mean + sd)}
+    return {"mean": round5(mean), "sd": round5(sd), "low": round5(mean - sd), "high": round5(mean + sd)}
 
 
 def label(name: str) -> str:

@@ -22,7 +22,16 @@ from lm.report.web.comparison import behind, comparison
 from lm.report.web.elements import Html, data, digest, document, joined, listed, table, tag
 from lm.report.web.gallery import Charts, differences, gallery
 from lm.report.web.library import MISSING, library
-from lm.report.web.parts import again, asked, author, found, lost, provenance, section, unhealthy
+from lm.report.web.parts import (
+    author_section,
+    health_section,
+    lost_runs_section,
+    provenance_section,
+    question_section,
+    rerun_section,
+    section,
+    verdict_section,
+)
 
 HERE = Path(__file__).parent
 Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
@@ -53,7 +62,7 @@ def html(
     rates: of_rates.Rates | None = None,
 ) -> str:
     """The whole report as one file, of what `body` takes."""
-    return alone(body(results, compared, claims, tuning, rates))
+    return standalone_page(body(results, compared, claims, tuning, rates))
 
 
 def body(
@@ -77,11 +86,11 @@ def body(
         section(
             "verdict",
             "Verdict",
-            asked(results),
-            found(results, compared),
+            question_section(results),
+            verdict_section(results, compared),
             [tag("h3", "How sure"), listed([*notes["method"], *notes["evaluation"]])],
-            unhealthy(results, notes["runs"]),
-            author(results),
+            health_section(results, notes["runs"]),
+            author_section(results),
         ),
         section("differences", "Differences to the baseline", differences(results, compared, drawing)),
         section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
@@ -91,9 +100,9 @@ def body(
         section("rates", of_rates.TITLE, _rates(results, rates)),
         section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
         section("claims", "Claims", _claims(claims)),
-        section("lost", "Lost runs", lost(results)),
-        section("provenance", "Provenance", provenance(results, made_under(results))),
-        section("again", "How to run it again", again(results)),
+        section("lost", "Lost runs", lost_runs_section(results)),
+        section("provenance", "Provenance", provenance_section(results, made_under(results))),
+        section("again", "How to run it again", rerun_section(results)),
         section("all", "All measurements", _all(compared)),
     ]
     data_of = {"report": behind(results, compared), "specs": drawing.specs, "columns": drawing.columns}
@@ -158,18 +167,18 @@ def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
     return joined(table(of_claims.COLUMNS, [of_claims.row(one) for one in answers]), listed(lines))
 
 
-def alone(one: Body) -> str:
+def standalone_page(one: Body) -> str:
     """A file with this one page."""
-    said = [tag("h1", one.title), tag("p", one.below, class_="soft"), no_charts(), one.shown]
-    return one_file(one.title, tag("main", said, drawn_by(), data_report=""), embedded(one))
+    said = [tag("h1", one.title), tag("p", one.below, class_="soft"), missing_charts_note(), one.shown]
+    return page_file(one.title, tag("main", said, charts_credit(), data_report=""), embedded(one))
 
 
-def no_charts() -> Html:
+def missing_charts_note() -> Html:
     """What to install where there are no charts."""
     return Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
 
 
-def drawn_by() -> Html:
+def charts_credit() -> Html:
     """Whose work the charts are."""
     return tag("p", DRAWN_BY, class_="hint") if library() else Html()
 
@@ -179,7 +188,7 @@ def embedded(one: Body, before: str = "") -> Html:
     return joined(data(f"{before}{name}", value) for name, value in one.data.items())
 
 
-def one_file(title: str, main: Html, numbers: Html, several: bool = False) -> str:
+def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> str:
     """The file, in which nothing runs but the two scripts whose hashes its policy names, and nothing is fetched.
 
     Args:

@@ -34,7 +34,7 @@ def section(name: str, title: str, *content: str | Sequence[str]) -> Html:
 # the verdict ---------------------------------------------------------------------------------------------------------
 
 
-def asked(results: Results) -> Html:
+def question_section(results: Results) -> Html:
     """What the experiment was to find out."""
     manifest = results.manifest
     count, seeds = len(results.arms), len(manifest["seeds"])
@@ -49,13 +49,13 @@ def asked(results: Results) -> Html:
     )
 
 
-def author(results: Results) -> Html:
+def author_section(results: Results) -> Html:
     """What the experiment's file says of it."""
     notes = results.manifest["notes"].strip()
     return joined(tag("h3", "What its author says"), tag("p", notes, class_="notes")) if notes else Html()
 
 
-def found(results: Results, compared: pd.DataFrame) -> Html:
+def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
     """The verdict on each arm; of many arms those that stand out, and how many do not."""
     lines: list[Html] = []
     others = Counter[str]()
@@ -85,7 +85,7 @@ def kind(verdict: str) -> str:
     return word[1] if word else "none"
 
 
-def unhealthy(results: Results, said: Sequence[str]) -> Html:
+def health_section(results: Results, said: Sequence[str]) -> Html:
     """What makes runs unfit to be compared, and those that were lost or are not there."""
     ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
     lines = [*ill, *said]
@@ -96,7 +96,7 @@ def unhealthy(results: Results, said: Sequence[str]) -> Html:
 # lost runs -----------------------------------------------------------------------------------------------------------
 
 
-def lost(results: Results) -> Html:
+def lost_runs_section(results: Results) -> Html:
     """Every run that diverged or failed, with the last lines that it printed."""
     runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
     shown = [
@@ -137,7 +137,7 @@ def last_lines(path: Path) -> str:
 # where it comes from -------------------------------------------------------------------------------------------------
 
 
-def provenance(results: Results, made_under: Sequence[str]) -> Html:
+def provenance_section(results: Results, made_under: Sequence[str]) -> Html:
     """What the cells were made by, on and with, and the cells themselves."""
     records = [record for record in results.records.values() if record is not None]
     origins = [record["provenance"] for record in records]
@@ -176,7 +176,7 @@ def _cells(results: Results) -> Iterator[list[str]]:
             yield [cell, arm, str(seed), status_of(results, arm, seed), str((record and record["steps"]) or "-")]
 
 
-def again(results: Results) -> Html:
+def rerun_section(results: Results) -> Html:
     """The commands that make this again, and that look closer."""
     name, command = results.manifest["name"], results.manifest["command"]
     made = (

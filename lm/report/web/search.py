@@ -13,22 +13,22 @@ from lm.report.web.charts import INK, Spec, chart, layer, number, tips
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.gallery import Charts
 from lm.report.web.library import library
-from lm.report.web.numbers import Columns, columns, label, short
-from lm.report.web.page import Body, alone, contents
+from lm.report.web.numbers import Columns, columns, label, round5
+from lm.report.web.page import Body, contents, standalone_page
 from lm.report.web.parts import section
 
-Found = dict[str, list[Importance]] | str
+ImportancesOrReason = dict[str, list[Importance]] | str
 COLOURS = {"complete": "var(--arm-1)", "pruned": "var(--arm-2)", "failed": "var(--arm-4)", "open": "var(--arm-5)"}
 DASHES = {"complete": [1, 0], "pruned": [4, 3], "failed": [1, 3], "open": [8, 3]}
 SHAPES = {"complete": "circle", "pruned": "cross", "failed": "triangle-down", "open": "square"}
 
 
-def search_html(study: Study, importance: Found) -> str:
+def search_html(study: Study, importance: ImportancesOrReason) -> str:
     """The whole report of a search as one file, of what `search_body` takes."""
-    return alone(search_body(study, importance))
+    return standalone_page(search_body(study, importance))
 
 
-def search_body(study: Study, importance: Found) -> Body:
+def search_body(study: Study, importance: ImportancesOrReason) -> Body:
     """What the page of a search says.
 
     Args:
@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
     return f"{value:z.5g}" if isinstance(value, float) else str(value)
 
 
-def _asked(study: Study, row: Any) -> str:
+def _settings_text(study: Study, row: Any) -> str:
     """The values of a trial's parameters, in a line."""
     return ", ".join(f"{name} {_text(row[name])}" for name in study.space if _text(row[name]) != "-")
 
@@ -101,7 +101,7 @@ def best_line(study: Study) -> str:
     (quantity,) = study.objectives
     best = study.best.iloc[0]
     said = f"Trial {best['number']} is the best of {len(study.complete)}: {label(quantity)} {_text(best[quantity])}"
-    return f"{said}, at {_asked(study, best)}."
+    return f"{said}, at {_settings_text(study, best)}."
 
 
 # charts --------------------------------------------------------------------------------------------------------------
@@ -112,16 +112,16 @@ def _by_state(of: Mapping[str, Any], there: Sequence[str]) -> Spec:
     return {"field": "state", "type": "nominal", "scale": scale, "legend": {"title": None, "orient": "top"}}
 
 
-def _importance(importance: Found, drawing: Charts) -> Html:
+def _importance(importance: ImportancesOrReason, drawing: Charts) -> Html:
     if isinstance(importance, str):
         return Html()
     rows = columns(
         {
             "metric": quantity,
             "name": one.name,
-            "share": short(one.share),
-            "low": short(one.low),
-            "high": short(one.high),
+            "share": round5(one.share),
+            "low": round5(one.low),
+            "high": round5(one.high),
         }
         for quantity, found in importance.items()
         for one in found
@@ -151,7 +151,12 @@ def _history(study: Study, drawing: Charts) -> Html:
     (quantity, way), complete = next(iter(study.objectives.items())), study.complete.sort_values("number")
     best = complete[quantity].cummin() if way == "lower" else complete[quantity].cummax()
     rows = columns(
-        {"trial": int(row["number"]), "value": short(row[quantity]), "best": short(at), "text": _asked(study, row)}
+        {
+            "trial": int(row["number"]),
+            "value": round5(row[quantity]),
+            "best": round5(at),
+            "text": _settings_text(study, row),
+        }
         for (_, row), at in zip(complete.iterrows(), best, strict=True)
     )
     x, y = number("trial", "trial", axis={"tickMinStep": 1, "format": "d"}), number("value", label(quantity))
@@ -180,10 +185,10 @@ def _front(study: Study, drawing: Charts) -> Html:
     rows = columns(
         {
             "trial": int(row["number"]),
-            "x": short(row[across]),
-            "y": short(row[up]),
+            "x": round5(row[across]),
+            "y": round5(row[up]),
             "front": row["number"] in on_front,
-            "text": _asked(study, row),
+            "text": _settings_text(study, row),
         }
         for _, row in study.complete.sort_values(across).iterrows()
     )
@@ -199,7 +204,7 @@ def _curves(study: Study, drawing: Charts) -> Html:
     """What trials measured on their way, as far as it was reported."""
     states = {int(row["number"]): str(row["state"]) for _, row in study.trials.iterrows()}
     rows: Columns = columns(
-        {"trial": trial["number"], "state": states[trial["number"]], "step": int(step), "value": short(value)}
+        {"trial": trial["number"], "state": states[trial["number"]], "step": int(step), "value": round5(value)}
         for trial in study.manifest["study"]
         for step, value in sorted((trial.get("reported") or {}).items(), key=lambda pair: int(pair[0]))
     )
@@ -228,9 +233,9 @@ def _slices(study: Study, drawing: Charts) -> Html:
         rows = columns(
             {
                 "trial": int(row["number"]),
-                "x": row[name] if "choices" in described else short(row[name]),
-                "y": short(row[quantity]),
-                "text": _asked(study, row),
+                "x": row[name] if "choices" in described else round5(row[name]),
+                "y": round5(row[quantity]),
+                "text": _settings_text(study, row),
             }
             for _, row in drawn.iterrows()
         )
@@ -271,7 +276,10 @@ def _trials(study: Study) -> Html:
 def _lost(study: Study) -> Html:
     """The trials that were stopped or failed, with the reason."""
     gone = study.trials[study.trials.state.isin(["pruned", "failed"])]
-    rows = [[str(row["number"]), str(row["state"]), _why(study, row), _asked(study, row)] for _, row in gone.iterrows()]
+    rows = [
+        [str(row["number"]), str(row["state"]), _why(study, row), _settings_text(study, row)]
+        for _, row in gone.iterrows()
+    ]
     return table(["trial", "state", "why", "at"], rows) if rows else Html()
 
 

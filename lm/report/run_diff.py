@@ -11,12 +11,12 @@ from lm.report.page import show
 from lm.store.quantities import QUANTITIES, describe
 
 
-def unlike_json(found: Unlike) -> dict[str, Any]:
+def diff_json(found: Unlike) -> dict[str, Any]:
     """What `lm diff` prints, for programs."""
     return asdict(found)
 
 
-def show_unlike(found: Unlike, names: tuple[str, str], console: Console, measured: bool) -> None:
+def show_diff(found: Unlike, names: tuple[str, str], console: Console, measured: bool) -> None:
     """Prints what differs, a table a kind; `measured` where both sides are runs."""
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"A: {names[0]}")

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from lm.analysis.compare import HEALTHY
 from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
-from lm.report.web.page import Body, drawn_by, embedded, no_charts, one_file
+from lm.report.web.page import Body, charts_credit, embedded, missing_charts_note, page_file
 from lm.report.web.parts import MARKS, kind
 
 COLUMNS = ("arm", "n", "difference", "verdict", "health")
 
 
 @dataclass(frozen=True)
-class Line:
+class ArmLine:
     """An arm in the overview.
 
     Args:
@@ -33,7 +33,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Included:
+class OverviewEntry:
     """A report beside others on a page.
 
     Args:
@@ -46,49 +46,49 @@ class Included:
 
     name: str
     judged: str
-    lines: Sequence[Line]
+    lines: Sequence[ArmLine]
     more: str
     body: Body
 
 
-def several_html(title: str, found: Sequence[Included]) -> str:
+def overview_html(title: str, found: Sequence[OverviewEntry]) -> str:
     """The file. Reports are told apart by their place in it, whatever they and their arms are called."""
     placed = list(enumerate(found, 1))
     links = [tag("li", tag("a", one.name, href=f"#e{place}")) for place, one in placed]
     charts = any(one.body.data for one in found)
     main = tag(
         "main",
-        tag("header", tag("h1", title), no_charts() if charts else ""),
+        tag("header", tag("h1", title), missing_charts_note() if charts else ""),
         tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
-        tag("div", _overview(placed), [_report(*one) for one in placed], drawn_by() if charts else ""),
+        tag("div", _overview(placed), [_report(*one) for one in placed], charts_credit() if charts else ""),
         class_="several",
     )
-    return one_file(title, main, joined(embedded(one.body, _before(place)) for place, one in placed), several=True)
+    return page_file(title, main, joined(embedded(one.body, _id_prefix(place)) for place, one in placed), several=True)
 
 
-def _before(place: int) -> str:
+def _id_prefix(place: int) -> str:
     """What the ids of a report begin with."""
     return f"e{place}-"
 
 
-def _report(place: int, one: Included) -> Html:
+def _report(place: int, one: OverviewEntry) -> Html:
     """A report below one heading, which folds it."""
     inside = [tag("p", one.body.below, class_="soft"), one.body.shown]
     return tag(
         "details",
         tag("summary", tag("h2", f"{place}. {one.body.title}")),
-        nested(joined(inside), _before(place)),
+        nested(joined(inside), _id_prefix(place)),
         class_="report",
         id=f"e{place}",
         open=True,
-        data_report=_before(place) if one.body.data else False,
+        data_report=_id_prefix(place) if one.body.data else False,
     )
 
 
 # the overview --------------------------------------------------------------------------------------------------------
 
 
-def _overview(placed: Sequence[tuple[int, Included]]) -> Html:
+def _overview(placed: Sequence[tuple[int, OverviewEntry]]) -> Html:
     """A table with a group of rows for each report."""
     heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
     inside = tag("table", heads, [_group(*one) for one in placed])
@@ -96,16 +96,16 @@ def _overview(placed: Sequence[tuple[int, Included]]) -> Html:
     return tag("section", tag("h2", "Overview"), box, id="overview")
 
 
-def _group(place: int, one: Included) -> Html:
+def _group(place: int, one: OverviewEntry) -> Html:
     about = f"{one.body.below}{'; ' * bool(one.judged)}{one.judged}"
     leads = tag("a", f"{place}. {one.body.title}", href=f"#e{place}")
     top = tag("th", leads, tag("div", about, class_="hint"), colspan=len(COLUMNS), scope="rowgroup")
     more = tag("tr", tag("td", one.more, colspan=len(COLUMNS))) if one.more else ""
-    verdict = f"{_before(place)}verdict" if one.body.data else f"e{place}"
+    verdict = f"{_id_prefix(place)}verdict" if one.body.data else f"e{place}"
     return tag("tbody", tag("tr", top, class_="of"), [_row(line, verdict) for line in one.lines], more)
 
 
-def _row(line: Line, leads: str) -> Html:
+def _row(line: ArmLine, leads: str) -> Html:
     which = kind(line.verdict)
     mark = tag("span", f"{MARKS[which]} ", aria_hidden="true") if which in MARKS else ""
     ill = line.health != HEALTHY

@@ -16,9 +16,9 @@ from lm.analysis.results import Results, quantities
 from lm.config.tree import InputError
 from lm.report.notes import method
 from lm.report.tables import (
-    cells,
     difference,
     escape,
+    format_run_counts,
     heading,
     interval_heading,
     markdown_row,
@@ -29,8 +29,8 @@ from lm.report.tables import (
 from lm.store.quantities import AT_LENGTH, QUANTITIES, describe, nearest_quantity
 
 STAR = "*"
-SAID_BY_STAR = f"{STAR} A test found this difference, as the notes say."
-USUAL = ("perplexity", "accuracy", "ece")
+STAR_FOOTNOTE = f"{STAR} A test found this difference, as the notes say."
+DEFAULT_METRICS = ("perplexity", "accuracy", "ece")
 """What stands beside the judged quantities where nothing is asked for: as much as fits on a page."""
 
 UNITS = {quantity.unit for quantity in (*QUANTITIES.values(), *AT_LENGTH.values()) if quantity.unit}
@@ -39,7 +39,7 @@ PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", 
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PaperTable:
     """A table to be written in any format.
 
     Args:
@@ -90,7 +90,7 @@ def check_columns(results: Results, columns: Sequence[str]) -> None:
             raise InputError(f"--columns {name}: is there twice; expected each quantity once")
 
 
-def sheet(results: Results, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Sheet:
+def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | None = None) -> PaperTable:
     """The table of chosen quantities: those that are judged with their differences, the others with mean and sd.
 
     Args:
@@ -105,7 +105,7 @@ def sheet(results: Results, table: pd.DataFrame, columns: Sequence[str] | None =
     if columns is not None:
         check_columns(results, columns)
     measured = set(table[table.n > 0].metric)
-    others = [name for name in USUAL if name in measured and name not in results.judged]
+    others = [name for name in DEFAULT_METRICS if name in measured and name not in results.judged]
     shown = columns if columns is not None else [*results.judged, *others]
     footnotes = _Footnotes()
     judged = [name for name in shown if name in results.judged]
@@ -118,9 +118,11 @@ def sheet(results: Results, table: pd.DataFrame, columns: Sequence[str] | None =
     index = pd.MultiIndex.from_tuples(heads)
     parts = [[[row[head][part] for head in heads] for row in rows] for part in range(3)]
     texts, marks, bold = (pd.DataFrame(part, columns=index) for part in parts)
-    star = [SAID_BY_STAR] if marks.map(lambda mark: mark[:1] == STAR).any(axis=None) else []
+    star = [STAR_FOOTNOTE] if marks.map(lambda mark: mark[:1] == STAR).any(axis=None) else []
     below = [*star, *(f"{mark} {text}" for text, mark in footnotes.marks.items())]
-    return Sheet(results.manifest["name"], results.manifest["title"], texts, marks, bold, below, method(results, table))
+    return PaperTable(
+        results.manifest["name"], results.manifest["title"], texts, marks, bold, below, method(results, table)
+    )
 
 
 _Cell = tuple[str, str, bool]
@@ -148,7 +150,7 @@ def _row(
     unwell = str(first.health) if first.health in (NONE_ENDED, NO_RUN) else f"unhealthy: {first.health}"
     mark = footnotes.mark(unwell) if first.health != HEALTHY and not told else ""
     counted = next((of_arm[name] for name in shown if name in judged), first)
-    return {("", "arm"): (str(first.arm), mark, False), ("", "n"): (cells(counted), "", False), **found}
+    return {("", "arm"): (str(first.arm), mark, False), ("", "n"): (format_run_counts(counted), "", False), **found}
 
 
 def _marks(row: Any, footnotes: _Footnotes) -> str:
@@ -157,7 +159,7 @@ def _marks(row: Any, footnotes: _Footnotes) -> str:
     return (STAR if row.significant else "") + ("" if verdict in PLAIN else footnotes.mark(verdict))
 
 
-def markdown_sheet(one: Sheet) -> list[str]:
+def markdown_paper_table(one: PaperTable) -> list[str]:
     """The table and its footnotes as lines of Markdown, without the notes."""
     heads = [" ".join(part for part in (top, _in_brackets(below)) if part) for top, below in one.frame.columns]
     lines = markdown_table(heads, [])

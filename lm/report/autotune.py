@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def described(found: Mapping[str, Any]) -> str:
+def describe_autotune(found: Mapping[str, Any]) -> str:
     """What was chosen for each setting of the trainer, and how fast each way was, in a line.
 
     Args:

@@ -14,28 +14,28 @@ from lm.analysis.elsewhere import UNCHECKED, arms_of_unequal_spread, compare_run
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.elsewhere.runs import Runs
-from lm.report.elsewhere_figures import ALT, draw_runs
+from lm.report.external_figures import ALT, draw_runs
 from lm.report.figures import as_files
-from lm.report.less import put
-from lm.report.notes import in_seeds, said_of_tests, shares
+from lm.report.notes import describe_test, format_seeds, shared_level
 from lm.report.page import listed, show
+from lm.report.report_diff import write_unless_lossy
 from lm.report.tables import (
     ARROWS,
     DETAILS,
     as_csv,
-    cells,
     details,
     detectable,
     difference,
     escape,
+    format_run_counts,
     interval_heading,
     markdown_row,
     markdown_table,
     mean_and_sd,
 )
 from lm.report.web.elements import tag
-from lm.report.web.still import Picture, Shown, still
-from lm.report.write import less_than
+from lm.report.web.static import Picture, StaticSection, static_page
+from lm.report.write import missing_from_report
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.quantities import QUANTITIES, describe
@@ -64,7 +64,7 @@ def summary(runs: Runs, table: pd.DataFrame, quantity: str) -> tuple[list[str], 
     """Column headings of a judged quantity, a row an arm, and which rows are bold: a test found a difference."""
     rows = list(table[table.metric == quantity].itertuples())
     heads, labelled = interval_heading(table[table.metric == quantity])
-    texts = [[str(r.arm), cells(r), mean_and_sd(r), difference(r, labelled), str(r.verdict)] for r in rows]
+    texts = [[str(r.arm), format_run_counts(r), mean_and_sd(r), difference(r, labelled), str(r.verdict)] for r in rows]
     return ["arm", "n", heading(runs, quantity), heads, "verdict"], texts, [bool(row.bold) for row in rows]
 
 
@@ -81,10 +81,10 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     )
     if runs.paired:
         yield (
-            f"Mean ± standard deviation over {in_seeds(runs.seeds)}. Differences are to {base}, paired by seed. Where "
-            "runs of one seed share nothing but its number, the test holds as well and finds less."
+            f"Mean ± standard deviation over {format_seeds(runs.seeds)}. Differences are to {base}, paired by seed. "
+            "Where runs of one seed share nothing but its number, the test holds as well and finds less."
         )
-        yield said_of_tests(len(runs.seeds), number)
+        yield describe_test(len(runs.seeds), number)
     else:
         yield (
             f"Mean ± standard deviation over runs. Differences of means are to {base}, unpaired: {runs.why}. "
@@ -122,7 +122,7 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
             f"So few runs cannot reach significance: a permutation test gives no p below {least:z.3g}, and "
             f"{shared}. {runs_needed(number)} runs of each arm could."
         )
-    each, together = shares(number)
+    each, together = shared_level(number)
     return (
         f"Verdicts come from two tests that have to agree{each}: a permutation test of Welch's t, which is exact where "
         "the arm changes nothing, and Welch's t-test, which about holds where it changes the spread of normal noise. "
@@ -151,7 +151,7 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
         yield f"{len(lost) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
         if gone := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
-            yield f"{arm} {in_seeds(gone)} {'is' if len(gone) == 1 else 'are'} not there."
+            yield f"{arm} {format_seeds(gone)} {'is' if len(gone) == 1 else 'are'} not there."
     for row in table[table.metric == runs.judged[0]].itertuples():
         if bad := row.diverged + row.failed:
             total = len(runs.statuses(str(row.arm)))
@@ -195,7 +195,7 @@ def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
 
 def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """The report as one file that needs no network."""
-    parts: list[Shown] = []
+    parts: list[StaticSection] = []
     for quantity in runs.judged:
         columns, rows, bold = summary(runs, table, quantity)
         texts = [
@@ -205,7 +205,7 @@ def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
         parts.append((quantity, columns, texts, notes(runs, table) if quantity == runs.judged[-1] else []))
     parts.append(("All measurements", DETAILS, details(table, functools.partial(heading, runs)), []))
     below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return still(title(runs), below, parts, pictures)
+    return static_page(title(runs), below, parts, pictures)
 
 
 def tidy(runs: Runs) -> pd.DataFrame:
@@ -219,7 +219,7 @@ def tidy(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"value": "float64"})
 
 
-def files_of(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
+def external_files(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
     """The files of the report by their names; the page comes last."""
     figures = draw_runs(runs, table)
     pictures = [(ALT[name], files["png"]) for name, files in figures.items()]
@@ -245,12 +245,12 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
         return
     if there := [name for name in OTHERS if os.path.lexists(into / name)]:
         raise InputError(f"--out {into}: holds {there[0]} and its report; expected a folder of this report's own")
-    files = files_of(runs, table)
-    less = less_than(into, files)
+    files = external_files(runs, table)
+    less = missing_from_report(into, files)
     try:
         terminal(runs, table, console)
     finally:  # also where nobody reads the terminal to its end
-        line = put(into, files, less, "other runs, or other metrics", replace)
+        line = write_unless_lossy(into, files, less, "other runs, or other metrics", replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     print(f"report: {into / 'table.md'}", file=sys.stderr)

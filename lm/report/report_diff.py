@@ -26,7 +26,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Tabled:
+class ParsedTable:
     """A table as text: its headings, and its rows by as many of their first cells as it takes to tell them apart."""
 
     columns: list[str]
@@ -34,17 +34,17 @@ class Tabled:
 
 
 @dataclass
-class Said:
+class ReportContents:
     """What a page holds: its tables by the section that they stand in, all of its sections, and its figures."""
 
-    tables: dict[str, Tabled] = field(default_factory=dict)
+    tables: dict[str, ParsedTable] = field(default_factory=dict)
     sections: list[str] = field(default_factory=lambda: [FIRST])
     figures: list[str] = field(default_factory=list)
 
 
-def read_page(page: str) -> Said:
+def read_page(page: str) -> ReportContents:
     """What a page of Markdown holds that a report was written to."""
-    said, lines = Said(), dict[str, list[list[str]]]()
+    said, lines = ReportContents(), dict[str, list[list[str]]]()
     for line in page.splitlines():
         if line.startswith("## "):
             said.sections.append(line.removeprefix("## "))
@@ -53,7 +53,7 @@ def read_page(page: str) -> Said:
             lines.setdefault(said.sections[-1], []).append([_plain(cell) for cell in cells])
         else:
             said.figures += re.findall(r"^!\[[^\]]*\]\((.+)\.png\)$", line)
-    said.tables = {section: tabled(found[0], found[2:]) for section, found in lines.items()}
+    said.tables = {section: parse_table(found[0], found[2:]) for section, found in lines.items()}
     return said
 
 
@@ -62,16 +62,16 @@ def _plain(cell: str) -> str:
     return html.unescape(re.sub(r"\\(.)", r"\1", cell)).replace("**", "")
 
 
-def tabled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Tabled:
+def parse_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> ParsedTable:
     """A table from its headings and its rows."""
     columns = [re.sub(r" *\[.*?\]", "", head) for head in heads]
     width = next(
         (n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), len(columns)
     )
-    return Tabled(columns, {tuple(row[:width]): dict(zip(columns, row, strict=False)) for row in rows})
+    return ParsedTable(columns, {tuple(row[:width]): dict(zip(columns, row, strict=False)) for row in rows})
 
 
-def lost(before: str, after: str, rows: bool = True) -> list[str]:
+def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
     """What one page holds and another does not, in words.
 
     Args:
@@ -83,23 +83,23 @@ def lost(before: str, after: str, rows: bool = True) -> list[str]:
     found = [f"the section {section!r}" for section in old.sections if section not in new.sections]
     for section, table in old.tables.items():
         if section in new.tables:
-            found += _lost_of(table, new.tables[section], section, rows)
+            found += _missing_from_table(table, new.tables[section], section, rows)
         elif section in new.sections:
             found.append(f"the table of {section!r}")
     figures = [name for name in old.figures if name not in new.figures]
     return found + ([f"the figure{'s' * (len(figures) > 1)} {', '.join(figures)}"] if figures else [])
 
 
-def lost_of_csv(before: str, after: str, name: str) -> list[str]:
+def missing_csv_content(before: str, after: str, name: str) -> list[str]:
     """The same of two CSV files."""
     try:
         old, new = (unmarked_rows(text) or [[]] for text in (before, after))
     except csv.Error:  # no CSV: what is there is no report
         return []
-    return _lost_of(tabled(old[0], old[1:]), tabled(new[0], new[1:]), name, rows=True)
+    return _missing_from_table(parse_table(old[0], old[1:]), parse_table(new[0], new[1:]), name, rows=True)
 
 
-def _lost_of(old: Tabled, new: Tabled, where: str, rows: bool) -> list[str]:
+def _missing_from_table(old: ParsedTable, new: ParsedTable, where: str, rows: bool) -> list[str]:
     found = [f"the column {column!r} of {where}" for column in old.columns if column not in new.columns]
     if not rows:
         return found
@@ -110,19 +110,19 @@ def _lost_of(old: Tabled, new: Tabled, where: str, rows: bool) -> list[str]:
     for key in old.rows.keys() & new.rows.keys():
         row = new.rows[key]
         entries.update(c for c, text in old.rows[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
-        cells += _cells(row) < _cells(old.rows[key])
+        cells += _run_count(row) < _run_count(old.rows[key])
     for column, count in sorted(entries.items()):
         found.append(f"{count} {'entries' if count > 1 else 'entry'} of {column!r} of {where}")
     return found + ([f"cells behind {cells} row{'s' * (cells > 1)} of {where}"] if cells else [])
 
 
-def _cells(row: Mapping[str, str]) -> int:
+def _run_count(row: Mapping[str, str]) -> int:
     """How many cells that went well a row rests on: of `5, 1 diverged` five."""
     count = re.match(r"\d+", row.get("n", ""))
     return int(count[0]) if count else 0
 
 
-def wanting(results: Results) -> str:
+def explain_missing(results: Results) -> str:
     """What an experiment's records and curves lack that may make a report say less, in words."""
     cells = {cell for arm in results.manifest["arms"].values() for cell in arm["cells"].values()}
     ended_well = {r["id"] for r in results.records.values() if r is not None and r["status"] == "ok"}
@@ -141,7 +141,9 @@ def wanting(results: Results) -> str:
 # writing -------------------------------------------------------------------------------------------------------------
 
 
-def put(folder: Path, files: Mapping[str, str | bytes], less: Sequence[str], why: str, replace: bool) -> str:
+def write_unless_lossy(
+    folder: Path, files: Mapping[str, str | bytes], less: Sequence[str], why: str, replace: bool
+) -> str:
     """Writes the files of a report, unless it says less than the one before; returns in a line what it says less.
 
     Args:
@@ -165,6 +167,6 @@ def put(folder: Path, files: Mapping[str, str | bytes], less: Sequence[str], why
     return line
 
 
-def present(path: Path) -> str:
+def read_existing(path: Path) -> str:
     """The text of a file that a report is to replace; nothing where there is none."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -12,10 +12,10 @@ from pages import Page
 from records import IMAGE, SCRIPT
 
 from lm.cli import main
-from lm.report.several import Told, page_of, read
+from lm.report.overview import ReportSource, load_source, overview_page
 from lm.report.web import page
 from lm.report.web.elements import nested, tag
-from lm.report.write import Findings
+from lm.report.write import ExperimentReport
 
 MakeExperiment = Callable[..., Path]
 NASTY = f'" id="e1-verdict" <h2 id=x>{IMAGE}{SCRIPT}'
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.usefixtures("no_library")
 
 
 @pytest.fixture
-def two(hostile: MakeExperiment) -> list[Told]:
+def two(hostile: MakeExperiment) -> list[ReportSource]:
     """An experiment, and another of the same name with the same arms."""
-    return [read(hostile(title=NASTY, notes=NASTY))] * 2
+    return [load_source(hostile(title=NASTY, notes=NASTY))] * 2
 
 
-def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[Told]) -> None:
-    found = Page(page_of(two))
+def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[ReportSource]) -> None:
+    found = Page(overview_page(two))
     found.require_safe()
     assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-curves"} <= {*found.ids()}
     assert [one["id"] for one in found.of("script") if one.get("type")] == [
@@ -40,8 +40,8 @@ def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[Told]
     assert [one.get("data-report") for one in found.of("details") if one.get("class") == "report"] == ["e1-", "e2-"]
 
 
-def test_names_of_several_stay_text(two: list[Told]) -> None:
-    found = Page(page_of(two))
+def test_names_of_several_stay_text(two: list[ReportSource]) -> None:
+    found = Page(overview_page(two))
     assert found.of("img") == []
     headings = [text for kind, text in found.texts if kind == "h2"]
     assert headings == ["Overview", f"1. {NASTY}", f"2. {NASTY}"]
@@ -54,8 +54,8 @@ def test_an_attribute_that_ends_like_an_id_is_left_alone() -> None:
     assert nested(one, "e1-") == ('<td data-v=" id=" title="x href=&quot;#a&quot;"><input hidden id="e1-a"></td>')
 
 
-def test_the_overview_has_a_row_for_each_arm_that_leads_to_its_report(two: list[Told]) -> None:
-    text = page_of(two)
+def test_the_overview_has_a_row_for_each_arm_that_leads_to_its_report(two: list[ReportSource]) -> None:
+    text = overview_page(two)
     overview = text[text.index('<section id="overview">') :].partition("</section>")[0]
     rows = [re.sub(r"<[^>]*>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", overview)]
     assert len(rows) == 1 + 2 * 3
@@ -68,11 +68,11 @@ def test_the_overview_has_a_row_for_each_arm_that_leads_to_its_report(two: list[
 
 def test_of_many_arms_the_overview_has_those_that_stand_out(experiment: MakeExperiment) -> None:
     arms = {"base": [2.0, 2.1], **{f"arm_{at:02}": [2.1, 2.0] for at in range(14)}, "last": [1.9, 1.8]}
-    told = read(experiment(arms))
-    assert isinstance(told, Findings)
+    told = load_source(experiment(arms))
+    assert isinstance(told, ExperimentReport)
     last = told.table.arm == "last"
     table = told.table.assign(bold=last, health=last.map({True: "clipped", False: "healthy"}))
-    found = Page(page_of([replace(told, table=table), told]))
+    found = Page(overview_page([replace(told, table=table), told]))
     overview = found.told()[: found.told().index("What was asked")]
     assert "And 5 more arms in its own table." in overview
     assert overview.index("last") < overview.index("arm_00")
@@ -113,8 +113,8 @@ def test_several_of_one_name_are_refused_where_names_alone_tell_them_apart(
     assert main([*given, "--format", "html"]) == 0
 
 
-def test_without_the_library_it_is_said_once(two: list[Told], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_is_said_once(two: list[ReportSource], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "library", lambda: "")
-    found = Page(page_of(two))
+    found = Page(overview_page(two))
     assert found.told().count("No charts: ") == 1
     assert not [one for one in found.of("div") if one.get("class") == "chart"]

@@ -13,7 +13,7 @@ from lm.config.imported import trusted_only as trusted
 from lm.execution.machine import require_manner
 
 
-def begin(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
+def prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
     """Where cells go, before torch is imported. Raises InputError where they cannot, or for numbers that cannot be."""
     from lm.data.cache import keep_compiled_code
 
@@ -23,18 +23,18 @@ def begin(out: str | Path, checkpoint_seconds: float, workers: int | None = None
 
 
 @contextlib.contextmanager
-def modules(trusted_only: bool) -> Iterator[None]:
+def user_modules(trusted_only: bool) -> Iterator[None]:
     """Modules in the current folder are found while a call lasts, or with `trusted_only` none but those of `lm`."""
     with trusted(trusted_only, "trusted_only=True"), own_modules():
         yield
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A setting as a file would hold it, of one that a program worked out: NumPy's numbers, tuples, ranges, paths."""
     if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: to_plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range):
-        return [plain(inner) for inner in value]
+        return [to_plain(inner) for inner in value]
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     return os.fspath(value) if isinstance(value, os.PathLike) else value

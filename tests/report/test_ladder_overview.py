@@ -9,7 +9,7 @@ from ladders import make_ladder, usual
 from rich.console import Console
 
 from lm.analysis.ladder import load_ladder
-from lm.report.worth import columns, csv_worth, markdown_worth, rows, show_worth
+from lm.report.ladder_overview import columns, csv_worth, markdown_worth, rows, show_worth
 
 
 def test_each_arm_of_each_ladder_is_a_row_with_its_gain_at_every_rung(tmp_path: Path) -> None:

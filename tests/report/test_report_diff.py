@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lm.cli import main
 from lm.config.tree import LessError
-from lm.report.less import lost, lost_of_csv
+from lm.report.report_diff import missing_content, missing_csv_content
 from lm.report.write import write_report
 from lm.store.store import Store
 
@@ -62,8 +62,8 @@ PAGE = """# A title
 )
 def test_what_says_as_much_in_other_words_loses_nothing(old: str, new: str) -> None:
     assert old in PAGE
-    assert lost(PAGE, PAGE.replace(old, new)) == []
-    assert lost("", PAGE) == []
+    assert missing_content(PAGE, PAGE.replace(old, new)) == []
+    assert missing_content("", PAGE) == []
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,23 @@ def test_what_is_lost_is_named(old: str, new: str, words: list[str]) -> None:
     assert old in PAGE
     if "ECE" in old:  # then the metric alone tells the rows apart no more
         words = ["the row 'ECE base_1' of All measurements"]
-    assert lost(PAGE, PAGE.replace(old, new)) == words
+    assert missing_content(PAGE, PAGE.replace(old, new)) == words
 
 
 def test_the_best_trials_of_a_search_may_change_and_their_columns_not() -> None:
-    assert lost(PAGE, PAGE.replace("base\\_1", "other"), rows=False) == []
-    assert lost(PAGE, PAGE.replace("| mean |", "| sd |"), rows=False) == ["the column 'mean' of All measurements"]
+    assert missing_content(PAGE, PAGE.replace("base\\_1", "other"), rows=False) == []
+    assert missing_content(PAGE, PAGE.replace("| mean |", "| sd |"), rows=False) == [
+        "the column 'mean' of All measurements"
+    ]
 
 
 def test_a_csv_is_compared_by_its_rows_and_columns() -> None:
     before = "arm,metric,n,p\na,nll,3,0.5\nb,nll,3,\n"
-    assert lost_of_csv(before, before, "x.csv") == lost_of_csv("", before, "x.csv") == []
-    assert lost_of_csv(before, "arm,metric,n\na,nll,3\nb,nll,3\n", "x.csv") == ["the column 'p' of x.csv"]
-    assert lost_of_csv(before, before.replace("0.5", ""), "x.csv") == ["1 entry of 'p' of x.csv"]
-    assert lost_of_csv("a" * 200_000, before, "x.csv") == []
-    assert lost_of_csv(before, before.replace("b,", "c,"), "x.csv") == ["the row 'b' of x.csv"]
+    assert missing_csv_content(before, before, "x.csv") == missing_csv_content("", before, "x.csv") == []
+    assert missing_csv_content(before, "arm,metric,n\na,nll,3\nb,nll,3\n", "x.csv") == ["the column 'p' of x.csv"]
+    assert missing_csv_content(before, before.replace("0.5", ""), "x.csv") == ["1 entry of 'p' of x.csv"]
+    assert missing_csv_content("a" * 200_000, before, "x.csv") == []
+    assert missing_csv_content(before, before.replace("b,", "c,"), "x.csv") == ["the row 'b' of x.csv"]
 
 
 def without_curves(folder: Path) -> None:

@@ -8,15 +8,15 @@ from lm.report.web.elements import Html, digest, document, joined, listed, table
 
 HERE = Path(__file__).parent
 
-Shown = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
+StaticSection = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
 """A title, column headings, rows whose bold cells are elements, and the notes below them."""
 
 Picture = tuple[str, bytes]
 """What a picture shows, in words, and the picture as PNG."""
 
 
-def still(
-    title: str, below: str, parts: Sequence[Shown], pictures: Sequence[Picture], first: str = "", last: str = ""
+def static_page(
+    title: str, below: str, parts: Sequence[StaticSection], pictures: Sequence[Picture], first: str = "", last: str = ""
 ) -> str:
     """The page.
 
@@ -28,13 +28,13 @@ def still(
         first: what stands before the tables.
         last: what stands after them.
     """
-    body = joined(tag("h1", title), tag("p", below, class_="soft"), first, shown(parts, pictures), last)
+    body = joined(tag("h1", title), tag("p", below, class_="soft"), first, static_tables(parts, pictures), last)
     style = (HERE / "page.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
     return document(title, style, policy, tag("main", body))
 
 
-def shown(parts: Sequence[Shown], pictures: Sequence[Picture]) -> Html:
+def static_tables(parts: Sequence[StaticSection], pictures: Sequence[Picture]) -> Html:
     """Tables, and pictures after the first of them."""
     found = [_part(*part) for part in parts]
     seen = [tag("div", _image(*one), class_="scroll") for one in pictures]

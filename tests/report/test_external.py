@@ -13,7 +13,7 @@ from lm.analysis.elsewhere import UNCHECKED, compare_runs
 from lm.cli import main
 from lm.elsewhere.found import read
 from lm.elsewhere.runs import Asked, gather
-from lm.report.elsewhere_figures import differences, draw_runs, every_run
+from lm.report.external_figures import differences, draw_runs, every_run
 
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -80,7 +80,7 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws nothing, which takes its time."""
     of = {"png": b"picture", "svg": b"picture"}
-    monkeypatch.setattr("lm.report.elsewhere.draw_runs", lambda runs, table: {"differences": of, "runs": of})
+    monkeypatch.setattr("lm.report.external.draw_runs", lambda runs, table: {"differences": of, "runs": of})
 
 
 @pytest.mark.usefixtures("_quick")

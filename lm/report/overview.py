@@ -11,16 +11,16 @@ from rich.console import Console
 from lm.analysis.compare import HEALTHY, NO_RUN
 from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.report.ladder import digits
-from lm.report.ladder_page import body_of as body_of_ladder
+from lm.report.ladder_page import ladder_report_body as body_of_ladder
 from lm.report.ladder_page import show_ladder
 from lm.report.search import importance_of
 from lm.report.study import Study, importance_lines, load_study, terminal
-from lm.report.tables import cells, difference, interval_heading, signed
+from lm.report.tables import difference, format_run_counts, interval_heading, signed
 from lm.report.web.numbers import label
+from lm.report.web.overview import ArmLine, OverviewEntry, overview_html
 from lm.report.web.parts import MOST_VERDICTS
-from lm.report.web.search import Found, best_line, search_body
-from lm.report.web.several import Included, Line, several_html
-from lm.report.write import Findings, body_of, find, show
+from lm.report.web.search import ImportancesOrReason, best_line, search_body
+from lm.report.write import ExperimentReport, load_report, report_body, show
 
 
 @dataclass(frozen=True)
@@ -28,27 +28,27 @@ class Search:
     """A search with the importances of its parameters, or why there are none."""
 
     study: Study
-    importance: Found
+    importance: ImportancesOrReason
 
 
-Told = Findings | LadderResults | Search
+ReportSource = ExperimentReport | LadderResults | Search
 
 KINDS: dict[type, tuple[str, str]] = {
-    Findings: ("experiment", "experiments"),
+    ExperimentReport: ("experiment", "experiments"),
     LadderResults: ("ladder", "ladders"),
     Search: ("search", "searches"),
 }
 
 
-def read(folder: Path) -> Told:
+def load_source(folder: Path) -> ReportSource:
     """What a folder tells of. Raises InputError where there is nothing that this version reads."""
     if os.path.isfile(folder / "study.json"):
         study = load_study(folder)
         return Search(study, importance_of(study))
-    return load_ladder(folder) if os.path.isfile(folder / FILE) else find(folder)
+    return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 
-def show_any(told: Told, console: Console) -> None:
+def show_source(told: ReportSource, console: Console) -> None:
     """Prints its tables."""
     if isinstance(told, Search):
         terminal(told.study, importance_lines(told.importance), console)
@@ -58,31 +58,31 @@ def show_any(told: Told, console: Console) -> None:
         show(told, console)
 
 
-def damaged(told: Told) -> bool:
+def is_damaged(told: ReportSource) -> bool:
     """Whether a record or a curve is no longer what training wrote."""
     return not isinstance(told, Search) and told.damaged
 
 
-def page_of(found: Sequence[Told]) -> str:
+def overview_page(found: Sequence[ReportSource]) -> str:
     """The page, in the order given."""
-    return several_html(f"Report of {_counted(found)}", [_included(one) for one in found])
+    return overview_html(f"Report of {_count_kinds(found)}", [_entry(one) for one in found])
 
 
-def _counted(found: Sequence[Told]) -> str:
+def _count_kinds(found: Sequence[ReportSource]) -> str:
     """How many there are of each kind."""
     counts = Counter(type(one) for one in found)
     said = [f"{counts[one]} {names[counts[one] > 1]}" for one, names in KINDS.items() if counts[one]]
     return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
-def _included(told: Told) -> Included:
+def _entry(told: ReportSource) -> OverviewEntry:
     if isinstance(told, Search):
         body = search_body(told.study, told.importance)
-        return Included(told.study.manifest["name"], "", [], best_line(told.study), body)
-    return _of_ladder(told) if isinstance(told, LadderResults) else _of_experiment(told)
+        return OverviewEntry(told.study.manifest["name"], "", [], best_line(told.study), body)
+    return _ladder_entry(told) if isinstance(told, LadderResults) else _experiment_entry(told)
 
 
-def _of_experiment(found: Findings) -> Included:
+def _experiment_entry(found: ExperimentReport) -> OverviewEntry:
     """The arms by its headline; of many the baseline and those that stand out."""
     results = found.results
     judged = found.table[found.table.metric == results.headline]
@@ -91,25 +91,32 @@ def _of_experiment(found: Findings) -> Included:
     if len(rows) > MOST_VERDICTS + 1:
         rows = sorted(rows, key=lambda row: (row.verdict != "baseline", not row.bold))
     lines = [
-        Line(str(row.arm), cells(row), difference(row, labelled), str(row.verdict), str(row.health), bool(row.bold))
+        ArmLine(
+            str(row.arm),
+            format_run_counts(row),
+            difference(row, labelled),
+            str(row.verdict),
+            str(row.health),
+            bool(row.bold),
+        )
         for row in rows[: MOST_VERDICTS + 1]
     ]
     left = len(rows) - len(lines)
     more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
     of = f"{kind} of {label(results.headline)}" if len(rows) > 1 else ""
-    return Included(results.manifest["name"], of, lines, more, body_of(found))
+    return OverviewEntry(results.manifest["name"], of, lines, more, report_body(found))
 
 
-def _of_ladder(results: LadderResults) -> Included:
+def _ladder_entry(results: LadderResults) -> OverviewEntry:
     """The arms at its top rung."""
     top, lines = results.manifest["rungs"][-1]["name"], []
     for arm in results.arms:
         if arm.climb is None or arm.at[-1].rung != top:
             nothing = f"no pair to compare{arm.lost.get(top, '')}"
-            lines.append(Line(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
+            lines.append(ArmLine(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
             continue
         at, of = arm.at[-1], arm.climb.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))
-        lines.append(Line(arm.name, str(at.pairs), text, at.verdict, at.ill or HEALTHY, at.bold))
+        lines.append(ArmLine(arm.name, str(at.pairs), text, at.verdict, at.ill or HEALTHY, at.bold))
     judged = f"difference [95 %] of {label(results.manifest['metric'])} at the top rung, {top}"
-    return Included(results.manifest["name"], judged, lines, "", body_of_ladder(results))
+    return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))

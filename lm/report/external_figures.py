@@ -8,8 +8,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from lm.elsewhere.runs import Runs
-from lm.report.arms import blank
-from lm.report.figures import Drawn, drawn
+from lm.report.figures import RenderedFigures, render_all
+from lm.report.plotting import new_figure
 from lm.report.tables import ARROWS
 from lm.store.quantities import describe
 
@@ -17,9 +17,9 @@ ALT = {"differences": "differences to the baseline with their intervals", "runs"
 """What each figure shows."""
 
 
-def draw_runs(runs: Runs, table: pd.DataFrame) -> Drawn:
+def draw_runs(runs: Runs, table: pd.DataFrame) -> RenderedFigures:
     """The figures that there is something for, by name."""
-    return drawn([("differences", differences(runs, table)), ("runs", every_run(runs))])
+    return render_all([("differences", differences(runs, table)), ("runs", every_run(runs))])
 
 
 def differences(runs: Runs, table: pd.DataFrame) -> Figure | None:
@@ -28,7 +28,7 @@ def differences(runs: Runs, table: pd.DataFrame) -> Figure | None:
     if rows.empty:
         return None
     width = len(runs.judged)
-    figure, panels = blank(1, width, figsize=(2.4 + 3.6 * width, 1.4 + 0.4 * len(runs.arms)), squeeze=False)
+    figure, panels = new_figure(1, width, figsize=(2.4 + 3.6 * width, 1.4 + 0.4 * len(runs.arms)), squeeze=False)
     for axes, quantity in zip(panels[0], runs.judged, strict=True):
         axes.axvline(0.0, color="grey", linewidth=1, linestyle="--")
         reach = np.abs(rows[rows.metric == quantity][["difference", "low", "high"]].to_numpy(dtype=float))
@@ -49,7 +49,7 @@ def every_run(runs: Runs) -> Figure | None:
     """What each run measured that ended well, in each judged quantity; lines join the runs of a seed."""
     width, arms = len(runs.judged), len(runs.arms)
     palette = sns.color_palette("colorblind", arms)
-    figure, panels = blank(1, width, figsize=(width * (2.0 + 0.7 * arms), 4.0), squeeze=False)
+    figure, panels = new_figure(1, width, figsize=(width * (2.0 + 0.7 * arms), 4.0), squeeze=False)
     there = False
     for axes, quantity in zip(panels[0], runs.judged, strict=True):
         found = np.array([[runs.value(arm, seed, quantity) for arm in runs.arms] for seed in runs.seeds])

@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console
 
 from lm.analysis.ladder import ArmOf, LadderResults
-from lm.report.ladder import Rows, exp, forecast_rows, said, times
+from lm.report.ladder import Rows, exp, forecast_rows, times, trend_text
 from lm.report.ladder_csv import worth_table
 from lm.report.page import listed, show
 from lm.report.tables import as_csv, markdown_table
@@ -53,8 +53,8 @@ def rows(ladders: Sequence[LadderResults]) -> Rows:
             trends = ["no pair to compare"] * 2
             if arm.climb is not None:
                 gain, difference = arm.climb.of_gain, arm.climb.of_difference
-                trends = [said(gain, f"a factor of {exp(gain.margin):z.3g}", arm)]
-                trends.append(said(difference, f"{difference.margin:z.3g}", arm))
+                trends = [trend_text(gain, f"a factor of {exp(gain.margin):z.3g}", arm)]
+                trends.append(trend_text(difference, f"{difference.margin:z.3g}", arm))
             of = f"{arm.name}, {base}"
             found.append([one.manifest["name"], of, *cells, *trends, told.get(f"{arm.name} - {base}", "-")])
     return found

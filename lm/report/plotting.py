@@ -18,7 +18,7 @@ from lm.analysis.results import Results
 from lm.store.record import Record
 
 Colour = tuple[float, float, float]
-Pick = Callable[[Record], Any]
+Getter = Callable[[Record], Any]
 """What a record holds of a kind, or None."""
 
 Style = Literal["-", "--"]
@@ -34,7 +34,7 @@ END: Style = "-"
 """Line styles of a model as it was initialised, and as it was trained."""
 
 
-def blank(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **how: Any) -> tuple[Figure, Any]:
+def new_figure(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **how: Any) -> tuple[Figure, Any]:
     """A figure with its axes, as `pyplot.subplots` gives them, of which the pyplot of a notebook knows nothing.
 
     Size in inches; `how` is what `Figure.subplots` takes.
@@ -48,7 +48,7 @@ def colours(results: Results) -> dict[str, Colour]:
     return dict(zip(results.arms, sns.color_palette("colorblind", len(results.arms)), strict=True))
 
 
-def gathered(results: Results, arm: str, pick: Pick) -> np.ndarray | None:
+def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
     """What the runs of an arm that went well hold, one under another, (s, ...); None where none holds it.
 
     Runs that hold another shape than the first are left out: there is no mean over them.
@@ -59,7 +59,7 @@ def gathered(results: Results, arm: str, pick: Pick) -> np.ndarray | None:
     return np.stack(alike) if alike else None
 
 
-def at(*keys: str) -> Pick:
+def getter(*keys: str) -> Getter:
     """Picks what lies in a record under these keys, one inside the other; None in records that do not hold it."""
 
     def pick(record: Record) -> Any:
