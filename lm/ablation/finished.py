@@ -9,8 +9,9 @@ from lm import __version__
 from lm.ablation.plan import Plan
 from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.store.record import Record
+from lm.store.sources import canonical
 from lm.store.store import Store
-from lm.training.provenance import SOURCE, git_state
+from lm.training.provenance import git_state, source_hash
 
 MOST_NAMED = 3
 """Versions of the code that a line names."""
@@ -68,7 +69,7 @@ def _by_this_code(record: Record, here: Any) -> bool:
     """Whether this code trained a cell; a record that keeps no hash of it goes by its commit, and `here` says ours."""
     origin: Mapping[str, Any] = record.get("provenance") or {}
     if (source := origin.get("source")) is not None:
-        return bool(source == SOURCE)
+        return canonical(source) == canonical(source_hash())
     git = origin.get("git") or {}
     if git.get("commit") is None:
         return origin.get("lm") == __version__ and here()["commit"] is None

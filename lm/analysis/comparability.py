@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from lm.store.record import GitState, Record
+from lm.store.sources import canonical
 
 ABBREVIATED = 12
 """Digits of a commit or a hash that are shown."""
@@ -22,11 +23,12 @@ NOT_RECORDED = "not recorded"
 def circumstances_of(record: Record) -> dict[str, str]:
     """What should be alike in all cells of an experiment: code, device, precision, threads, own code, packages.
 
-    What a record does not say is `not recorded`, which is like nothing but itself.
+    What a record does not say is `not recorded`, which is like nothing but itself. Sources known to compute the
+    same are one.
     """
     origin = record["provenance"]
     found = {COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
-    found[SOURCE] = _said(origin.get("source"))
+    found[SOURCE] = canonical(_said(origin.get("source")))
     found |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
     found |= {OWN_CODE + name: str(one["known_by"]) for name, one in (origin.get("code") or {}).items()}
     return found | {f"{package} version": _said(version) for package, version in origin["packages"].items()}

@@ -27,6 +27,10 @@ from lm.config.imported import import_all  # noqa: E402
 for package in ("lm.data", "lm.model"):  # which the first configuration of every process would import
     import_all(package)
 
+from lm.training.provenance import source_hash  # noqa: E402
+
+source_hash()  # once for all processes
+
 gc.enable()
 gc.collect()
 gc.freeze()  # a process looks through its own objects after each cell, not through these

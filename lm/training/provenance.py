@@ -1,7 +1,7 @@
 """Under what circumstances a cell was made."""
 
 import contextlib
-import hashlib
+import functools
 import os
 import platform
 import re
@@ -20,6 +20,7 @@ from lm.config.fingerprint import code_of, project, sources
 from lm.config.imported import imported
 from lm.config.tree import Tree, path_name
 from lm.store.files import write_atomic
+from lm.store.sources import hash_sources, read_sources
 
 OWN = Path(__file__).parents[1]
 """The folder of this package."""
@@ -104,17 +105,14 @@ def git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def source_of(folder: Path = OWN, rooms: tuple[str, ...] = COMPUTING) -> str:
-    """A hash of the Python files of some rooms of a package, comments and all: another one is other code, perhaps."""
-    digest = hashlib.sha256()
-    for path in sorted(path for room in rooms for path in (folder / room).rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()}\n{len(content)}\n".encode() + content)
-    return digest.hexdigest()
+_FILES = read_sources(OWN, COMPUTING)
+"""The code of this package as this process began, whatever is edited while it trains."""
 
 
-SOURCE = source_of()
-"""That of this package as this process began, whatever is edited while it trains."""
+@functools.cache
+def source_hash() -> str:
+    """Hash the code of this package that computes, as this process began; takes half a second the first time."""
+    return hash_sources(_FILES)
 
 
 def git_state(folder: Path = OWN) -> dict[str, Any]:
@@ -151,7 +149,7 @@ def provenance() -> dict[str, Any]:
     return {
         "lm": __version__,
         "git": git_state(),
-        "source": SOURCE,
+        "source": source_hash(),
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "host": socket.gethostname(),

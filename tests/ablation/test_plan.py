@@ -30,7 +30,7 @@ from lm.store.record import GitState, Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells
 from lm.training.cell import Cell, identity, seeded, with_seed
-from lm.training.provenance import SOURCE
+from lm.training.provenance import source_hash
 from lm.training.run import Run
 from lm.training.schedule import in_steps
 
@@ -296,7 +296,7 @@ def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
     of: list[dict[str, Any]] = [
-        {"git": changed, "source": SOURCE},
+        {"git": changed, "source": source_hash()},
         {"git": clean},
         {"git": clean, "source": "0" * 64},
         {"git": changed},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from lm.store.sources import hash_sources, read_sources
 from lm.training.provenance import (
     COMPUTING,
     ENVIRONMENT,
@@ -18,7 +19,7 @@ from lm.training.provenance import (
     git_state,
     peak_memory,
     provenance,
-    source_of,
+    source_hash,
 )
 from lm.training.signals import by_signal
 
@@ -65,7 +66,7 @@ def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path)
     def write(name: str, text: str) -> str:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-        return source_of(tmp_path, ("model", "data"))
+        return hash_sources(read_sources(tmp_path, ("model", "data")))
 
     first = write("model/a.py", "x = 1\n")
     assert write("report/a.py", "x = 2\n") == first, "what only reports is no part of it"
@@ -83,7 +84,7 @@ def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=OWN.parent)
     assert set(found.stdout.split()) == {*COMPUTING, "analysis", "execution", "store"}
-    assert provenance()["source"] == source_of(OWN, COMPUTING)
+    assert provenance()["source"] == source_hash() == hash_sources(read_sources(OWN, COMPUTING))
 
 
 def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
