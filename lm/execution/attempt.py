@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.fingerprint import Versions
-from lm.execution.heartbeat import Vigil
+from lm.execution.heartbeat import SilenceMonitor
 from lm.store.record import Record
 
 INNERMOST = 3
@@ -38,14 +38,14 @@ class Worker:
     shape: Any = None
 
     @property
-    def orphan(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether nobody will say how the process ends."""
         return bool(self.process.exitcode == UNKNOWN)
 
     @property
     def ended(self) -> bool:
         """Whether the process has ended; one whose fork server is gone goes on until its end of the pipe closes."""
-        return self.pipe.closed if self.orphan else not self.process.is_alive()
+        return self.pipe.closed if self.is_orphaned else not self.process.is_alive()
 
     def end(self, number: int) -> None:
         """Sends a signal that ends the process."""
@@ -53,7 +53,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
-    def gone(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether the process has ended, to which nobody listens any more."""
         with contextlib.suppress(EOFError, OSError):
             while not self.pipe.closed and self.pipe.poll():
@@ -91,7 +91,7 @@ class Attempt:
     hung: float | None = None
 
     def __post_init__(self) -> None:
-        self.vigil = Vigil(self.process.pid)
+        self.silence = SilenceMonitor(self.process.pid)
 
     @property
     def process(self) -> Any:

@@ -14,8 +14,8 @@ MOST_BETWEEN_LOOKS = 10.0
 """Seconds that count of the time between two looks."""
 
 
-class Vigil:
-    """Over one process: `word` when it was heard, `look` now and then.
+class SilenceMonitor:
+    """Over one process: `record_activity` when it was heard, `check` now and then.
 
     Args:
         pid: of the process.
@@ -39,21 +39,21 @@ class Vigil:
         self.over = False
         self.clock, self.looked, self.silent = clock, clock(), 0.0
 
-    def word(self) -> None:
+    def record_activity(self) -> None:
         """The process was heard."""
         self.stopped.restart()
         self.quiet.restart()
         self.used = self.busy(self.pid)
         self.silent = 0.0
 
-    def silence(self) -> float:
+    def seconds_silent(self) -> float:
         """Seconds without a word; those in which nobody looked, as this process was stopped itself, count as a few."""
         now = self.clock()
         self.silent += min(now - self.looked, MOST_BETWEEN_LOOKS)
         self.looked = now
         return self.silent
 
-    def look(self) -> str | None:
+    def check(self) -> str | None:
         """What is to be said of the process's silence, None where that is nothing yet."""
         if self.stopped.left > 0:
             return None
@@ -78,7 +78,7 @@ class Vigil:
         )
 
 
-class Late:
+class SlowBlockWarning:
     """Says that a block waits for a process: soon where that is stopped, and else only after long.
 
     Args:
@@ -102,7 +102,7 @@ class Late:
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._wait, daemon=True)
 
-    def look(self) -> str | None:
+    def check(self) -> str | None:
         """Return what is to be said of the wait, None where that is nothing yet."""
         due, long = self.stopped.spent(), self.slow.spent()
         if not (due or long):
@@ -114,7 +114,7 @@ class Late:
 
     def _wait(self) -> None:
         while not self.over.wait(min(self.stopped.left, self.slow.left)):
-            if (line := self.look()) is not None:
+            if (line := self.check()) is not None:
                 self.say(line)
 
     def __enter__(self) -> None:

@@ -83,7 +83,7 @@ LIBRARIES = frozenset(("concurrent", "lm", "multiprocessing", "torch", "tqdm"))
 
 
 @contextmanager
-def as_found() -> Iterator[list[str]]:
+def restore_process_state() -> Iterator[list[str]]:
     """Puts back what a block has changed in this process, and fills a list with what it left and cannot be put back.
 
     After an exception nothing is put back: the process is to end of it.

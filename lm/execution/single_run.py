@@ -15,7 +15,7 @@ from lm.training.log import into_log
 from lm.training.train import Execution, train
 
 
-def train_alone(
+def train_single(
     tree: Tree,
     out: Path,
     checkpoint_seconds: float,

@@ -12,13 +12,13 @@ from lm.store.holders import is_of_the_dead, signature
 MARK = ".lm."
 
 
-def mark(folder: Path) -> None:
+def mark_owner(folder: Path) -> None:
     """Says in a folder that multiprocessing has made whose it is."""
     with contextlib.suppress(OSError):  # then it stays after a kill, and no more
         (folder / f"{MARK}{signature()}").touch()
 
 
-def clear() -> None:
+def remove_stale_tempdirs() -> None:
     """Removes the folders of commands on this machine that were killed.
 
     Raises:
@@ -32,10 +32,10 @@ def clear() -> None:
 
 
 @contextlib.contextmanager
-def cleared() -> Iterator[None]:
+def stale_tempdirs_removed() -> Iterator[None]:
     """Removes them before and after: another command may be killed in between, and nobody give it again."""
-    clear()
+    remove_stale_tempdirs()
     try:
         yield
     finally:
-        clear()
+        remove_stale_tempdirs()

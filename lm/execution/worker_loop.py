@@ -30,7 +30,7 @@ Body = Callable[[Any, Store, Any, Connection, int | None], bool | None]
 """Trains a cell; returns whether something of it was left behind, with which no other cell is to be trained."""
 
 
-def serve(body: Body, store: Store, pipe: Connection) -> None:
+def run_worker(body: Body, store: Store, pipe: Connection) -> None:
     """Takes cells from a pipe until it is closed, or until this process is to take no more; says when each is `over`.
 
     A process that ends after a cell says nothing of it: that is how one ends that trains a single cell.
