@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from lm.execution.attempt import UNKNOWN, Attempt, Worker, hanging
+from lm.execution.attempt import UNKNOWN, Attempt, Worker, describe_hang
 from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.foreign_cells import ForeignCells
 from lm.execution.process import train_one
@@ -92,7 +92,7 @@ class Local(Executor):
 
     def poll(self, timeout: float) -> Sequence[Event]:
         self._listen(0.0 if self.events else timeout)
-        ended = [job for job in self.jobs.values() if job.attempt.over or job.attempt.worker.ended]
+        ended = [job for job in self.jobs.values() if job.attempt.over or job.attempt.worker.exited]
         for job in [job for job in ended if self._take_leave(job)]:
             if self.broken:  # the next process would end there too
                 self._ended(job, Outcome.INTERRUPTED, None)
@@ -100,7 +100,7 @@ class Local(Executor):
                 self._start(job)
         for job in self.jobs.values():
             if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
-                job.attempt.worker.end(signal.SIGKILL)
+                job.attempt.worker.send_signal(signal.SIGKILL)
             self._see_to_hung(job)
             if (line := job.attempt.silence.check()) is not None:
                 self.events.append(Waiting(job.handle, line))
@@ -110,7 +110,7 @@ class Local(Executor):
     def cancel(self, handle: Handle) -> None:
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
-            job.attempt.worker.end(signal.SIGTERM)
+            job.attempt.worker.send_signal(signal.SIGTERM)
 
     def held(self, cell: str) -> Holder | str | None:
         return self.foreign.held(cell)
@@ -121,12 +121,12 @@ class Local(Executor):
     def close(self) -> None:
         workers = [*(job.attempt.worker for job in self.jobs.values()), *self.pool.without_cell()]
         for worker in workers:
-            worker.end(signal.SIGTERM)
+            worker.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
         while not all(worker.has_exited() for worker in workers) and time.monotonic() < deadline:
             time.sleep(0.02)
         for worker in workers:
-            worker.end(signal.SIGKILL)
+            worker.send_signal(signal.SIGKILL)
         self.jobs.clear()
         self.pool.clear()
 
@@ -177,7 +177,7 @@ class Local(Executor):
         elif kind == "over":
             attempt.over = True
         else:
-            attempt.step, attempt.asked = max(attempt.step, message[0]), True
+            attempt.step, attempt.awaits_answer = max(attempt.step, message[0]), True
             self.events.append(Validation(handle, message[0], message[1], attempt.answer))
 
     def _take_leave(self, job: Job) -> bool:
@@ -210,10 +210,10 @@ class Local(Executor):
         attempt, limit = job.attempt, job.execution.hang_seconds
         if attempt.hung is not None:
             if time.monotonic() - attempt.hung > STACK_SECONDS:
-                attempt.worker.end(signal.SIGKILL)
-        elif attempt.silence.seconds_silent() > limit > 0 and not attempt.asked:
+                attempt.worker.send_signal(signal.SIGKILL)
+        elif attempt.silence.seconds_silent() > limit > 0 and not attempt.awaits_answer:
             attempt.hung = time.monotonic()
-            attempt.worker.end(signal.SIGUSR1)
+            attempt.worker.send_signal(signal.SIGUSR1)
             again = "started once more" if job.tries < ATTEMPTS else "given up"
             self.events.append(
                 Waiting(
@@ -243,7 +243,7 @@ class Local(Executor):
             return None, None
         cause, trace = _cause(code), None
         if attempt.hung is not None:
-            cause, trace = hanging(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
+            cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
         record = fail(cell, self.store, cause, time.monotonic() - attempt.started, again, trace)
         if record is None:
             left = f"{cause}; the cell is left to {self.store.holder(cell.id)}"

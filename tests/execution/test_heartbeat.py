@@ -42,7 +42,7 @@ def test_silence_lasts_until_a_word_and_does_not_grow_while_nobody_looks() -> No
         machine.now += 1
         assert one.seconds_silent() == machine.now
     machine.now += 1e6
-    assert one.seconds_silent() == 30 + heartbeat.MOST_BETWEEN_LOOKS
+    assert one.seconds_silent() == 30 + heartbeat.MAX_CHECK_INTERVAL
     one.record_activity()
     machine.now += 2
     assert one.seconds_silent() == 2

@@ -81,21 +81,21 @@ def grown(monkeypatch: pytest.MonkeyPatch, name: str, sizes: list[int]) -> None:
 def test_a_process_that_has_grown_past_its_bound_ends(
     store: Store, monkeypatch: pytest.MonkeyPatch, last: int, stays: int
 ) -> None:
-    grown(monkeypatch, "resident", [size * 2**20 for size in (100, 600, last, 100)])
+    grown(monkeypatch, "resident_bytes", [size * 2**20 for size in (100, 600, last, 100)])
     assert served(store, ["a", "b", "c"]) == (["a", "b", "c"], stays)
 
 
 def test_a_process_in_which_files_stay_open_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown(monkeypatch, "opened", [10, 10 + worker_loop.OPEN, 11 + worker_loop.OPEN])
+    grown(monkeypatch, "count_open_files", [10, 10 + worker_loop.MOST_OPEN_FILES, 11 + worker_loop.MOST_OPEN_FILES])
     assert served(store, ["a", "b", "c", "d"]) == (["a", "b", "c"], 2)
 
 
 def test_what_a_process_holds_is_measured() -> None:
-    assert worker_loop.resident() > 2**20
+    assert worker_loop.resident_bytes() > 2**20
     if Path("/proc/self/fd").is_dir():
-        before = worker_loop.opened()
+        before = worker_loop.count_open_files()
         with open(os.devnull) as first, open(os.devnull) as second:
-            assert worker_loop.opened() == before + len((first, second))
+            assert worker_loop.count_open_files() == before + len((first, second))
 
 
 # which cell a process is given ---------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_an_answer_is_given_once_so_that_the_next_cell_gets_none(store: Store) -
     whole: Any = Hears()
     attempt = Attempt(Worker(whole, whole, 0, frozenset()), None)
     attempt.answer(True)
-    attempt.asked = True
+    attempt.awaits_answer = True
     attempt.answer(False)
     attempt.answer(True)
     assert (sent, attempt.stopped) == ([False], True)
