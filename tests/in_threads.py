@@ -10,8 +10,8 @@ from typing import Any
 import stand_in
 from stand_in import Outside
 
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.execution.foreign_cells import Elsewhere
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import ForeignCells
 from lm.store.holders import Holder
 from lm.store.leases import HeldError
 from lm.store.locks import Say, to_stderr
@@ -70,7 +70,7 @@ class InThreads(Executor):
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
         self.store, self.capacity = store, capacity
-        self.elsewhere = Elsewhere(store)
+        self.foreign = ForeignCells(store)
         self.numbers = itertools.count()
         self.events: queue.Queue[Event] = queue.Queue()
         self.at_work: dict[Handle, tuple[Told, threading.Thread]] = {}
@@ -102,9 +102,9 @@ class InThreads(Executor):
             self.at_work[handle][0].cancel()
 
     def held(self, cell: str) -> Holder | str | None:
-        return self.elsewhere.held(cell)
+        return self.foreign.held(cell)
 
-    def harvest(self, handle: Handle) -> Record | None:
+    def result(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
 
     def close(self) -> None:
@@ -120,19 +120,19 @@ class InThreads(Executor):
             self.events.put(Started(told.handle))
             try:
                 goes_on = stand_in.walk(cell, self.store, execution, Outside(told.tell, told.judge, told.end))
-                end = End.RECORDED if goes_on else End.PRUNED
+                end = Outcome.RECORDED if goes_on else Outcome.PRUNED
             except Killed:
                 continue
             except HeldError:
-                end = End.HELD
+                end = Outcome.LOCKED_ELSEWHERE
             except Cancelled:
-                end = End.INTERRUPTED
+                end = Outcome.INTERRUPTED
             except OSError as error:
-                end, broken = End.INTERRUPTED, error
+                end, broken = Outcome.INTERRUPTED, error
             break
-        record = self.store.record(cell.id) if end is End.RECORDED else None
+        record = self.store.record(cell.id) if end is Outcome.RECORDED else None
         if end is None:
             record = fail(cell, self.store, "killed", time.monotonic() - started, execution.again)
-            end = End.INTERRUPTED if record is None else End.GIVEN_UP
+            end = Outcome.INTERRUPTED if record is None else Outcome.LOST
         self.records[told.handle] = record
         self.events.put(Ended(told.handle, end, told.step, broken))

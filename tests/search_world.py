@@ -65,7 +65,7 @@ class World:
     def run(self, source: Searches, limit: int = 10**6) -> None:
         running: list[Planned] = []
         while limit:
-            while len(running) < self.workers and (planned := source.take()):
+            while len(running) < self.workers and (planned := source.pop()):
                 running.append(planned)
             if not running:
                 return

@@ -6,13 +6,13 @@ import stand_in
 from records import blank
 
 from lm.execution import local
-from lm.execution.ray_worker import Post
+from lm.execution.ray_worker import RayWorker
 from lm.store import locks
 from lm.store.store import Store
 from lm.training import train
 
 
-class StandInPost(Post):
+class StandInRayWorker(RayWorker):
     """Trains nothing: what trains it is replaced, in the processes of the post."""
 
     def __init__(self, *arguments: Any) -> None:

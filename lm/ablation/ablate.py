@@ -21,10 +21,10 @@ from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
-from lm.execution.factory import make, room, threads
+from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
-from lm.execution.sharing import shared_out
+from lm.execution.sharing import choose_num_workers
 from lm.report.write import write_report
 from lm.runs.remeasure import measure_lengths
 from lm.runs.ways import asked
@@ -188,7 +188,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> i
         )
         with (
             Display(len(missing), workers, store) as display,
-            make(manner.executor, store, workers, display.waiting) as executor,
+            make_executor(manner.executor, store, workers, display.waiting) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution, manifest)
     _measure_lengths(plan, store)
@@ -197,7 +197,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> i
 
 def _workers(missing: list[Planned], manner: Manner, measure: bool = True) -> int:
     """How many cells to train at a time."""
-    return manner.workers or room(manner.executor, len(missing)) or shared_out(missing, manner.out, measure)
+    return manner.workers or capacity(manner.executor, len(missing)) or choose_num_workers(missing, manner.out, measure)
 
 
 def to_train(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:

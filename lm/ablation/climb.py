@@ -14,7 +14,7 @@ from lm.analysis.ladder import FILE
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
-from lm.execution.sharing import shared_out
+from lm.execution.sharing import choose_num_workers
 from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
@@ -40,7 +40,7 @@ def climb(experiment: Experiment, manner: Manner, plan_only: bool = False, conso
     if plan_only:
         finished = finished_of(whole, store)
         missing = to_train(whole, finished.statuses, manner.retry_failed)
-        workers = manner.workers or shared_out(missing, manner.out, measure=False)
+        workers = manner.workers or choose_num_workers(missing, manner.out, measure=False)
         show_ladder_plan(experiment, plans, whole, store, finished, missing, workers)
         return 0
     warn(_idle(plans))

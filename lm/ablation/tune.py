@@ -7,7 +7,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.config.tree import InputError, override
-from lm.execution.factory import room
+from lm.execution.factory import capacity
 from lm.execution.machine import default_workers
 from lm.search.search import Job, best_changes, check_search, run_searches
 from lm.store.files import to_json, write_atomic
@@ -54,7 +54,7 @@ def tune(
     ]
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
-    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    workers = workers or capacity(executor, cells, search=True) or default_workers(cells)
     interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)

@@ -76,11 +76,11 @@ def fit(
     place = prepare(out, checkpoint_seconds)
     with user_modules(trusted_only):
         tree = override(config_of(to_plain(config)), to_plain(changes))
-        from lm.execution.single_run import train_alone
+        from lm.execution.single_run import train_single
         from lm.store.store import Store
 
         named = NAMELESS if isinstance(config, Mapping) else Path(config).stem
-        folder = train_alone(tree, place, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
+        folder = train_single(tree, place, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
         return Run(Store(place).record(folder.name), folder)
 
 

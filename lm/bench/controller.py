@@ -27,11 +27,11 @@ from rich.console import Console
 from lm.bench.asked import Asked
 from lm.bench.rows import Row, exactly, row
 from lm.bench.scale import OVER
-from lm.execution.cell_queue import Listed, Planned
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started
-from lm.execution.foreign_cells import Elsewhere
+from lm.execution.cell_queue import Planned, StaticQueue
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started
+from lm.execution.foreign_cells import ForeignCells
 from lm.execution.progress import Display
-from lm.execution.scheduler import Clock, train_from
+from lm.execution.scheduler import Clock, run_cells
 from lm.store.holders import Holder
 from lm.store.record import Record
 from lm.store.store import Store
@@ -71,7 +71,7 @@ class Workers(Executor):
 
     def __init__(self, store: Store, capacity: int) -> None:
         self.store, self.capacity = store, capacity
-        self.elsewhere = Elsewhere(store)
+        self.foreign = ForeignCells(store)
         self.now, self.apart = 0.0, 0.0
         """Seconds that have gone by, and those of the processor that belong to the workers."""
         self.numbers = itertools.count()
@@ -90,7 +90,7 @@ class Workers(Executor):
             events[2:2] = [Started(handle)]
             times = [*times[:2], times[1] + 1.0, *(one + 2.0 for one in times[2:])]
         recorded = number % INTERRUPTED != 5
-        events.append(Ended(handle, End.RECORDED if recorded else End.INTERRUPTED, STEPS))
+        events.append(Ended(handle, Outcome.RECORDED if recorded else Outcome.INTERRUPTED, STEPS))
         for moment, event in zip(times, events, strict=True):
             heapq.heappush(self.coming, (moment, next(self.numbers), event))
         if recorded:
@@ -108,15 +108,15 @@ class Workers(Executor):
                 events.append(heapq.heappop(self.coming)[2])
         else:
             self.now = until
-        self.ended |= {event.handle: event.end is End.RECORDED for event in events if isinstance(event, Ended)}
+        self.ended |= {event.handle: event.outcome is Outcome.RECORDED for event in events if isinstance(event, Ended)}
         self.apart += time.process_time() - start
         return events
 
     def held(self, cell: str) -> Holder | str | None:
-        found = self.elsewhere.held(cell)
+        found = self.foreign.held(cell)
         return "another command" if self.held_until.get(cell, 0.0) > self.now else found
 
-    def harvest(self, handle: Handle) -> Record | None:
+    def result(self, handle: Handle) -> Record | None:
         return self.store.record(handle.cell) if self.ended.pop(handle) else None
 
     def cancel(self, handle: Handle) -> None:
@@ -222,8 +222,8 @@ def simulated(cells: int, workers: int, place: Path) -> tuple[dict[str, float], 
     with open(os.devnull, "w", encoding="utf-8") as nowhere, _counting():
         watcher = Counting(cells, store, Console(file=nowhere, width=120))
         start = time.process_time()
-        interrupted = train_from(
-            Listed(planned), at_work, watcher, Execution(), Clock(lambda: at_work.now, at_work.sleep)
+        interrupted = run_cells(
+            StaticQueue(planned), at_work, watcher, Execution(), Clock(lambda: at_work.now, at_work.sleep)
         )
         taken = time.process_time() - start - at_work.apart
     if watcher.ends["interrupted"] != interrupted or sum(watcher.ends.values()) != cells:

@@ -75,7 +75,7 @@ def trained(executor: Local, cell: Cell, threads: int) -> tuple[float, float, in
             elif isinstance(event, Validation):
                 event.answer(True)
             ended = ended or isinstance(event, Ended)
-    record = executor.harvest(handle)
+    record = executor.result(handle)
     if record is None or record["status"] != "ok":
         raise RuntimeError(f"a cell of the benchmark did not end well: {record and record['error']}")
     return first, time.perf_counter() - start, process

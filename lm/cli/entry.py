@@ -19,7 +19,7 @@ from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import own_modules, trusted_only
 from lm.config.tree import InputError, LessError, nearest, parse_value
-from lm.execution.interrupts import INTERRUPTED, cause, ended_by_signals, remembered
+from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
 from lm.training.signals import by_signal
@@ -181,10 +181,10 @@ def _run(arguments: list[str], debug: bool) -> int:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
-        from lm.execution.temp_cleanup import cleared
+        from lm.execution.temp_cleanup import stale_tempdirs_removed
 
         keep_compiled_code()  # before torch is imported, which would say where itself
-        with cleared(), remembered():
+        with stale_tempdirs_removed(), deferred_interrupts():
             return commands()[options.command].run(options, dict(rest))
     return commands()[options.command].run(options, dict(rest))
 

@@ -32,21 +32,21 @@ class Planned:
         return f"{self.arm} seed {self.seed}"
 
 
-class Source:
+class CellQueue:
     """Where cells to train come from, one at a time."""
 
-    def take(self) -> Planned | None:
+    def pop(self) -> Planned | None:
         """A cell to train; None while there is none before another ends, and for good once none is running."""
         raise NotImplementedError
 
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many cells are still to come, as far as is known."""
         raise NotImplementedError
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Called every few seconds: sees what others do that have a part in it, where there are any."""
 
-    def waits(self) -> list[str]:
+    def blocked_on(self) -> list[str]:
         """Others that are waited for where there is nothing to take, a line each; as far as was last seen."""
         return []
 
@@ -58,20 +58,20 @@ class Source:
         """Told of a cell's record; `status: pruned` where it was stopped, None where it was interrupted."""
 
 
-class Listed(Source):
+class StaticQueue(CellQueue):
     """Cells that are known beforehand, in their order."""
 
     def __init__(self, cells: list[Planned]) -> None:
         self.cells = deque(cells)
 
-    def take(self) -> Planned | None:
+    def pop(self) -> Planned | None:
         return self.cells.popleft() if self.cells else None
 
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self.cells)
 
 
-class Rooted(Listed):
+class ExperimentQueue(StaticQueue):
     """Cells of an experiment, for as long as its folder stays: nobody could report on what is trained after that.
 
     Args:
@@ -83,11 +83,11 @@ class Rooted(Listed):
         super().__init__(cells)
         self.manifest = manifest
 
-    def take(self) -> Planned | None:
-        self.look()
-        return super().take()
+    def pop(self) -> Planned | None:
+        self.refresh()
+        return super().pop()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Check that the folder is still there. Raises LostError where it was taken away."""
         if not self.manifest.is_file():
             raise LostError(

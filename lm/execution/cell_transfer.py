@@ -27,7 +27,7 @@ Files = Sequence[tuple[str, Sequence[Any]]]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class CellPackage:
     """A cell on its way.
 
     Args:
@@ -81,7 +81,7 @@ def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
 # at the receiver -----------------------------------------------------------------------------------------------------
 
 
-def received(parcel: Parcel, get: Callable[[Any], bytes], code: Path) -> Cell:
+def unpack_cell(parcel: CellPackage, get: Callable[[Any], bytes], code: Path) -> Cell:
     """Puts down what came with a cell; returns the cell as it is to be trained here.
 
     Args:
@@ -191,7 +191,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def put_down(files: dict[str, bytes], folder: Path) -> None:
+def write_files(files: dict[str, bytes], folder: Path) -> None:
     """Writes what came back; that training has ended is said last, and the record after that."""
     last = ("outcome.json", "record.json")
     for name in sorted(files, key=lambda name: (name in last, name)):

@@ -31,7 +31,7 @@ class Handle:
     name: str
 
 
-class End(Enum):
+class Outcome(Enum):
     """How a cell ends. Each cell that was handed over ends in exactly one of these, once."""
 
     RECORDED = "recorded"
@@ -41,9 +41,9 @@ class End(Enum):
     INTERRUPTED = "interrupted"
     """It has no new record, and whoever hands it over again takes it up from its last checkpoint: it was cancelled, its
     disk is full, or what it ran on went away too often."""
-    HELD = "held"
+    LOCKED_ELSEWHERE = "held"
     """Another process trains it, or has taken it over. It can be handed over again once `held` says that it is free."""
-    GIVEN_UP = "given up"
+    LOST = "given up"
     """What trained it was ended from outside as often as that may be, or ended without a word. Its record says so."""
 
 
@@ -94,13 +94,13 @@ class Ended:
 
     Args:
         handle: of the cell.
-        end: how it ended.
+        outcome: of the cell.
         step: the last step that was heard of.
         broken: the disk that stopped it, which will stop the next one too.
     """
 
     handle: Handle
-    end: End
+    outcome: Outcome
     step: int = 0
     broken: OSError | None = None
 
@@ -114,7 +114,7 @@ Event = Started | Progress | Validation | Waiting | Ended
 class Executor(ABC):
     """Trains cells, several at a time, into a store that it was made with.
 
-    - **A cell that was handed over ends once**, in one of `End`, whatever happens to what trains it.
+    - **A cell that was handed over ends once**, in one `Outcome`, whatever happens to what trains it.
     - **A kill of anything loses nothing.** What trained the cell, what started that, this process, or the machine: the
       cell is taken up from its last checkpoint and comes to the same numbers. The executor itself takes up what ends
       from outside, a few times; then the cell has been given up.
@@ -177,7 +177,7 @@ class Executor(ABC):
         return None
 
     @abstractmethod
-    def harvest(self, handle: Handle) -> Record | None:
+    def result(self, handle: Handle) -> Record | None:
         """Sees to it that what the cell left lies in the store, and returns its record; once for each `Ended`.
 
         None where the cell was pruned, interrupted or held, even if the store has an older record of it.

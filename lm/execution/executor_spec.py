@@ -50,14 +50,14 @@ PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExecutorSpec:
     """An executor by its name, with what was said of it."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def asked_for(given: object, where: str = "--executor") -> Asked:
+def parse_executor(given: object, where: str = "--executor") -> ExecutorSpec:
     """The executor that is asked for at `where`.
 
     Raises:
@@ -83,7 +83,7 @@ def asked_for(given: object, where: str = "--executor") -> Asked:
     for package in filter(None, (PACKAGES.get(name), "grpc" if outside else None)):
         if importlib.util.find_spec(package) is None:
             raise InputError(f"{where} {name} needs {package}: pip install 'lm-ablations[{name}]'")
-    return Asked(name, options)
+    return ExecutorSpec(name, options)
 
 
 def usable(given: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
@@ -98,7 +98,7 @@ def usable(given: object, loggers: Sequence[str], where: str = "--executor", of_
     Raises:
         InputError: where there is no executor of that name, it cannot be reached, or loggers do not go with it.
     """
-    asked = asked_for(given, where)
+    asked = parse_executor(given, where)
     if asked.name == "ray" and loggers:
         raise InputError(
             f"{of_loggers}: what is logged on a node of a Ray cluster stays there; expected another {where}"

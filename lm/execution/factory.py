@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from lm.config.tree import InputError
 from lm.execution.executor import Executor
-from lm.execution.executor_spec import asked_for
+from lm.execution.executor_spec import parse_executor
 from lm.execution.local import Local
 from lm.execution.machine import threads_each, threads_said
 from lm.store.locks import Say, to_stderr
@@ -35,9 +35,9 @@ EXECUTORS: Mapping[str, Maker] = {"local": _local, "ray": _ray, "slurm": _slurm}
 was said of it."""
 
 
-def make(text: str, store: Store, capacity: int, say: Say = to_stderr) -> Executor:
+def make_executor(text: str, store: Store, capacity: int, say: Say = to_stderr) -> Executor:
     """The executor that a text asks for. Raises InputError where there is none, or it cannot be started."""
-    asked = asked_for(text)
+    asked = parse_executor(text)
     return EXECUTORS[asked.name](store, capacity, say, asked.options)
 
 
@@ -45,14 +45,14 @@ MOST_JOBS = 1000
 """In one array, as SLURM comes."""
 
 
-def room(text: str, cells: int, search: bool = False) -> int | None:
+def capacity(text: str, cells: int, search: bool = False) -> int | None:
     """How many of these cells the executor trains at a time, where that is not for this machine to say.
 
     Raises:
         InputError: where a cluster cannot be reached; for a `search` that could have all its trials in a queue, and
             learn from none.
     """
-    asked = asked_for(text)
+    asked = parse_executor(text)
     if asked.name == "slurm":
         if search:
             raise InputError(
@@ -60,15 +60,15 @@ def room(text: str, cells: int, search: bool = False) -> int | None:
             )
         return min(cells, MOST_JOBS)
     if asked.name == "ray" and "address" in asked.options:
-        from lm.execution.ray_cluster import room as on_cluster
+        from lm.execution.ray_cluster import cluster_capacity
 
-        return min(cells, on_cluster(asked.options, threads(text, 1)))
+        return min(cells, cluster_capacity(asked.options, threads(text, 1)))
     return None
 
 
 def threads(text: str, workers: int) -> int:
     """Threads of a cell where `workers` are trained at a time; on other machines what the environment says, or one."""
-    asked = asked_for(text)
+    asked = parse_executor(text)
     if asked.name == "local" or (asked.name == "ray" and "address" not in asked.options):
         return threads_each(workers)
     return _slurm_threads(asked.options) if asked.name == "slurm" else threads_said() or 1

@@ -6,7 +6,7 @@ from lm.store.holders import Holder, Watch
 from lm.store.store import Store
 
 
-class Elsewhere:
+class ForeignCells:
     """Watches over cells that are held by others.
 
     Args:

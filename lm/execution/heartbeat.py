@@ -1,4 +1,4 @@
-"""Watches over processes that say nothing: stopped, at work on something long, or gone without anybody saying so."""
+"""Monitors of silent processes: stopped, busy with something long, or ended without a message."""
 
 import threading
 import time
@@ -7,21 +7,22 @@ from collections.abc import Callable
 from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, Patience, Say, busy_seconds, state
 
 QUIET_SECONDS = 60.0
-"""Of silence before a word is said of a process that is not stopped: long steps, compilation and evaluation are silent
-too."""
+"""Silence until a running process is reported; long steps, compilation and evaluation are silent too."""
 
-MOST_BETWEEN_LOOKS = 10.0
-"""Seconds that count of the time between two looks."""
+MAX_CHECK_INTERVAL = 10.0
+"""Seconds that the time between two checks counts at most."""
 
 
-class Vigil:
-    """Over one process: `word` when it was heard, `look` now and then.
+class SilenceMonitor:
+    """Monitor of the silence of one worker.
+
+    Call `record_activity` on every message and `check` periodically. `check` returns a warning line or None.
 
     Args:
-        pid: of the process.
-        clock: of the seconds.
-        state: what Linux says that a process does.
-        busy: the processor time that a process has used.
+        pid: process number.
+        clock: seconds since any moment.
+        state: returns the state of a process as Linux reports it.
+        busy: returns the processor seconds that a process has used.
     """
 
     def __init__(
@@ -37,34 +38,37 @@ class Vigil:
         self.stopped, self.quiet = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
         self.used = busy(pid)
         self.over = False
-        self.clock, self.looked, self.silent = clock, clock(), 0.0
+        self.clock, self.last_check, self.silent = clock, clock(), 0.0
 
-    def word(self) -> None:
-        """The process was heard."""
+    def record_activity(self) -> None:
+        """Record that the process has sent a message."""
         self.stopped.restart()
         self.quiet.restart()
         self.used = self.busy(self.pid)
         self.silent = 0.0
 
-    def silence(self) -> float:
-        """Seconds without a word; those in which nobody looked, as this process was stopped itself, count as a few."""
+    def seconds_silent(self) -> float:
+        """Return the seconds since the last message.
+
+        An interval between two calls counts at most `MAX_CHECK_INTERVAL`: this process may have been stopped itself.
+        """
         now = self.clock()
-        self.silent += min(now - self.looked, MOST_BETWEEN_LOOKS)
-        self.looked = now
+        self.silent += min(now - self.last_check, MAX_CHECK_INTERVAL)
+        self.last_check = now
         return self.silent
 
-    def look(self) -> str | None:
-        """What is to be said of the process's silence, None where that is nothing yet."""
+    def check(self) -> str | None:
+        """Return a warning line about the silence of the process, None if none is due."""
         if self.stopped.left > 0:
             return None
-        found = self.state(self.pid)
-        if found in ENDED and not self.over:  # of which the fork server is to be heard any moment
+        process_state = self.state(self.pid)
+        if process_state in ENDED and not self.over:  # the fork server will report it any moment
             self.over = True
             self.stopped.restart()
-        if found in STOPPED or found in ENDED:
+        if process_state in STOPPED or process_state in ENDED:
             if not self.stopped.spent():
                 return None
-            if found in STOPPED:
+            if process_state in STOPPED:
                 return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
             return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} has ended; the fork server is silent"
         return self._quiet() if self.quiet.spent() else None
@@ -78,15 +82,15 @@ class Vigil:
         )
 
 
-class Late:
-    """Says that a block waits for a process: soon where that is stopped, and else only after long.
+class SlowBlockWarning:
+    """Context manager that warns while a block waits for a process: soon if that is stopped, else after long.
 
     Args:
-        line: what is waited for; why is added.
-        say: told the line, and again each time the wait has lasted thrice as long.
-        pid: number of the process, None where it is not there yet.
-        clock: of the seconds.
-        state: what Linux says that a process does.
+        line: what the block waits for; the reason is appended.
+        say: called with the line, and again each time the wait has lasted three times as long.
+        pid: returns the process number, None before the process exists.
+        clock: seconds since any moment.
+        state: returns the state of a process as Linux reports it.
     """
 
     def __init__(
@@ -102,8 +106,8 @@ class Late:
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._wait, daemon=True)
 
-    def look(self) -> str | None:
-        """Return what is to be said of the wait, None where that is nothing yet."""
+    def check(self) -> str | None:
+        """Return a warning line about the wait, None if none is due."""
         due, long = self.stopped.spent(), self.slow.spent()
         if not (due or long):
             return None
@@ -114,7 +118,7 @@ class Late:
 
     def _wait(self) -> None:
         while not self.over.wait(min(self.stopped.left, self.slow.left)):
-            if (line := self.look()) is not None:
+            if (line := self.check()) is not None:
                 self.say(line)
 
     def __enter__(self) -> None:

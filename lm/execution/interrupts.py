@@ -15,17 +15,17 @@ INTERRUPTED = 130
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals by which somebody else than the person at the keyboard ends a command."""
 
-_asked = [False]
-"""Whether Ctrl-C was pressed since a block of `remembered` began; no Event, whose lock a handler must not wait for."""
+_pressed = [False]
+"""One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
+its lock."""
 
 _signals: list[int] = []
 """Those of ENDING that came since a block of `ended_by_signals` began."""
 
 
 @contextlib.contextmanager
-def remembered() -> Iterator[None]:
-    """While the block runs, Ctrl-C is remembered besides being raised, and raised again where `look` is called, at the
-    latest as the block ends.
+def deferred_interrupts() -> Iterator[None]:
+    """Record each Ctrl-C in the block and raise it again in `raise_if_interrupted`, at the latest at the block's end.
 
     It is raised wherever this thread is at that moment. In a `__del__`, or in a function that a library in C calls,
     Python can only print "Exception ignored in", and goes on; what speaks to a cluster does much in these.
@@ -36,24 +36,24 @@ def remembered() -> Iterator[None]:
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _asked[0] = False
-    signal.signal(signal.SIGINT, _remember)
+    _pressed[0] = False
+    signal.signal(signal.SIGINT, _record_and_raise)
     try:
         yield
-        look()
+        raise_if_interrupted()
     finally:
         signal.signal(signal.SIGINT, before)
-        _asked[0] = False
+        _pressed[0] = False
 
 
-def look() -> None:
-    """Raises KeyboardInterrupt where Ctrl-C was pressed and the block goes on all the same."""
-    if _asked[0]:
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed and something swallowed it."""
+    if _pressed[0]:
         raise KeyboardInterrupt
 
 
-def _remember(number: int, frame: FrameType | None) -> None:
-    _asked[0] = True
+def _record_and_raise(number: int, frame: FrameType | None) -> None:
+    _pressed[0] = True
     signal.default_int_handler(number, frame)
 
 
@@ -73,23 +73,23 @@ def ended_by_signals() -> Iterator[None]:
 
     def unheard(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _asked[0] = True
+            _pressed[0] = True
         else:
             before(unraisable)
 
-    _asked[0] = False
+    _pressed[0] = False
     sys.unraisablehook = unheard
     for number in numbers:
         signal.signal(number, _as_interrupt)
     try:
         yield
-        look()
+        raise_if_interrupted()
     finally:
         for number in numbers:
             if signal.getsignal(number) is _as_interrupt:
                 signal.signal(number, signal.SIG_DFL)
         sys.unraisablehook = before
-        _asked[0] = False
+        _pressed[0] = False
 
 
 def end_at_once(code: int) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from lm.execution.attempt import UNKNOWN, Attempt, Worker, hanging
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.execution.foreign_cells import Elsewhere
+from lm.execution.attempt import UNKNOWN, Attempt, Worker, describe_hang
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import ForeignCells
 from lm.execution.process import train_one
-from lm.execution.worker_pool import SERVERS, Crew, shape_of
+from lm.execution.worker_pool import MAX_FORKSERVER_RESTARTS, WorkerPool, shape_of
 from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
@@ -72,8 +72,8 @@ class Local(Executor):
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
         self.store, self.capacity = store, capacity
-        self.crew = Crew(store, capacity, train_one, PRELOAD, say)
-        self.elsewhere = Elsewhere(store)
+        self.pool = WorkerPool(store, capacity, train_one, PRELOAD, say)
+        self.foreign = ForeignCells(store)
         self.numbers = itertools.count()
         self.jobs: dict[Handle, Job] = {}
         self.records: dict[Handle, Record | None] = {}
@@ -84,7 +84,7 @@ class Local(Executor):
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
         alone = all(cell.config["trainer"].get(name, value) == value for name, value in ALONE.items())
-        slot, worker = self.crew.place(cell, alone, {job.slot for job in self.jobs.values()})
+        slot, worker = self.pool.assign(cell, alone, {job.slot for job in self.jobs.values()})
         job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot, alone)
         self._start(job, worker)
         self.jobs[job.handle] = job
@@ -92,17 +92,17 @@ class Local(Executor):
 
     def poll(self, timeout: float) -> Sequence[Event]:
         self._listen(0.0 if self.events else timeout)
-        ended = [job for job in self.jobs.values() if job.attempt.over or job.attempt.worker.ended]
+        ended = [job for job in self.jobs.values() if job.attempt.over or job.attempt.worker.exited]
         for job in [job for job in ended if self._take_leave(job)]:
             if self.broken:  # the next process would end there too
-                self._ended(job, End.INTERRUPTED, None)
+                self._ended(job, Outcome.INTERRUPTED, None)
             else:
                 self._start(job)
         for job in self.jobs.values():
             if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
-                job.attempt.worker.end(signal.SIGKILL)
+                job.attempt.worker.send_signal(signal.SIGKILL)
             self._see_to_hung(job)
-            if (line := job.attempt.vigil.look()) is not None:
+            if (line := job.attempt.silence.check()) is not None:
                 self.events.append(Waiting(job.handle, line))
         events, self.events = self.events, []
         return events
@@ -110,33 +110,33 @@ class Local(Executor):
     def cancel(self, handle: Handle) -> None:
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
-            job.attempt.worker.end(signal.SIGTERM)
+            job.attempt.worker.send_signal(signal.SIGTERM)
 
     def held(self, cell: str) -> Holder | str | None:
-        return self.elsewhere.held(cell)
+        return self.foreign.held(cell)
 
-    def harvest(self, handle: Handle) -> Record | None:
+    def result(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
 
     def close(self) -> None:
-        workers = [*(job.attempt.worker for job in self.jobs.values()), *self.crew.without_a_cell()]
+        workers = [*(job.attempt.worker for job in self.jobs.values()), *self.pool.without_cell()]
         for worker in workers:
-            worker.end(signal.SIGTERM)
+            worker.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        while not all(worker.gone() for worker in workers) and time.monotonic() < deadline:
+        while not all(worker.has_exited() for worker in workers) and time.monotonic() < deadline:
             time.sleep(0.02)
         for worker in workers:
-            worker.end(signal.SIGKILL)
+            worker.send_signal(signal.SIGKILL)
         self.jobs.clear()
-        self.crew.forget()
+        self.pool.clear()
 
     def _start(self, job: Job, worker: Worker | None = None) -> None:
         """Gives a cell to a process, to a fresh one where there is none that waits or it has gone meanwhile."""
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
         given = cell, job.execution, job.slot if cell.config["trainer"]["devices"] == 1 else None
-        if worker is None or not self.crew.give(worker, given):
-            worker = self.crew.fresh(cell, job.handle.name, job.slot)
+        if worker is None or not self.pool.send_cell(worker, given):
+            worker = self.pool.spawn(cell, job.handle.name, job.slot)
             with contextlib.suppress(OSError):  # it has ended already, which is seen as its end
                 worker.pipe.send(given)
         worker.shape = shape_of(cell)
@@ -147,7 +147,7 @@ class Local(Executor):
     def _listen(self, timeout: float) -> None:
         """Waits for a process to say something or to end, and takes in a message of each that spoke."""
         jobs = {job.attempt.pipe: job for job in self.jobs.values() if not job.attempt.pipe.closed}
-        ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.worker.orphan]
+        ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.worker.is_orphaned]
         if not jobs and not ends:
             return
         for pipe in wait([*jobs, *ends], timeout):
@@ -162,7 +162,7 @@ class Local(Executor):
         except (EOFError, OSError):
             attempt.pipe.close()
             return
-        attempt.vigil.word()
+        attempt.silence.record_activity()
         if kind == "alive":
             return
         if kind == "progress":
@@ -177,7 +177,7 @@ class Local(Executor):
         elif kind == "over":
             attempt.over = True
         else:
-            attempt.step, attempt.asked = max(attempt.step, message[0]), True
+            attempt.step, attempt.awaits_answer = max(attempt.step, message[0]), True
             self.events.append(Validation(handle, message[0], message[1], attempt.answer))
 
     def _take_leave(self, job: Job) -> bool:
@@ -192,28 +192,28 @@ class Local(Executor):
         self.broken = self.broken or attempt.broken is not None
         end, record = self._outcome(job)
         if attempt.over:
-            self.crew.rest(attempt.worker)
+            self.pool.mark_idle(attempt.worker)
             failed = record is not None and record["status"] == "failed"
-            if failed or job.cancelled is not None or not job.alone or attempt.worker.orphan:
-                self.crew.retire(attempt.worker)
+            if failed or job.cancelled is not None or not job.alone or attempt.worker.is_orphaned:
+                self.pool.shutdown_worker(attempt.worker)
         if end is not None:
             self._ended(job, end, record)
         return end is None
 
-    def _ended(self, job: Job, end: End, record: Record | None) -> None:
+    def _ended(self, job: Job, outcome: Outcome, record: Record | None) -> None:
         del self.jobs[job.handle]
         self.records[job.handle] = record
-        self.events.append(Ended(job.handle, end, job.attempt.step, job.attempt.broken))
+        self.events.append(Ended(job.handle, outcome, job.attempt.step, job.attempt.broken))
 
     def _see_to_hung(self, job: Job) -> None:
         """Ends a process that has reported nothing for too long, after asking it where it is."""
         attempt, limit = job.attempt, job.execution.hang_seconds
         if attempt.hung is not None:
             if time.monotonic() - attempt.hung > STACK_SECONDS:
-                attempt.worker.end(signal.SIGKILL)
-        elif attempt.vigil.silence() > limit > 0 and not attempt.asked:
+                attempt.worker.send_signal(signal.SIGKILL)
+        elif attempt.silence.seconds_silent() > limit > 0 and not attempt.awaits_answer:
             attempt.hung = time.monotonic()
-            attempt.worker.end(signal.SIGUSR1)
+            attempt.worker.send_signal(signal.SIGUSR1)
             again = "started once more" if job.tries < ATTEMPTS else "given up"
             self.events.append(
                 Waiting(
@@ -222,34 +222,34 @@ class Local(Executor):
                 )
             )
 
-    def _outcome(self, job: Job) -> tuple[End | None, Record | None]:
+    def _outcome(self, job: Job) -> tuple[Outcome | None, Record | None]:
         """How the cell ended and its new record, if any; no end where it is to be started again."""
         cell, attempt, again = job.cell, job.attempt, job.execution.again
         code = 0 if attempt.over else attempt.process.exitcode
         found = self.store.record(cell.id) if self.store.finished(cell.id) else None
         if found is not None and (found != attempt.before or not self.store.pending(cell.id, again)):
-            return End.RECORDED, found
+            return Outcome.RECORDED, found
         if attempt.held:
-            return (End.INTERRUPTED if job.cancelled is not None else End.HELD), None
+            return (Outcome.INTERRUPTED if job.cancelled is not None else Outcome.LOCKED_ELSEWHERE), None
         if attempt.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
-            return End.PRUNED, None
+            return Outcome.PRUNED, None
         if attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
-            return End.INTERRUPTED, None
+            return Outcome.INTERRUPTED, None
         if code == UNKNOWN:
             job.tries -= 1
             job.servers += 1
-            return (None if job.servers < SERVERS else End.INTERRUPTED), None
+            return (None if job.servers < MAX_FORKSERVER_RESTARTS else Outcome.INTERRUPTED), None
         if code < 0 and job.tries < ATTEMPTS:
             return None, None
         cause, trace = _cause(code), None
         if attempt.hung is not None:
-            cause, trace = hanging(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
+            cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
         record = fail(cell, self.store, cause, time.monotonic() - attempt.started, again, trace)
         if record is None:
             left = f"{cause}; the cell is left to {self.store.holder(cell.id)}"
             self.events.append(Waiting(job.handle, left))
-            return End.INTERRUPTED, None
-        return End.GIVEN_UP, record
+            return Outcome.INTERRUPTED, None
+        return Outcome.LOST, record
 
 
 def _cause(code: int) -> str:

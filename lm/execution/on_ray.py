@@ -15,13 +15,13 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lm.config.tree import InputError
-from lm.execution.cell_transfer import OWN, Files, Parcel, code_of, files_below, forget_others, put_down
-from lm.execution.executor import End, Handle
+from lm.execution.cell_transfer import OWN, CellPackage, Files, code_of, files_below, forget_others, write_files
+from lm.execution.executor import Handle, Outcome
 from lm.execution.machine import cores
-from lm.execution.ray_actors import Posts, Stationed, digest
+from lm.execution.ray_actors import RayActorHandle, RayActorPool, digest
 from lm.execution.ray_cluster import connect, disconnect
 from lm.execution.ray_worker import Answer
-from lm.execution.remote import Away, Remote
+from lm.execution.remote import RemoteExecutor, RemoteJob
 from lm.execution.remote_worker import Message
 from lm.store.disk import trouble
 from lm.store.leases import LostError
@@ -37,11 +37,11 @@ GRACE_SECONDS = 15.0
 """In which a cell that was cancelled has ended, and posts have gone, before they are ended by force."""
 
 STARTS = 5
-"""Posts of a cell that may go before they are up, as on a node that is lost without the cluster knowing it yet."""
+"""Ray workers of a cell that may be lost before they are up, as on a node that has gone without the cluster knowing."""
 
 
 @dataclass(eq=False)
-class OnRay(Away):
+class OnRay(RemoteJob):
     """A cell of this executor.
 
     Args:
@@ -52,7 +52,7 @@ class OnRay(Away):
     """
 
     held: ExitStack | None = None
-    post: Stationed | None = None
+    post: RayActorHandle | None = None
     reply: Any = None
     early: int = 0
     waits: Patience = field(default_factory=lambda: Patience(FIRST_SECONDS))
@@ -60,8 +60,8 @@ class OnRay(Away):
     """Pieces that the post may still ask for."""
 
 
-class Ray(Remote[OnRay]):
-    """Posts on the nodes of a cluster, each with one cell at a time.
+class Ray(RemoteExecutor[OnRay]):
+    """RayActorPool on the nodes of a cluster, each with one cell at a time.
 
     Args:
         store: where the cells come to lie.
@@ -80,7 +80,7 @@ class Ray(Remote[OnRay]):
         threads: int = 1,
     ) -> None:
         super().__init__(store, capacity, say)
-        self.posts = Posts()
+        self.posts = RayActorPool()
         self.texts: dict[str, Files] = {}
         connect(options or {}, max(cores(), capacity * threads))
         self.open = True
@@ -127,17 +127,17 @@ class Ray(Remote[OnRay]):
         """Takes the cell's lock, unless somebody has it, and hands the cell over, unless it is recorded."""
         held, cell = ExitStack(), job.cell.id
         if job.cancelled is not None:
-            self._ended(job, End.INTERRUPTED)
+            self._ended(job, Outcome.INTERRUPTED)
             return
         if not held.enter_context(self.store.claim(cell)):
             held.close()
-            self._ended(job, End.HELD)
+            self._ended(job, Outcome.LOCKED_ELSEWHERE)
             return
         job.held = held
         self.store.complete(cell)
         if not self.store.pending(cell, job.execution.again):
             self.store.drop(cell)
-            self._ended(job, End.RECORDED, self.store.record(cell))
+            self._ended(job, Outcome.RECORDED, self.store.record(cell))
             return
         self._station(job, self.posts.found(digest(job.cell), self._needs(job)))
 
@@ -152,7 +152,7 @@ class Ray(Remote[OnRay]):
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from None
             if (broken := trouble(error.cause)) is not None:
-                self._ended(job, End.INTERRUPTED, broken=broken)
+                self._ended(job, Outcome.INTERRUPTED, broken=broken)
                 return
             self._gone(job, f"{type(error.cause).__name__}: {error.cause}")
             return
@@ -172,37 +172,37 @@ class Ray(Remote[OnRay]):
         try:
             if names is not None and work.is_dir():
                 forget_others(work, names)
-            put_down(files, work)
+            write_files(files, work)
             for message in messages:
                 if message[0] == "ended":
-                    self._came_back(job, End(message[1]), message[2], message[3])
+                    self._came_back(job, Outcome(message[1]), message[2], message[3])
                     return
                 self._heard(job, message)
         except LostError as error:  # this process was stopped for long, and another has the cell
             self._tell(job, str(error))
-            self._ended(job, End.HELD)
+            self._ended(job, Outcome.LOCKED_ELSEWHERE)
             return
         except OSError as error:
             if (broken := trouble(error)) is None:
                 raise
-            self._ended(job, End.INTERRUPTED, broken=broken)
+            self._ended(job, Outcome.INTERRUPTED, broken=broken)
             return
         self._ask(job)
 
-    def _came_back(self, job: OnRay, end: End, step: int, broken: tuple[int, str, str] | None) -> None:
+    def _came_back(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
         """A cell has ended at its post, and its files are here."""
         cell = job.cell.id
         job.step = max(job.step, step)
-        if end in (End.RECORDED, End.GIVEN_UP):
+        if outcome in (Outcome.RECORDED, Outcome.LOST):
             self.store.complete(cell)
-            self._ended(job, end, self.store.record(cell))
-        elif end is End.PRUNED:
+            self._ended(job, outcome, self.store.record(cell))
+        elif outcome is Outcome.PRUNED:
             self.store.drop(cell)
-            self._ended(job, end)
-        elif end is End.HELD or (broken is None and job.cancelled is None):
+            self._ended(job, outcome)
+        elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
             self._gone(job, "what trained it was ended from outside")
         else:
-            self._ended(job, end, broken=OSError(*broken) if broken else None)
+            self._ended(job, outcome, broken=OSError(*broken) if broken else None)
 
     def _look(self, job: OnRay) -> None:
         """Says what a cell waits for, and ends by force what does not heed."""
@@ -212,7 +212,7 @@ class Ray(Remote[OnRay]):
             asked = ", ".join(f"{count:zg} {name}" for name, count in job.post.needs.items())
             self._tell(job, f"waiting for a node of the Ray cluster with {asked} free, and a worker there")
         if job.cancelled is not None and (not job.post.up or time.monotonic() - job.cancelled > GRACE_SECONDS):
-            self._ended(job, End.INTERRUPTED)
+            self._ended(job, Outcome.INTERRUPTED)
 
     def _gone(self, job: OnRay, cause: str) -> None:
         """A post has gone: the cell is tried again, or has ended. Before the post was up, nothing was lost with it."""
@@ -221,7 +221,7 @@ class Ray(Remote[OnRay]):
             self.posts.dismiss(job.post)
         job.post = job.reply = None
         job.early += early
-        if (early and job.early < STARTS) or self._went_away(job, cause):
+        if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
             job.waits.restart()
             self._station(job, self.posts.found(digest(job.cell), self._needs(job)))
 
@@ -235,11 +235,11 @@ class Ray(Remote[OnRay]):
         if job.post is not None:
             job.post.actor.cancel.remote()
 
-    def _say_on(self, job: OnRay, goes_on: bool) -> None:
+    def _send_answer(self, job: OnRay, goes_on: bool) -> None:
         if job.post is not None:
             job.post.actor.answer.remote(goes_on)
 
-    def _let_go(self, job: OnRay, end: End) -> None:
+    def _release(self, job: OnRay, outcome: Outcome) -> None:
         """Gives the cell's lock back, and its post to a cell that waits for one."""
         post, job.post, job.reply = job.post, None, None
         if job.held is not None:
@@ -248,10 +248,10 @@ class Ray(Remote[OnRay]):
         job.kept.clear()
         if post is None:
             return
-        failed = end is End.RECORDED and self.store.record(job.cell.id)["status"] == "failed"
+        failed = outcome is Outcome.RECORDED and self.store.record(job.cell.id)["status"] == "failed"
         waiting = [other for other in self.jobs.values() if other.post and not other.post.up and other is not job]
         fit = [other for other in waiting if other.post and other.post.code == post.code]
-        if failed or end not in (End.RECORDED, End.PRUNED) or (waiting and not fit) or not post.up:
+        if failed or outcome not in (Outcome.RECORDED, Outcome.PRUNED) or (waiting and not fit) or not post.up:
             self.posts.dismiss(post)
         elif not waiting:
             self.posts.idle.append(post)
@@ -259,12 +259,12 @@ class Ray(Remote[OnRay]):
             self.posts.dismiss(fit[0].post)
             self._station(fit[0], post)
 
-    def _station(self, job: OnRay, post: Stationed) -> None:
+    def _station(self, job: OnRay, post: RayActorHandle) -> None:
         """Sends a cell to a post."""
         facts, work = job.cell.facts, self.store.work(job.cell.id)
         if facts is not None and facts.folder not in self.texts:
             self.texts[facts.folder] = files_below(Path(facts.folder), ray.put, ("sums.json",))
-        parcel = Parcel(
+        parcel = CellPackage(
             job.cell,
             job.execution,
             job.handle.name,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm.execution.executor import End, Handle
-from lm.execution.remote import Away, Remote
-from lm.execution.slurm_job import ANSWERS, ORDER, TOLD, Errand, Mail, send, write_order
+from lm.execution.executor import Handle, Outcome
+from lm.execution.remote import RemoteExecutor, RemoteJob
+from lm.execution.slurm_job import ANSWERS, ORDER, TOLD, FileMailbox, SlurmTask, send, write_order
 from lm.execution.slurm_queue import STATES, Queue
 from lm.store.locks import Say, to_stderr
 from lm.store.store import Store
@@ -38,7 +38,7 @@ CLOSE_SECONDS = 10.0
 
 
 @dataclass(eq=False)
-class OnSlurm(Away):
+class OnSlurm(RemoteJob):
     """A cell of this executor.
 
     Args:
@@ -49,12 +49,12 @@ class OnSlurm(Away):
     """
 
     job: Any = None
-    mail: Mail | None = None
+    mail: FileMailbox | None = None
     over: float | None = None
     state: str = "PENDING"
 
 
-class Slurm(Remote[OnSlurm]):
+class Slurm(RemoteExecutor[OnSlurm]):
     """Jobs of a SLURM cluster.
 
     Args:
@@ -114,13 +114,13 @@ class Slurm(Remote[OnSlurm]):
         waiting = []
         for one in [one for one in self.jobs.values() if one.job is None]:
             if one.cancelled is not None:
-                self._ended(one, End.INTERRUPTED)
+                self._ended(one, Outcome.INTERRUPTED)
                 continue
             waiting.append(one)
             for end in (TOLD, ANSWERS):
                 (self.folder / (one.cell.id + end)).unlink(missing_ok=True)
             self._order(one)
-            one.mail, one.over, one.state = Mail(self.folder / (one.cell.id + TOLD)), None, "PENDING"
+            one.mail, one.over, one.state = FileMailbox(self.folder / (one.cell.id + TOLD)), None, "PENDING"
         if waiting:
             jobs = self.queue.hand_in([self._errand(one) for one in waiting])
             for one, job in zip(waiting, jobs, strict=True):
@@ -129,8 +129,8 @@ class Slurm(Remote[OnSlurm]):
     def _order(self, one: OnSlurm) -> None:
         write_order(self.folder, one.cell, one.execution, self.store.out, one.handle.name)
 
-    def _errand(self, one: OnSlurm) -> Errand:
-        return Errand(str(self.folder), one.cell.id)
+    def _errand(self, one: OnSlurm) -> SlurmTask:
+        return SlurmTask(str(self.folder), one.cell.id)
 
     def _states(self) -> None:
         """Asks now and then what has become of the jobs."""
@@ -153,19 +153,19 @@ class Slurm(Remote[OnSlurm]):
         for message in one.mail.new():
             one.state = "RUNNING" if one.state == "PENDING" else one.state  # SLURM is asked less often
             if message[0] == "ended":
-                self._came_to_its_end(one, End(message[1]), message[2], message[3])
+                self._came_to_its_end(one, Outcome(message[1]), message[2], message[3])
                 return
             self._heard(one, message)
 
-    def _came_to_its_end(self, one: OnSlurm, end: End, step: int, broken: tuple[int, str, str] | None) -> None:
+    def _came_to_its_end(self, one: OnSlurm, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
         one.step = max(one.step, step)
         record = None
-        if end in (End.RECORDED, End.GIVEN_UP):
+        if outcome in (Outcome.RECORDED, Outcome.LOST):
             deadline = time.monotonic() + self.late
             while not self.store.finished(one.cell.id) and time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)
             record = self.store.record(one.cell.id)
-        self._ended(one, end, record, OSError(*broken) if broken else None)
+        self._ended(one, outcome, record, OSError(*broken) if broken else None)
 
     def _look(self, one: OnSlurm) -> None:
         """Deals with a job that has ended without a word, and with one that does not heed."""
@@ -173,7 +173,7 @@ class Slurm(Remote[OnSlurm]):
             return
         if one.cancelled is not None and (one.state == "PENDING" or time.monotonic() - one.cancelled > GRACE_SECONDS):
             self.queue.cancel([one.job])
-            self._ended(one, End.INTERRUPTED)
+            self._ended(one, Outcome.INTERRUPTED)
         elif one.over is not None and time.monotonic() - one.over >= self.late:
             self._hear(one)  # its last words
             if one.handle in self.jobs and self.held(one.cell.id) is None:  # what trained it may outlive the job
@@ -184,16 +184,16 @@ class Slurm(Remote[OnSlurm]):
         if one.state == "PREEMPTED":  # which says nothing of the cell
             one.lost -= 1
         cause = f"SLURM job {one.job.job_id} ended as {one.state}; what it printed: {one.job.paths.stdout}"
-        if self._went_away(one, cause):
+        if self._on_worker_lost(one, cause):
             one.job = None
             self._hand_in()
 
     def _stop(self, job: OnSlurm) -> None:
         send(self.folder / (job.cell.id + ANSWERS), "cancel")
 
-    def _say_on(self, job: OnSlurm, goes_on: bool) -> None:
+    def _send_answer(self, job: OnSlurm, goes_on: bool) -> None:
         send(self.folder / (job.cell.id + ANSWERS), goes_on)
 
-    def _let_go(self, job: OnSlurm, end: End) -> None:
+    def _release(self, job: OnSlurm, outcome: Outcome) -> None:
         for name in (ORDER, TOLD, ANSWERS):
             (self.folder / (job.cell.id + name)).unlink(missing_ok=True)

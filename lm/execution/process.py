@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lm.execution.process_state import as_found
+from lm.execution.process_state import restore_process_state
 from lm.execution.worker_pool import shape_of
 from lm.store.disk import trouble
 from lm.store.leases import HeldError, LostError
@@ -41,7 +41,7 @@ def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
     _forget(shape_of(cell))
-    with as_found() as left:
+    with restore_process_state() as left:
         _train(cell, store, execution, pipe, slot)
     if not store.finished(cell.id):  # pruned, or another has taken it
         return bool(left)

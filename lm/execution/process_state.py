@@ -1,7 +1,6 @@
-"""What a cell changes in its process beside its files, put back before the next: a cell is to find what a fresh process
-would have.
+"""Save and restore process-global state (RNGs, torch flags, environment, signals, loggers) between two cells.
 
-What cannot be put back is told, and the process takes no other cell.
+What cannot be restored is reported, and the process trains no other cell.
 """
 
 import ctypes
@@ -42,7 +41,7 @@ FLAGS: tuple[tuple[Any, str], ...] = (
     (threading, "excepthook"),
     (logging.root.manager, "disable"),
 )
-"""Attributes that are read and set as such."""
+"""Attributes that are read with getattr and restored with setattr."""
 
 SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -70,69 +69,73 @@ SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (gc.get_threshold, lambda numbers: gc.set_threshold(*numbers)),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (lambda: list(sys.path), lambda folders: sys.path.__setitem__(slice(None), folders)),
-    (lambda: _folder(), lambda before: None if before is None else os.chdir(before)),
-    (lambda: dict(os.environ), lambda before: _environment(before)),
+    (lambda: _working_directory(), lambda before: None if before is None else os.chdir(before)),
+    (lambda: dict(os.environ), lambda before: _restore_environment(before)),
     (lambda: signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0), lambda _: signal.setitimer(signal.ITIMER_REAL, 0.0)),
 )
-"""How something is read, and how it is set to what was read."""
+"""Pairs of a function that reads a setting and one that restores it."""
 
 C = ctypes.CDLL(None)
 
 LIBRARIES = frozenset(("concurrent", "lm", "multiprocessing", "torch", "tqdm"))
-"""Whose threads may go on: those of a compiler and of its progress, and the one that watches over the parent."""
+"""Packages whose threads may stay: those of a compiler and its progress bar, and the one that watches the parent."""
 
 
 @contextmanager
-def as_found() -> Iterator[list[str]]:
-    """Puts back what a block has changed in this process, and fills a list with what it left and cannot be put back.
+def restore_process_state() -> Iterator[list[str]]:
+    """Restore on exit the process state that the block changed; yield a list of what could not be restored.
 
-    After an exception nothing is put back: the process is to end of it.
+    The list is filled on exit. After an exception nothing is restored, as the process is about to end.
     """
-    left: list[str] = []
-    streams = [_kept(number) for number in (1, 2)]
+    unrestored: list[str] = []
+    saved_streams = [_duplicate(number) for number in (1, 2)]
     flags = [(holder, name, getattr(holder, name)) for holder, name in FLAGS]
-    switches = [(read, put, read()) for read, put in SWITCHES]
-    drawn, loggers, handlers = _drawn(), _loggers(), _handlers()
-    threads = set(threading.enumerate())
+    switches = [(read, restore, read()) for read, restore in SWITCHES]
+    rng_state, loggers, handlers = _rng_state(), _save_loggers(), _signal_handlers()
+    threads_before = set(threading.enumerate())
     with warnings.catch_warnings():
-        yield left
-        gc.collect()  # what that says is of the cell
+        yield unrestored
+        gc.collect()  # warnings that this raises belong to the cell
         _flush()
-    for number, kept in zip((1, 2), streams, strict=True):
-        os.dup2(kept, number)
-        os.close(kept)
-    for read, put, value in switches:  # the first of which sets some of the flags
-        _put_back(left, put, read, value)
+    for number, saved_fd in zip((1, 2), saved_streams, strict=True):
+        os.dup2(saved_fd, number)
+        os.close(saved_fd)
+    for read, restore, value in switches:  # the first of them sets some of the flags
+        _restore(unrestored, restore, read, value)
     for holder, name, value in flags:
-        _put_back(left, functools.partial(setattr, holder, name), functools.partial(getattr, holder, name), value)
-    torch.set_flush_denormal(False)  # which nobody can read
+        _restore(unrestored, functools.partial(setattr, holder, name), functools.partial(getattr, holder, name), value)
+    torch.set_flush_denormal(False)  # it cannot be read
     for number, handler in handlers.items():
         if signal.getsignal(number) != handler:
             signal.signal(number, handler)
     for logger, state in loggers:
         vars(logger).update({name: list(value) if isinstance(value, list) else value for name, value in state.items()})
-    logging.root.setLevel(logging.root.level)  # which also forgets what any of them derived from a level
-    _draw_again(drawn)
+    logging.root.setLevel(logging.root.level)  # also clears the cached levels of all loggers
+    _restore_rng(rng_state)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(torch.initial_seed())
         torch.cuda.empty_cache()
-    if (trim := getattr(C, "malloc_trim", None)) is not None:  # of glibc, which keeps what it may need again
+    if (trim := getattr(C, "malloc_trim", None)) is not None:  # glibc keeps freed memory
         trim(0)
-    left += [f"the thread {one.name}" for one in threading.enumerate() if one not in threads and not _of_library(one)]
-    left += [f"the process {one.pid}" for one in multiprocessing.active_children()]
+    unrestored += [
+        f"the thread {leftover.name}"
+        for leftover in threading.enumerate()
+        if leftover not in threads_before and not _is_library_thread(leftover)
+    ]
+    unrestored += [f"the process {leftover.pid}" for leftover in multiprocessing.active_children()]
 
 
-def _put_back(left: list[str], put: Callable[[Any], Any], read: Callable[[], Any], value: Any) -> None:
-    """Sets something to what it was, if it is anything else; notes where that cannot be done."""
+def _restore(unrestored: list[str], write: Callable[[Any], Any], read: Callable[[], Any], value: Any) -> None:
+    """Set a value back if it has changed; append the error to `unrestored` if that fails."""
     try:
         if read() != value:
-            put(value)
+            write(value)
     except (RuntimeError, ValueError, OSError) as error:
-        left.append(str(error))
+        unrestored.append(str(error))
 
 
-def _kept(number: int) -> int:
-    """A copy of an open file, or of one that swallows everything where it is closed."""
+def _duplicate(number: int) -> int:
+    """Duplicate a file descriptor, or open the null device if it is closed."""
     try:
         return os.dup(number)
     except OSError:
@@ -140,61 +143,63 @@ def _kept(number: int) -> int:
 
 
 def _flush() -> None:
-    """Has all that was printed written, by code in C too."""
+    """Flush standard output and error, including the buffers of C."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
     C.fflush(None)
 
 
-def _folder() -> str | None:
-    """The working directory, which may be gone."""
+def _working_directory() -> str | None:
+    """Return the working directory, None if it was deleted."""
     try:
         return os.getcwd()
     except OSError:
         return None
 
 
-def _environment(before: dict[str, str]) -> None:
+def _restore_environment(before: dict[str, str]) -> None:
+    """Restore the environment variables."""
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
 
 
-def _drawn() -> tuple[Any, ...]:
-    """How far the generators of random numbers are that everybody shares."""
+def _rng_state() -> tuple[Any, ...]:
+    """Return the states of the global random number generators of Python, NumPy and torch."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
-def _draw_again(drawn: tuple[Any, ...]) -> None:
-    random.setstate(drawn[0])
-    np.random.set_state(drawn[1])
-    torch.set_rng_state(drawn[2])
+def _restore_rng(state: tuple[Any, ...]) -> None:
+    """Restore the states of the global random number generators."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
 
 
-def _loggers() -> list[tuple[logging.Logger, dict[str, Any]]]:
-    """All that log, with what they do with it; one that comes later is as its module has made it."""
-    every = [logging.root, *logging.root.manager.loggerDict.values()]
+def _save_loggers() -> list[tuple[logging.Logger, dict[str, Any]]]:
+    """Return all loggers with copies of their settings; a logger created later keeps what its module sets."""
+    candidates = [logging.root, *logging.root.manager.loggerDict.values()]
     names = ("level", "propagate", "disabled", "handlers", "filters")
     return [
-        (one, {name: value.copy() if isinstance(value := getattr(one, name), list) else value for name in names})
-        for one in every
-        if isinstance(one, logging.Logger)
+        (logger, {name: value.copy() if isinstance(value := getattr(logger, name), list) else value for name in names})
+        for logger in candidates
+        if isinstance(logger, logging.Logger)
     ]
 
 
-def _handlers() -> dict[int, Any]:
-    """Of every signal that can be handled, what it does; not of those that other than Python code handles."""
-    found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+def _signal_handlers() -> dict[int, Any]:
+    """Return the handler of each signal that can be handled, except handlers set outside Python."""
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     return {
         number: handler
-        for number, handler in found.items()
+        for number, handler in handlers.items()
         if handler is not None and number not in (signal.SIGKILL, signal.SIGSTOP)
     }
 
 
-def _of_library(thread: threading.Thread) -> bool:
-    """Whether a thread is one of a library's, which works when it is asked to."""
+def _is_library_thread(thread: threading.Thread) -> bool:
+    """Return True for a thread of a library, which works only when called."""
     target = getattr(thread, "_target", None)
     module = type(thread).__module__ if target is None else getattr(target, "__module__", "")
     return isinstance(thread, threading._DummyThread) or str(module).split(".")[0] in LIBRARIES

@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from lm import __version__
 from lm.execution.cell_transfer import code_of
-from lm.execution.ray_worker import Post
+from lm.execution.ray_worker import RayWorker
 from lm.training.cell import Cell
 
 GONE = RayError, ConnectionError
@@ -19,7 +19,7 @@ GONE = RayError, ConnectionError
 
 
 @dataclass(eq=False)
-class Stationed:
+class RayActorHandle:
     """A post.
 
     Args:
@@ -35,14 +35,14 @@ class Stationed:
     up: bool = False
 
 
-class Posts:
-    """Posts without a cell, and how to come by more of them. A waiting one keeps its cores from all others."""
+class RayActorPool:
+    """RayActorPool without a cell, and how to come by more of them. A waiting one keeps its cores from all others."""
 
     def __init__(self) -> None:
-        self.idle: list[Stationed] = []
-        self.leaving: list[tuple[Stationed, Any]] = []
+        self.idle: list[RayActorHandle] = []
+        self.leaving: list[tuple[RayActorHandle, Any]] = []
 
-    def found(self, code: str, needs: Mapping[str, float]) -> Stationed:
+    def found(self, code: str, needs: Mapping[str, float]) -> RayActorHandle:
         """A post for a cell: one that waits and has its code, or else a fresh one in the place of one that waits."""
         for post in self.idle:
             if post.code == code and post.needs == needs:
@@ -51,10 +51,10 @@ class Posts:
         if self.idle:
             self.dismiss(self.idle.pop(0))
         cpus, gpus = int(needs["CPU"]), needs.get("GPU", 0)
-        actor = ray.remote(Post).options(num_cpus=cpus, num_gpus=gpus).remote(cpus, __version__, ray.get)
-        return Stationed(actor, code, needs)
+        actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus).remote(cpus, __version__, ray.get)
+        return RayActorHandle(actor, code, needs)
 
-    def dismiss(self, post: Stationed) -> None:
+    def dismiss(self, post: RayActorHandle) -> None:
         """Lets go of a post, which ends what it has begun and leaves nothing behind."""
         with contextlib.suppress(*GONE):
             if post.up:
@@ -63,7 +63,7 @@ class Posts:
             else:
                 ray.kill(post.actor)
 
-    def close(self, at_work: Sequence[Stationed], seconds: float) -> None:
+    def close(self, at_work: Sequence[RayActorHandle], seconds: float) -> None:
         """Lets go of all, and ends by force those that have not gone after so long."""
         for post in [*at_work, *self.idle]:
             self.dismiss(post)

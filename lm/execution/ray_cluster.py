@@ -12,7 +12,7 @@ import ray
 
 from lm.config.tree import InputError
 from lm.execution.executor_spec import reach
-from lm.execution.ray_worker import clear_away
+from lm.execution.ray_worker import remove_stale_folders
 
 PREFIX = "lm-ray-"
 """Of the folder of a cluster that is started for the purpose."""
@@ -62,7 +62,7 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
     try:
         if address is None:
             os.environ.setdefault("RAY_worker_niceness", "0")  # as `local`; Ray's own is for nodes that do more
-            clear_away(PREFIX)
+            remove_stale_folders(PREFIX)
             _folder.append(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
             ray.init(
                 address="local",
@@ -87,7 +87,7 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
             signal.signal(signal.SIGTERM, before)
 
 
-def room(options: Mapping[str, str], threads: int) -> int:
+def cluster_capacity(options: Mapping[str, str], threads: int) -> int:
     """How many cells of so many threads a cluster that is there trains at a time: one a GPU, where it has any."""
     connect(options, 1)
     try:

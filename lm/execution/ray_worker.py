@@ -16,8 +16,8 @@ from typing import Any
 
 from lm import __version__
 from lm.config.tree import InputError
-from lm.execution.cell_transfer import OWN, Changes, Parcel, check_same, received, unpack
-from lm.execution.remote_worker import Message, Outpost
+from lm.execution.cell_transfer import OWN, CellPackage, Changes, check_same, unpack, unpack_cell
+from lm.execution.remote_worker import Message, RemoteWorker
 from lm.store.locks import ENDED, state
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -28,7 +28,7 @@ Answer = tuple[list[Message], dict[str, bytes], list[str] | None]
 """What has happened, files that have changed, and after the end the names of all there are."""
 
 
-class Post:
+class RayWorker:
     """Trains a cell at a time in a folder that nobody else sees, and sends its files along with what happens.
 
     Args:
@@ -45,28 +45,28 @@ class Post:
             )
         os.environ["OMP_NUM_THREADS"] = str(threads)
         sys.modules["__main__"].__file__ = None  # which the processes that train would run, and it is Ray's
-        clear_away(PREFIX)
+        remove_stale_folders(PREFIX)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         atexit.register(self.close)
         self.store = Store(self.folder)
-        self.outpost = Outpost(self.store)
+        self.worker = RemoteWorker(self.store)
         self.cell = ""
         self.changes = Changes()
 
-    def begin(self, parcel: Parcel) -> str:
+    def begin(self, parcel: CellPackage) -> str:
         """Takes a cell; returns the name of this machine. Raises InputError where it cannot be trained here."""
-        cell, self.changes = received(parcel, self.get, self.folder / "code"), Changes()
+        cell, self.changes = unpack_cell(parcel, self.get, self.folder / "code"), Changes()
         if isinstance(cell, Cell):
             check_same(cell, self.host)
         unpack(parcel.work, self.get, self.store.work(cell.id))
         self.changes.sent_already(self.store.work(cell.id))
         self.cell = cell.id
-        self.outpost.submit(cell, parcel.execution, parcel.name)
+        self.worker.submit(cell, parcel.execution, parcel.name)
         return self.host
 
     def poll(self, seconds: float) -> Answer:
-        """What has happened, see `Outpost.poll`, with the files that go with it."""
-        messages = self.outpost.poll(seconds)
+        """What has happened, see `RemoteWorker.poll`, with the files that go with it."""
+        messages = self.worker.poll(seconds)
         if not any(kind == "ended" for kind, *_ in messages):
             return messages, self.changes.take(self.store.work(self.cell), whole=False), None
         folder = self.store.directory(self.cell) if self.store.finished(self.cell) else self.store.work(self.cell)
@@ -78,19 +78,19 @@ class Post:
 
     def answer(self, goes_on: bool) -> None:
         """Says whether the cell goes on."""
-        self.outpost.answer(goes_on)
+        self.worker.answer(goes_on)
 
     def cancel(self) -> None:
         """Asks for the cell to end."""
-        self.outpost.cancel()
+        self.worker.cancel()
 
     def close(self) -> None:
         """Ends what trains and leaves nothing behind."""
-        self.outpost.close()
+        self.worker.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def clear_away(prefix: str) -> None:
+def remove_stale_folders(prefix: str) -> None:
     """Deletes temporary folders of processes that were killed: after the prefix comes the number of each."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         number = folder.name.removeprefix(prefix).partition("-")[0]

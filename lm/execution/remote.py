@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.execution.foreign_cells import Elsewhere
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.foreign_cells import ForeignCells
 from lm.execution.remote_worker import Message
 from lm.store.holders import Holder
 from lm.store.locks import Say, to_stderr
@@ -22,7 +22,7 @@ ATTEMPTS = 2
 
 
 @dataclass(eq=False)
-class Away:
+class RemoteJob:
     """A cell in hand.
 
     Args:
@@ -42,11 +42,11 @@ class Away:
     cancelled: float | None = None
 
 
-Job = TypeVar("Job", bound=Away)
+Job = TypeVar("Job", bound=RemoteJob)
 
 
-class Remote(Executor, Generic[Job]):
-    """An executor whose cells are trained by an `Outpost` each. What is left to a subclass: how one is reached.
+class RemoteExecutor(Executor, Generic[Job]):
+    """An executor whose cells are trained by a `RemoteWorker` each. What is left to a subclass: how one is reached.
 
     Args:
         store: where the cells come to lie.
@@ -56,7 +56,7 @@ class Remote(Executor, Generic[Job]):
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
         self.store, self.capacity, self.say = store, capacity, say
-        self.elsewhere = Elsewhere(store)
+        self.foreign = ForeignCells(store)
         self.numbers = itertools.count()
         self.jobs: dict[Handle, Job] = {}
         self.records: dict[Handle, Record | None] = {}
@@ -75,11 +75,11 @@ class Remote(Executor, Generic[Job]):
         """Asks for a cell to end."""
 
     @abstractmethod
-    def _say_on(self, job: Job, goes_on: bool) -> None:
+    def _send_answer(self, job: Job, goes_on: bool) -> None:
         """Passes on the answer to a validation."""
 
     @abstractmethod
-    def _let_go(self, job: Job, end: End) -> None:
+    def _release(self, job: Job, outcome: Outcome) -> None:
         """The cell has ended; nothing is held for it any more from now on."""
 
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
@@ -101,9 +101,9 @@ class Remote(Executor, Generic[Job]):
             self._stop(job)
 
     def held(self, cell: str) -> Holder | str | None:
-        return self.elsewhere.held(cell)
+        return self.foreign.held(cell)
 
-    def harvest(self, handle: Handle) -> Record | None:
+    def result(self, handle: Handle) -> Record | None:
         return self.records.pop(handle)
 
     def _tell(self, job: Job, line: str) -> None:
@@ -126,27 +126,27 @@ class Remote(Executor, Generic[Job]):
     def _answer(self, job: Job, goes_on: bool) -> None:
         if job.asked and job.handle in self.jobs:
             job.asked = False
-            self._say_on(job, goes_on)
+            self._send_answer(job, goes_on)
 
-    def _ended(self, job: Job, end: End, record: Record | None = None, broken: OSError | None = None) -> None:
-        self._let_go(job, end)
+    def _ended(self, job: Job, outcome: Outcome, record: Record | None = None, broken: OSError | None = None) -> None:
+        self._release(job, outcome)
         del self.jobs[job.handle]
         self.records[job.handle] = record
-        self.events.append(Ended(job.handle, end, job.step, broken))
+        self.events.append(Ended(job.handle, outcome, job.step, broken))
 
-    def _went_away(self, job: Job, cause: str) -> bool:
+    def _on_worker_lost(self, job: Job, cause: str) -> bool:
         """What trained a cell has gone: whether it is to be tried again. If not, says how it ended."""
         job.lost += 1
         job.asked = False
         if job.cancelled is not None:
-            self._ended(job, End.INTERRUPTED)
+            self._ended(job, Outcome.INTERRUPTED)
             return False
         if job.lost < ATTEMPTS:
             self._tell(job, f"{cause}; tried again from its last checkpoint")
             return True
-        self._let_go(job, End.GIVEN_UP)
+        self._release(job, Outcome.LOST)
         record = fail(job.cell, self.store, cause, time.monotonic() - job.begun, job.execution.again)
         if record is None:
             self._tell(job, f"{cause}; the cell is left to {self.store.holder(job.cell.id)}")
-        self._ended(job, End.INTERRUPTED if record is None else End.GIVEN_UP, record)
+        self._ended(job, Outcome.INTERRUPTED if record is None else Outcome.LOST, record)
         return False

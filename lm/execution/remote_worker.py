@@ -18,7 +18,7 @@ URGENT = ("validation", "ended")
 """Of which one hears at once."""
 
 
-class Outpost:
+class RemoteWorker:
     """The executor of the machine that this process is on, with room for one cell.
 
     Args:
@@ -75,8 +75,8 @@ class Outpost:
                 self.asked = event
                 return ("validation", event.step, dict(event.measured))
             case Ended():
-                self.executor.harvest(event.handle)
+                self.executor.result(event.handle)
                 self.handle, broken = None, event.broken
                 found = None if broken is None else (broken.errno, broken.strerror, broken.filename)
-                return ("ended", event.end.value, event.step, found)
+                return ("ended", event.outcome.value, event.step, found)
         return ("waiting", event.line)

@@ -1,4 +1,4 @@
-"""The loop between a source of cells and an executor: hands cells over, answers, tells, and hands outcomes back."""
+"""The loop between a queue of cells and an executor: hands cells over, answers, tells, and hands outcomes back."""
 
 import heapq
 import time
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lm.execution.cell_queue import Listed, Planned, Rooted, Source
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
+from lm.execution.cell_queue import CellQueue, ExperimentQueue, Planned, StaticQueue
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.foreign_cells import by_process
-from lm.execution.interrupts import look, remembered
+from lm.execution.interrupts import deferred_interrupts, raise_if_interrupted
 from lm.execution.watcher import Running, Watcher
 from lm.store import locks
 from lm.store.holders import NAMELESS, Holder
@@ -51,19 +51,19 @@ def train_cells(
         are = "cell is" if count == len(cells) == 1 else "is" if count == 1 else "are"
         of = f"the {are}" if count == len(cells) == 1 else f"{count} of {len(cells)} cells {are}"
         watcher.waiting(f"{of} being trained by {who}; going on with the others")
-    source = Listed(list(cells)) if manifest is None else Rooted(list(cells), manifest)
-    interrupted = train_from(source, executor, watcher, execution)
-    source.look()  # the last cells may have ended since
+    queue = StaticQueue(list(cells)) if manifest is None else ExperimentQueue(list(cells), manifest)
+    interrupted = run_cells(queue, executor, watcher, execution)
+    queue.refresh()  # the last cells may have ended since
     return interrupted
 
 
-def train_from(
-    source: Source, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock | None = None
+def run_cells(
+    queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock | None = None
 ) -> int:
     """Trains cells for as long as there are any to take. Returns how many were interrupted.
 
     Args:
-        source: of the cells.
+        queue: of the cells.
         executor: that trains them.
         watcher: who is told.
         execution: how they are trained.
@@ -74,22 +74,22 @@ def train_from(
             more.
         KeyboardInterrupt: at Ctrl-C, though something may have swallowed the first one that was raised.
     """
-    with remembered():
-        return _Work(source, executor, watcher, execution, clock or Clock(time.monotonic, time.sleep)).done()
+    with deferred_interrupts():
+        return Scheduler(queue, executor, watcher, execution, clock or Clock(time.monotonic, time.sleep)).done()
 
 
-class _Work:
-    """The cells of a source that are being trained, here or by others."""
+class Scheduler:
+    """The cells of a queue that are being trained, here or by others."""
 
     def __init__(
-        self, source: Source, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock
+        self, queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock
     ) -> None:
         self.clock = clock
-        self.source, self.executor, self.watcher, self.execution = source, executor, watcher, execution
+        self.queue, self.executor, self.watcher, self.execution = queue, executor, watcher, execution
         self.running: dict[Handle, Running] = {}
         self.places = list(range(executor.capacity))
         """Those that are free, a heap: a search among all that run would be one for each of a thousand workers."""
-        self.elsewhere: dict[str, tuple[Planned, Holder | str]] = {}
+        self.foreign: dict[str, tuple[Planned, Holder | str]] = {}
         """Cells that others train, with who does."""
         self.freed: deque[Planned] = deque()
         """Those of them that may be handed over now."""
@@ -101,18 +101,18 @@ class _Work:
     def done(self) -> int:
         """Trains all there is to train; returns how many cells were interrupted."""
         while True:
-            look()
+            raise_if_interrupted()
             self._look()
             self._hand_over()
             if self.running:
                 self.patience.restart()
                 for event in self.executor.poll(LISTEN_SECONDS):
                     self._take_in(event)
-            elif (self.elsewhere or self.source.waits()) and self.broken is None:
+            elif (self.foreign or self.queue.blocked_on()) and self.broken is None:
                 self._wait()
             elif not self.freed or self.broken is not None:
                 break
-            self.watcher.progress(list(self.running.values()), self.source.left() + len(self.freed))
+            self.watcher.progress(list(self.running.values()), self.queue.remaining() + len(self.freed))
         if self.broken is not None:
             raise self.broken
         return self.interrupted
@@ -129,32 +129,32 @@ class _Work:
 
     def _next(self) -> Planned | None:
         """A cell that nobody else trains; those that somebody did come after all others."""
-        while (planned := self.source.take()) is not None:
+        while (planned := self.queue.pop()) is not None:
             if (holder := self.executor.held(planned.cell.id)) is None:
                 return planned
-            self.elsewhere[planned.cell.id] = planned, holder
+            self.foreign[planned.cell.id] = planned, holder
         return self.freed.popleft() if self.freed else None
 
     def _look(self) -> None:
         """Sees now and then which of the cells that others train are free: finished, let go of, or left."""
         if self.clock.now() - self.looked < LOOK_SECONDS:
             return
-        self.source.look()
-        for cell, (planned, _) in list(self.elsewhere.items()):
+        self.queue.refresh()
+        for cell, (planned, _) in list(self.foreign.items()):
             if (holder := self.executor.held(cell)) is None:
-                del self.elsewhere[cell]
+                del self.foreign[cell]
                 self.freed.append(planned)
             else:
-                self.elsewhere[cell] = planned, holder
+                self.foreign[cell] = planned, holder
         self.looked = self.clock.now()
 
     def _wait(self) -> None:
         """Lets time pass until others have trained what is left; says so where that lasts."""
         self.clock.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
         if self.patience.spent():
-            for who, count in by_process([holder for _, holder in self.elsewhere.values()]).items():
+            for who, count in by_process([holder for _, holder in self.foreign.values()]).items():
                 self.watcher.waiting(f"waiting for {count} cell{'s' * (count > 1)} being trained by {who}")
-            for line in self.source.waits():
+            for line in self.queue.blocked_on():
                 self.watcher.waiting(line)
 
     def _take_in(self, event: Event) -> None:
@@ -166,27 +166,27 @@ class _Work:
                 one.heard(event.step, event.steps, event.loss)
             case Validation():
                 one.step = max(one.step, event.step)
-                event.answer(self.source.judge(one.planned, event.step, event.measured))
+                event.answer(self.queue.judge(one.planned, event.step, event.measured))
             case Waiting():
                 self.watcher.waiting(f"{one.planned.name}: {event.line}")
-            case Ended(end=End.HELD):
+            case Ended(outcome=Outcome.LOCKED_ELSEWHERE):
                 self._left(event.handle)
-                self.executor.harvest(event.handle)
-                self.elsewhere[event.handle.cell] = one.planned, self.executor.held(event.handle.cell) or NAMELESS
+                self.executor.result(event.handle)
+                self.foreign[event.handle.cell] = one.planned, self.executor.held(event.handle.cell) or NAMELESS
             case Ended():
                 self._left(event.handle)
                 self.broken = self.broken or event.broken
                 record = self._left_by(event)
                 self.interrupted += record is None
                 self.watcher.finished(one.planned, record, one.seconds)
-                self.source.ended(one.planned, record)
+                self.queue.ended(one.planned, record)
 
     def _left(self, handle: Handle) -> None:
         heapq.heappush(self.places, self.running.pop(handle).place)
 
     def _left_by(self, event: Ended) -> Ending | None:
         """What the cell left; a pruned one has no record."""
-        record = self.executor.harvest(event.handle)
-        if event.end is End.PRUNED:
+        record = self.executor.result(event.handle)
+        if event.outcome is Outcome.PRUNED:
             return {"status": "pruned", "error": f"stopped after step {event.step}"}
         return record

@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.5
 """Between looks at whether they still live."""
 
 
-def shared_out(missing: Sequence[Planned], out: Path, measure: bool = True) -> int:
+def choose_num_workers(missing: Sequence[Planned], out: Path, measure: bool = True) -> int:
     """How many cells to train at a time.
 
     Where the environment gives a number of threads, or there are accelerators, or the work is short: as many as there

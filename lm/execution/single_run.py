@@ -1,4 +1,4 @@
-"""One configuration, trained in this process."""
+"""Train one configuration in this process."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from lm.training.log import into_log
 from lm.training.train import Execution, train
 
 
-def train_alone(
+def train_single(
     tree: Tree,
     out: Path,
     checkpoint_seconds: float,
@@ -23,21 +23,21 @@ def train_alone(
     loggers: tuple[str, ...] = (),
     called: str = "",
 ) -> Path:
-    """Trains what a configuration asks for, unless that is done, and returns the folder of the finished cell.
+    """Train a configuration unless it is trained already, and return the folder of its finished cell.
 
     Args:
         tree: the configuration.
         out: folder of cells and reports.
-        checkpoint_seconds: between checkpoints.
-        progress: whether standard error is told what `auto` came to, that a cell was trained already, and a line a
-            second how far training is.
-        loggers: that follow the run, by name.
-        called: what they call it first, before the beginning of its id and its seed.
+        checkpoint_seconds: seconds between checkpoints.
+        progress: write to standard error what `auto` chose, whether the cell is trained already, and a line a second
+            with the step and the loss.
+        loggers: names of the loggers that follow the run.
+        called: first part of the run's name in loggers, before the beginning of its id and its seed.
 
     Raises:
-        InputError: for anything that would keep it from being trained.
+        InputError: if the configuration cannot be trained.
     """
-    report, say = (step_lines(), to_stderr) if progress else (_untold, _untold)
+    report, say = (step_lines(), to_stderr) if progress else (_ignore, _ignore)
     tree, decision = decided(tree, out, threads_each(1))
     if decision is not None:
         say(describe_autotune(asdict(decision)))
@@ -48,10 +48,10 @@ def train_alone(
     else:
         name = f"{called}/{cell.id[:12]}/{cell.config['seed']}"
         execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=loggers, called=name)
-        with into_log() as begun:
-            train(cell, store, report, execution, begun=begun)
+        with into_log() as on_start:
+            train(cell, store, report, execution, begun=on_start)
     return store.directory(cell.id)
 
 
-def _untold(*_: object) -> None:
-    """In the place of who would be told."""
+def _ignore(*_: object) -> None:
+    """Ignore a report; stands in for a callback where nothing is shown."""

@@ -1,7 +1,7 @@
 """A cell in a job of SLURM, on a machine that shares the results folder: what submitit starts there.
 
-submitit pickles an `Errand`, which is two strings. All else is JSON beside it: the order, what the job tells, a line a
-message, and what it is told.
+submitit pickles a `SlurmTask`, which is two strings. All else is JSON beside it: the order, the messages of the job,
+one a line, and the answers to them.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from typing import Any
 
 from lm.config.tree import InputError
 from lm.data.tokens import Facts
-from lm.execution.executor import End
-from lm.execution.remote_worker import Message, Outpost
+from lm.execution.executor import Outcome
+from lm.execution.remote_worker import Message, RemoteWorker
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
 from lm.store.store import Store
@@ -38,7 +38,7 @@ SCHEDULER = ("SLURM_", "SUBMITIT_")
 """Beginnings of variables that a cell's processes are not to see: Lightning would take the job for its own."""
 
 
-class Errand:
+class SlurmTask:
     """What submitit carries: the folder of an executor, and the id of the cell.
 
     Called in the job; preempted, it is handed in again as it is, for the cell goes on from its checkpoint.
@@ -48,7 +48,7 @@ class Errand:
         self.folder, self.cell = folder, cell
 
     def __call__(self) -> str:
-        return carry(Path(self.folder), self.cell)
+        return run_order(Path(self.folder), self.cell)
 
     def checkpoint(self) -> Any:
         from submitit.helpers import DelayedSubmission
@@ -59,7 +59,7 @@ class Errand:
 # mail ----------------------------------------------------------------------------------------------------------------
 
 
-class Mail:
+class FileMailbox:
     """Reads the lines of JSON that another process appends to a file; a line without its end is left for later."""
 
     def __init__(self, path: Path) -> None:
@@ -102,33 +102,33 @@ def write_order(folder: Path, cell: Cell, execution: Execution, out: Path, name:
     write_atomic(folder / (cell.id + ORDER), to_json(order))
 
 
-def carry(folder: Path, cell_id: str) -> str:
+def run_order(folder: Path, cell_id: str) -> str:
     """Trains the cell of an order and tells of it; returns how it ended."""
     path = folder / (cell_id + ORDER)
     order = read_json(path)
     sys.path += [place for place in order["path"] if place not in sys.path]
     described = CELL.read(order["cell"], path)
     cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
-    return serve(cell, Execution(**order["execution"]), Store(Path(order["out"])), order["name"], folder)
+    return run_cell(cell, Execution(**order["execution"]), Store(Path(order["out"])), order["name"], folder)
 
 
-def serve(cell: Cell, execution: Execution, store: Store, name: str, folder: Path) -> str:
+def run_cell(cell: Cell, execution: Execution, store: Store, name: str, folder: Path) -> str:
     """Trains a cell and tells of it; returns how it ended. Raises RuntimeError where something else has ended it."""
-    told, answers = folder / (cell.id + TOLD), Mail(folder / (cell.id + ANSWERS))
+    told, answers = folder / (cell.id + TOLD), FileMailbox(folder / (cell.id + ANSWERS))
     cancelled = "cancel" in answers.new()  # other words there were for an earlier try
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
-    outpost = Outpost(store)
+    worker = RemoteWorker(store)
     try:
         with unseen():
-            outpost.submit(cell, execution, name)
+            worker.submit(cell, execution, name)
         if cancelled:
-            outpost.cancel()
+            worker.cancel()
         while True:
-            messages: list[Message] = outpost.poll(0.0 if outpost.asked else LISTEN_SECONDS)
+            messages: list[Message] = worker.poll(0.0 if worker.asked else LISTEN_SECONDS)
             for message in messages:
                 end = message[1] if message[0] == "ended" else None
-                if end == End.INTERRUPTED.value and message[3] is None and not cancelled:
+                if end == Outcome.INTERRUPTED.value and message[3] is None and not cancelled:
                     time.sleep(PATIENCE)
                     raise RuntimeError("what trained the cell was ended from outside")
                 send(told, message)
@@ -137,16 +137,16 @@ def serve(cell: Cell, execution: Execution, store: Store, name: str, folder: Pat
             for word in answers.new():
                 if word == "cancel":
                     cancelled = True
-                    outpost.cancel()
+                    worker.cancel()
                 else:
-                    outpost.answer(bool(word))
-            if outpost.asked:
+                    worker.answer(bool(word))
+            if worker.asked:
                 time.sleep(0.1)
     except InputError as error:
         send(told, ("waiting", str(error)))
         raise
     finally:
-        outpost.close()
+        worker.close()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a command that is killed leaves in the folder for temporary files: where its fork server could be reached."""
+"""Remove temporary folders of killed commands, in which their fork servers had their sockets."""
 
 import contextlib
 import os
@@ -12,30 +12,33 @@ from lm.store.holders import is_of_the_dead, signature
 MARK = ".lm."
 
 
-def mark(folder: Path) -> None:
-    """Says in a folder that multiprocessing has made whose it is."""
-    with contextlib.suppress(OSError):  # then it stays after a kill, and no more
+def mark_owner(folder: Path) -> None:
+    """Record the owner in a folder that multiprocessing has created."""
+    with contextlib.suppress(OSError):  # then it stays after a kill, no worse
         (folder / f"{MARK}{signature()}").touch()
 
 
-def clear() -> None:
-    """Removes the folders of commands on this machine that were killed.
+def remove_stale_tempdirs() -> None:
+    """Remove the temporary folders of killed commands on this machine.
 
     Raises:
-        InputError: where temporary files can be written nowhere.
+        InputError: if there is no folder for temporary files.
     """
     for folder in list(Path(temporary_folder()).glob("pymp-*")):
-        with contextlib.suppress(OSError):  # another command's goes as that ends, and another user's is not ours to see
+        with contextlib.suppress(OSError):  # of another user, or removed by its own command
             marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
             if any(map(is_of_the_dead, marks)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def cleared() -> Iterator[None]:
-    """Removes them before and after: another command may be killed in between, and nobody give it again."""
-    clear()
+def stale_tempdirs_removed() -> Iterator[None]:
+    """Remove stale temporary folders before and after the block.
+
+    Once more after it, as another command may be killed meanwhile and never be run again.
+    """
+    remove_stale_tempdirs()
     try:
         yield
     finally:
-        clear()
+        remove_stale_tempdirs()

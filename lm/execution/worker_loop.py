@@ -1,6 +1,7 @@
-"""The body of a process that trains one cell after another, and stays for as long as nothing speaks against it.
+"""Worker main loop: train cells from a pipe until it is closed or a limit forces a restart.
 
-It imports nothing heavy: what trains a cell comes as a function.
+Limits are the growth of memory, open files and 100 cells. It imports nothing heavy: the function that trains a cell is
+an argument.
 """
 
 import multiprocessing
@@ -17,39 +18,39 @@ from lm.store.holders import WORKS_FOR
 from lm.store.store import Store
 
 MOST_CELLS = 100
-"""Trained by one process: the start of another then costs each a hundredth of it, and a leak too small to be seen, of
-memory or of anything else, has an end."""
+"""Cells trained by one process. A restart then costs each cell 1 % of its time, and bounds leaks too small to be
+measured."""
 
-GROWTH, MARGIN = 2, 500 * 2**20
-"""Bytes that a process may hold: so many times what it held after its first cell, and so many more."""
+GROWTH, MARGIN_BYTES = 2, 500 * 2**20
+"""Bounds on memory: GROWTH times the bytes used after the first cell, plus MARGIN_BYTES."""
 
-OPEN = 64
-"""Files that a process may have open beyond those after its first cell."""
+MOST_OPEN_FILES = 64
+"""Files that a process may have open beyond those open after its first cell."""
 
 Body = Callable[[Any, Store, Any, Connection, int | None], bool | None]
-"""Trains a cell; returns whether something of it was left behind, with which no other cell is to be trained."""
+"""Function that trains a cell; returns True if it left state behind that makes the process unfit for another cell."""
 
 
-def serve(body: Body, store: Store, pipe: Connection) -> None:
-    """Takes cells from a pipe until it is closed, or until this process is to take no more; says when each is `over`.
+def run_worker(body: Body, store: Store, pipe: Connection) -> None:
+    """Train cells from a pipe until it is closed or a limit is reached; send `over` after each cell.
 
-    A process that ends after a cell says nothing of it: that is how one ends that trains a single cell.
+    A process that exits after a cell sends no `over`; one that trains a single cell ends this way.
     """
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     if (parent := multiprocessing.parent_process()) is not None:
         os.environ[WORKS_FOR] = str(parent.pid)
     bounds: tuple[int, int] | None = None
     for _ in range(MOST_CELLS):
         try:
             cell, execution, slot = pipe.recv()
-        except (EOFError, OSError):  # the parent needs this process no longer, or is gone
+        except (EOFError, OSError):  # the parent closed its end, or has exited
             return
         if body(cell, store, execution, pipe, slot):
             return
         del cell, execution
-        held, files = resident(), opened()
-        bounds = bounds or (GROWTH * held + MARGIN, files + OPEN)
-        if held > bounds[0] or files > bounds[1]:
+        used_bytes, open_files = resident_bytes(), count_open_files()
+        bounds = bounds or (GROWTH * used_bytes + MARGIN_BYTES, open_files + MOST_OPEN_FILES)
+        if used_bytes > bounds[0] or open_files > bounds[1]:
             return
         try:
             pipe.send(("over",))
@@ -57,28 +58,28 @@ def serve(body: Body, store: Store, pipe: Connection) -> None:
             return
 
 
-def resident() -> int:
-    """Bytes of memory that this process holds; where nobody says, the most that it has held."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes, or its peak where the current value is not available."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def opened() -> int:
-    """How many files this process has open; 0 where nobody says."""
+def count_open_files() -> int:
+    """Return the number of open files of this process; 0 where it is not available."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
         return 0
 
 
-def _die_with_parent() -> None:
-    """Ends this process once the parent is gone: an orphan would hold the cell's lock.
+def _exit_with_parent() -> None:
+    """Exit once the parent has exited: an orphan would keep the cell's lock.
 
-    The parent is the process that gave the command. The fork server between the two may die without harm.
+    The parent is the process of the command. The fork server between the two may die without harm.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:

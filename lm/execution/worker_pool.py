@@ -1,4 +1,4 @@
-"""The processes that take cell after cell: which one a cell is given to, how they start, and how they are let go."""
+"""Pool of worker processes: assignment of cells, start and shutdown."""
 
 import multiprocessing
 import multiprocessing.forkserver
@@ -13,130 +13,130 @@ from typing import Any
 from lm.config.fingerprint import Versions, versions_of
 from lm.config.tree import InputError
 from lm.execution.attempt import Worker
-from lm.execution.heartbeat import Late
-from lm.execution.temp_cleanup import mark
-from lm.execution.worker_loop import Body, serve
+from lm.execution.heartbeat import SlowBlockWarning
+from lm.execution.temp_cleanup import mark_owner
+from lm.execution.worker_loop import Body, run_worker
 from lm.store.locks import Say
 from lm.store.store import Store
 from lm.training.cell import Cell, seedless
 
-SERVERS = 5
-"""Fork servers that may end under a cell's process, or before one starts, until it is left for another time."""
+MAX_FORKSERVER_RESTARTS = 5
+"""Fork servers that may end under a cell's process, or before one starts, until the cell is interrupted."""
 PAUSE_SECONDS = 0.1
-"""To the second try to start a process, and twice as long to each further one: one that was killed is in nobody's way
-only once it has ended, and that takes a large process on a busy machine a while."""
+"""Delay before the second attempt to start a process, doubled for each further attempt. A fork server that was killed
+blocks the next one until it has ended."""
 
 
-class Crew:
-    """Processes without a cell, and how to come by more of them.
+class WorkerPool:
+    """Idle worker processes, and the means to start more.
 
-    A cell goes to one that trained a cell like it last, where there is one, and never to one that has imported other
-    code of a user's own than the cell's.
+    A cell goes to a worker whose last cell had the same shape, if there is one, and never to a worker that has imported
+    other user code than the cell needs.
 
     Args:
         store: where the cells are trained into.
-        capacity: processes at a time, with and without a cell.
+        capacity: processes at a time, idle ones included.
         body: trains a cell in a process.
-        preload: modules that the fork server imports, once for all.
-        say: told where the fork server keeps a process from starting.
+        preload: modules that the fork server imports once.
+        say: called with a line when a process cannot be started yet.
     """
 
     def __init__(self, store: Store, capacity: int, body: Body, preload: Sequence[str], say: Say) -> None:
         self.store, self.capacity, self.body, self.say = store, capacity, body, say
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(list(preload))
-        mark(Path(multiprocessing.util.get_temp_dir()))  # where the fork server is reached, on most systems
+        mark_owner(Path(multiprocessing.util.get_temp_dir()))  # holds the fork server's socket on most systems
         self.idle: dict[int, Worker] = {}
-        """By their slots; the one that has waited longest is the first."""
+        """Idle workers by slot, the one that has waited longest first."""
         self.leaving: list[Worker] = []
 
-    def place(self, cell: Cell, alone: bool, taken: set[int]) -> tuple[int, Worker | None]:
-        """Where a cell is to be trained, and the process that has waited for it there; None where it needs a fresh one.
+    def assign(self, cell: Cell, single_process: bool, busy_slots: set[int]) -> tuple[int, Worker | None]:
+        """Choose the slot of a cell and the idle worker that trains it, None if a new worker is needed.
 
         Args:
             cell: to be trained.
             alone: whether it is trained by one process, on one device.
             taken: slots of processes at work, fewer than there are.
         """
-        for worker in [worker for worker in self.idle.values() if worker.gone() or not alone]:
-            self.retire(worker)  # what a cell on several devices needs is not to be held by who waits
+        for idle in [idle for idle in self.idle.values() if idle.has_exited() or not single_process]:
+            self.shutdown_worker(idle)  # idle workers must not hold devices that a cell on several devices needs
         code, shape = code_of(cell), shape_of(cell)
-        fit = [worker for worker in self.idle.values() if worker.code == code]
-        found = next((worker for worker in fit if worker.shape == shape), next(iter(fit), None))
-        if found is not None:
-            return found.slot, found
-        free = [slot for slot in range(self.capacity) if slot not in taken]
+        candidates = [idle for idle in self.idle.values() if idle.code == code]
+        worker = next((idle for idle in candidates if idle.shape == shape), next(iter(candidates), None))
+        if worker is not None:
+            return worker.slot, worker
+        free = [slot for slot in range(self.capacity) if slot not in busy_slots]
         if all(slot in self.idle for slot in free):
-            self.retire(next(iter(self.idle.values())))
+            self.shutdown_worker(next(iter(self.idle.values())))
         return next(slot for slot in free if slot not in self.idle), None
 
-    def fresh(self, cell: Cell, name: str, slot: int) -> Worker:
-        """Starts a process, by another fork server where the one there was is gone.
+    def spawn(self, cell: Cell, name: str, slot: int) -> Worker:
+        """Start a worker, by a new fork server if the last one has ended.
 
         Raises:
-            InputError: where no fork server lives for long enough.
+            InputError: if every fork server ends before it has started the process.
         """
-        late = f"{name}: waiting for the fork server"
-        for tries in range(SERVERS):
-            if tries:
-                time.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
-            ours, theirs = self.context.Pipe()
-            process = self.context.Process(target=serve, args=(self.body, self.store, theirs), name=name)
+        warning = f"{name}: waiting for the fork server"
+        for attempt in range(MAX_FORKSERVER_RESTARTS):
+            if attempt:
+                time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+            parent_pipe, child_pipe = self.context.Pipe()
+            process = self.context.Process(target=run_worker, args=(self.body, self.store, child_pipe), name=name)
             try:
-                with Late(late, self.say, fork_server):
+                with SlowBlockWarning(warning, self.say, fork_server):
                     start_fork_server()
                     process.start()
                 break
             except (EOFError, ConnectionError):
-                ours.close()
-                if tries + 1 == SERVERS:
+                parent_pipe.close()
+                if attempt + 1 == MAX_FORKSERVER_RESTARTS:
                     raise InputError(
-                        f"multiprocessing's fork server, which starts the processes, ended {SERVERS} times before it "
-                        "had started one; its last words are above"
+                        "multiprocessing's fork server, which starts the processes, ended "
+                        f"{MAX_FORKSERVER_RESTARTS} times before it had started one; its last words are above"
                     ) from None
             finally:
-                theirs.close()
-        return Worker(process, ours, slot, code_of(cell), shape_of(cell))
+                child_pipe.close()
+        return Worker(process, parent_pipe, slot, code_of(cell), shape_of(cell))
 
-    def give(self, worker: Worker, given: Any) -> bool:
-        """Hands something to a process that waits; returns whether it is there to take it."""
+    def send_cell(self, worker: Worker, message: Any) -> bool:
+        """Send a cell to an idle worker; return False if the worker has exited."""
         del self.idle[worker.slot]
         try:
-            worker.pipe.send(given)
+            worker.pipe.send(message)
         except OSError:
-            self.retire(worker)
+            self.shutdown_worker(worker)
             return False
         return True
 
-    def rest(self, worker: Worker) -> None:
-        """A process is done with its cell and waits for another."""
+    def mark_idle(self, worker: Worker) -> None:
+        """Record that a worker has ended its cell and waits for another."""
         self.idle[worker.slot] = worker
 
-    def retire(self, worker: Worker) -> None:
-        """Lets go of a process without a cell, which ends by itself as nobody listens to it any more."""
+    def shutdown_worker(self, worker: Worker) -> None:
+        """Shut an idle worker down by closing its pipe, on which it exits."""
         self.idle.pop(worker.slot, None)
-        if worker.orphan:  # of which nothing will be heard
-            worker.end(signal.SIGKILL)
+        if worker.is_orphaned:  # its exit would not be noticed
+            worker.send_signal(signal.SIGKILL)
         worker.pipe.close()
         self.leaving.append(worker)
 
-    def without_a_cell(self) -> list[Worker]:
-        """The processes that wait, and those that were let go and have not ended yet."""
-        self.leaving = [worker for worker in self.leaving if not worker.gone()]
+    def without_cell(self) -> list[Worker]:
+        """Return the idle workers and those that were shut down and have not exited yet."""
+        self.leaving = [worker for worker in self.leaving if not worker.has_exited()]
         return [*self.idle.values(), *self.leaving]
 
-    def forget(self) -> None:
-        """All of them have ended."""
+    def clear(self) -> None:
+        """Forget all workers, which have exited."""
         self.idle.clear()
         self.leaving.clear()
 
 
 def start_fork_server() -> None:
-    """Start multiprocessing's fork server, unless it runs: Ctrl-C waits in it until it has said that it ignores that.
+    """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until the server ignores it.
 
-    `lm.execution.forkserver_preload` does, as the first of what the server imports.
+    `lm.execution.forkserver_preload`, its first import, ignores and unblocks it.
     """
-    resource_tracker.ensure_running()  # which would let Ctrl-C through to what is started after it
+    resource_tracker.ensure_running()  # it would unblock Ctrl-C for what is started after it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
@@ -145,19 +145,19 @@ def start_fork_server() -> None:
 
 
 def fork_server() -> int | None:
-    """Return the process number of multiprocessing's fork server, None where none was started."""
+    """Return the process number of multiprocessing's fork server, None if none was started."""
     server = getattr(multiprocessing.forkserver, "_forkserver", None)
     pid: int | None = getattr(server, "_forkserver_pid", None)
     return pid
 
 
 def shape_of(cell: Cell) -> Any:
-    """What cells have in common that differ in their seeds alone."""
+    """Return what cells that differ only in their seeds have in common."""
     return seedless(cell.config), cell.facts
 
 
 def code_of(cell: Cell) -> Versions:
-    """The code of a user's own that a cell takes; what no process can have where it was changed since its plan."""
+    """Return the versions of the user code of a cell, a unique value if it changed since the plan."""
     try:
         return versions_of(cell.config)
     except InputError:

@@ -34,7 +34,7 @@ TRIES, PAUSE_SECONDS = 12, 0.25
 T = TypeVar("T")
 
 
-def beside_others(make: Callable[[], T]) -> T:
+def retry_create(make: Callable[[], T]) -> T:
     """What `make` returns once it gets through: two processes that make tables at once get into each other's way."""
     for left in reversed(range(TRIES)):
         try:
@@ -48,7 +48,7 @@ def beside_others(make: Callable[[], T]) -> T:
     raise AssertionError("the last try returns or raises")
 
 
-class RowLease:
+class DbLease:
     """A lease that this process holds, with a thread that shows life.
 
     Args:
@@ -58,7 +58,7 @@ class RowLease:
         holder: what it says.
     """
 
-    def __init__(self, rows: "Rows", name: str, number: int, holder: Holder) -> None:
+    def __init__(self, rows: "DbLeases", name: str, number: int, holder: Holder) -> None:
         self.rows, self.name, self.number, self.holder = rows, name, number, holder
         self.lost = False
         self.over = threading.Event()
@@ -92,7 +92,7 @@ class RowLease:
             time.sleep(AGAIN_SECONDS)
 
 
-class Rows:
+class DbLeases:
     """The leases of a study in its database.
 
     Args:
@@ -105,7 +105,7 @@ class Rows:
         self.given_up: set[str] = set()
         """Tokens of leases that this process may hold without knowing, as its database did not answer."""
         self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
-        beside_others(lambda: TABLE.metadata.create_all(engine))
+        retry_create(lambda: TABLE.metadata.create_all(engine))
 
     def look(self, name: str) -> Found:
         """The lease that counts now; number 0 where there never was one. Raises SQLAlchemyError."""
@@ -114,7 +114,7 @@ class Rows:
             row = connection.execute(asked).first()
         return Found(0) if row is None else Found(int(row[0]), str(row[1]).encode())
 
-    def take(self, name: str, watch: Watch) -> RowLease | None:
+    def take(self, name: str, watch: Watch) -> DbLease | None:
         """The lease if it is free, or lost as far as `watch` has seen; None where another holds it."""
         before = self.look(name)
         own = before.holder is not None and before.holder.token in self.given_up
@@ -127,7 +127,7 @@ class Rows:
         except SQLAlchemyError:
             self.given_up.add(holder.token)
             raise
-        return RowLease(self, name, before.number + 1, holder)
+        return DbLease(self, name, before.number + 1, holder)
 
     def replaced(self, name: str, before: int, number: int, holder: Holder) -> bool:
         """Writes a row if it still has the number `before`, as only one process can; 0 where there is to be none."""

@@ -18,10 +18,10 @@ from rich.text import Text
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
 from lm.execution.estimate import advice, duration, measured_seconds, wall_seconds
-from lm.execution.factory import make, room, threads
+from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
-from lm.execution.scheduler import train_from
+from lm.execution.scheduler import run_cells
 from lm.execution.watcher import Watcher
 from lm.report.autotune import describe_autotune
 from lm.report.search import write_study
@@ -30,7 +30,7 @@ from lm.search.fitting import check_space
 from lm.search.searches import Searches
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
-from lm.search.study import CELLS, METHODS, REASON, SECONDS, Shared, open_study, pruner, read_study, sampler
+from lm.search.study import CELLS, METHODS, REASON, SECONDS, SharedStudy, open_study, pruner, read_study, sampler
 from lm.search.trials import Search
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
@@ -83,7 +83,7 @@ def sweep(
     if (folder / "experiment.json").exists():
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
     cells = spec.trials * len(spec.seeds)
-    workers = workers or room(executor, cells, search=True) or default_workers(cells)
+    workers = workers or capacity(executor, cells, search=True) or default_workers(cells)
     tree, decision = decided(spec.tree, out, threads(executor, workers))
     if decision is not None:
         spec = replace(spec, tree=tree)
@@ -150,13 +150,13 @@ def run_searches(
         )
         execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
         with (
-            Display(source.left(), workers, store) as display,
-            make(executor, store, workers, display.waiting) as engine,
+            Display(source.remaining(), workers, store) as display,
+            make_executor(executor, store, workers, display.waiting) as engine,
         ):
             relay.watcher = display
             for shared in studies:
                 shared.say = display.waiting
-            return train_from(source, engine, display, execution)
+            return run_cells(source, engine, display, execution)
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
@@ -190,7 +190,7 @@ def write_best(job: Job) -> int | None:
 class Saved:
     """Keeps `study.json` what the study is, for those who look at it while it goes on."""
 
-    def __init__(self, job: Job, shared: Shared) -> None:
+    def __init__(self, job: Job, shared: SharedStudy) -> None:
         self.job, self.shared = job, shared
         self.next = 0.0
         self.again()
@@ -214,7 +214,7 @@ class Relay:
         self.watcher.settled(name, outcome, cells)
 
 
-def write_manifest(spec: SweepSpec, shared: Shared, folder: Path) -> None:
+def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
     """Leaves `study.json`, all that a report needs. Raises InputError where the study's storage does not answer."""
     trials, study = shared.trials(), shared.study
     manifest = {
@@ -225,7 +225,7 @@ def write_manifest(spec: SweepSpec, shared: Shared, folder: Path) -> None:
         "space": spec.space.described(),
         "trials": spec.trials,
         "seeds": spec.seeds,
-        "methods": shared.patient(lambda: study.user_attrs[METHODS]),
+        "methods": shared.retry(lambda: study.user_attrs[METHODS]),
         "study": [_described(trial) for trial in trials if trial.state != TrialState.WAITING],
     }
     write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))

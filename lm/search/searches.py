@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from lm.execution.cell_queue import Planned, Source
+from lm.execution.cell_queue import CellQueue, Planned
 from lm.search.trials import Search
 from lm.store.record import Ending
 from lm.store.store import Store
 
 
-class Searches(Source):
+class Searches(CellQueue):
     """Several studies that share the workers, asked in turn; a cell that two trials want is trained once."""
 
     def __init__(self, searches: list[Search], store: Store) -> None:
@@ -16,7 +16,7 @@ class Searches(Source):
         self.store = store
         self.waiting: dict[str, list[tuple[Search, Planned]]] = {}
 
-    def take(self) -> Planned | None:
+    def pop(self) -> Planned | None:
         idle = 0
         while idle < len(self.searches):
             search = self.searches.pop(0)
@@ -38,14 +38,14 @@ class Searches(Source):
                 return planned
         return None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         for search in self.searches:
-            search.look()
+            search.refresh()
 
-    def waits(self) -> list[str]:
-        return [line for search in self.searches for line in search.others.waited_for()]
+    def blocked_on(self) -> list[str]:
+        return [line for search in self.searches for line in search.peers.waiting_lines()]
 
-    def left(self) -> int:
+    def remaining(self) -> int:
         return sum(search.left for search in self.searches)
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
-from lm.search.db_lease import beside_others
+from lm.search.db_lease import retry_create
 from lm.search.spec import SweepSpec
 from lm.store.redaction import redacted
 
@@ -102,12 +102,12 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
             ) from None
     url = _url(str(spec.storage))
     try:
-        return beside_others(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url)))
+        return retry_create(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url)))
     except Exception as error:  # SQLAlchemy's and each driver's own
-        raise InputError(f"storage: {place(spec, path)}: cannot be opened: {_one_line(error)}") from None
+        raise InputError(f"storage: {describe_location(spec, path)}: cannot be opened: {_one_line(error)}") from None
 
 
-def place(spec: SweepSpec, path: Path | None) -> str:
+def describe_location(spec: SweepSpec, path: Path | None) -> str:
     """Where a study lies, for people to read."""
     return str(path) if path is not None else redacted(str(spec.storage))
 
@@ -201,7 +201,7 @@ def repair(path: Path) -> int:
 # waiting -------------------------------------------------------------------------------------------------------------
 
 
-class Patient:
+class RetryingStorage:
     """Does what a storage is needed for again and again, until it answers or the time is up.
 
     What is done must come to the same when it is begun again after it failed in the middle.
@@ -245,7 +245,7 @@ class Patient:
 
 
 @contextlib.contextmanager
-def quiet_trouble() -> Iterator[None]:
+def ignore_storage_errors() -> Iterator[None]:
     """For what need not succeed: a storage that does not answer finds out by itself that this process has gone."""
     with contextlib.suppress(*TROUBLE):
         yield

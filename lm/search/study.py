@@ -17,19 +17,19 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, differences
-from lm.search.db_lease import Rows
+from lm.search.db_lease import DbLeases
 from lm.search.spec import SweepSpec
-from lm.search.storage import Patient, journal, open_storage, place
-from lm.search.workers import Files, Members
+from lm.search.storage import RetryingStorage, describe_location, journal, open_storage
+from lm.search.workers import FileLeases, StudyWorkers
 from lm.store.locks import to_stderr
 
-SPENT = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 """States of a trial that count against the budget."""
 
-TAKEN_UP = 3
+MAX_RESUMES = 3
 """How often a trial that a dead process left is taken up before it counts as failed."""
 
-DEFINITION, METHODS, REASON, CELLS, AGAIN = "definition", "methods", "reason", "cells", "taken_up"
+DEFINITION, METHODS, REASON, CELLS, RESUMES = "definition", "methods", "reason", "cells", "taken_up"
 HOLDER, SECONDS = "holder", "seconds"
 """Names of the attributes that a study and its trials carry; the last is how long a trial took the process that ended
 it, by a clock that nobody sets."""
@@ -115,28 +115,28 @@ def _blame(where: str) -> Iterator[None]:
 
 
 @dataclass
-class Shared:
+class SharedStudy:
     """A study, and the processes that work on it.
 
     Args:
         study: as this process sees it.
-        members: this process among the others.
-        patient: does what the storage is needed for.
+        workers: this process among the others.
+        retry: does what the storage is needed for.
         say: told in a line what is waited for; may be set to another.
     """
 
     study: optuna.Study
-    members: Members
-    patient: Patient
+    workers: StudyWorkers
+    retry: RetryingStorage
     say: Callable[[str], None] = to_stderr
 
     def trials(self) -> list[FrozenTrial]:
         """All trials as they are now. Raises InputError where the storage does not answer."""
-        return self.patient(lambda: self.study.get_trials(deepcopy=False))
+        return self.retry(lambda: self.study.get_trials(deepcopy=False))
 
 
 @contextlib.contextmanager
-def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[Shared]:
+def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[SharedStudy]:
     """The study of a sweep, made or taken up, to work on beside other processes.
 
     Args:
@@ -156,16 +156,16 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
     def say(line: str) -> None:
         shared.say(line)
 
-    patient = Patient(place(spec, path), say)
-    members = Members(_places(storage, spec, path, patient), say)
-    shared = Shared(None, members, patient)  # type: ignore[arg-type]  # its study is made in a turn
+    retry = RetryingStorage(describe_location(spec, path), say)
+    workers = StudyWorkers(_places(storage, spec, path, retry), say)
+    shared = SharedStudy(None, workers, retry)  # type: ignore[arg-type]  # its study is made in a turn
 
     def join() -> optuna.Study:
-        with members.turn():
+        with workers.mutex():
             study = _made(spec, storage, path, chosen)
-            seat = members.sit()
+            seat = workers.register()
             done = len(study.get_trials(deepcopy=False))
-            study.sampler = sampler(spec, done, parallel or bool(members.others()), seat)
+            study.sampler = sampler(spec, done, parallel or bool(workers.peers()), seat)
             study.set_user_attr(DEFINITION, spec.definition())
             if spent(study) < spec.trials:
                 used = {"sampler": spec.sampler.described(), "pruner": spec.pruner.described(), "from_trial": done}
@@ -175,10 +175,10 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
             return study
 
     try:
-        shared.study = patient(join)
+        shared.study = retry(join)
         yield shared
     finally:
-        members.leave()
+        workers.unregister()
 
 
 def read_study(spec: SweepSpec, folder: Path) -> optuna.Study:
@@ -188,12 +188,14 @@ def read_study(spec: SweepSpec, folder: Path) -> optuna.Study:
     return _made(spec, open_storage(spec, path), path, None)
 
 
-def _places(storage: JournalStorage | RDBStorage, spec: SweepSpec, path: Path | None, patient: Patient) -> Files | Rows:
+def _places(
+    storage: JournalStorage | RDBStorage, spec: SweepSpec, path: Path | None, retry: RetryingStorage
+) -> FileLeases | DbLeases:
     """Where the processes that work on a study leave word of each other."""
     if isinstance(storage, RDBStorage):
-        return patient(lambda: Rows(storage.engine, spec.name))
+        return retry(lambda: DbLeases(storage.engine, spec.name))
     assert path is not None
-    return Files(path.with_name(f".{path.name}.leases") / spec.name)
+    return FileLeases(path.with_name(f".{path.name}.leases") / spec.name)
 
 
 def _made(
@@ -221,7 +223,7 @@ def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
     before = study.user_attrs.get(DEFINITION)
     asked = json.loads(json.dumps(spec.definition()))
     damaged = InputError(
-        f"{place(spec, path)}: is damaged: its study is described as none is; move it away to begin again"
+        f"{describe_location(spec, path)}: is damaged: its study is described as none is; move it away to begin again"
     )
     if not isinstance(before, dict | None) or not isinstance(study.user_attrs.get(METHODS, []), list):
         raise damaged
@@ -232,7 +234,7 @@ def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
         key, (old, new) = next(iter(changed.items()))
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise InputError(
-            f"{place(spec, path)}: holds trials of another search ({key}: {old} -> {new}{more}); "
+            f"{describe_location(spec, path)}: holds trials of another search ({key}: {old} -> {new}{more}); "
             "name another --out, or the sweep's file otherwise"
         )
     if study.directions != _directions(spec):
@@ -241,10 +243,12 @@ def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
 
 def spent(study: optuna.Study) -> int:
     """Trials that have ended, however."""
-    return len(study.get_trials(deepcopy=False, states=SPENT))
+    return len(study.get_trials(deepcopy=False, states=FINISHED_STATES))
 
 
-def take_up(study: optuna.Study, frozen: FrozenTrial, sign: dict[str, Any], own: Set[str]) -> optuna.trial.Trial | None:
+def resume_trial(
+    study: optuna.Study, frozen: FrozenTrial, sign: dict[str, Any], own: Set[str]
+) -> optuna.trial.Trial | None:
     """Takes up a trial that is running and free; None where that was done too often, and it is given up.
 
     Args:
@@ -253,13 +257,13 @@ def take_up(study: optuna.Study, frozen: FrozenTrial, sign: dict[str, Any], own:
         sign: what is written on a trial by who carries it out.
         own: tokens of this process, which may have failed to begin it: that is no second time.
     """
-    times, before = frozen.user_attrs.get(AGAIN, 0), frozen.user_attrs.get(HOLDER)
+    times, before = frozen.user_attrs.get(RESUMES, 0), frozen.user_attrs.get(HOLDER)
     trial = optuna.trial.Trial(study, frozen._trial_id)
     if before is not None and before["token"] not in own:
-        if times >= TAKEN_UP:
+        if times >= MAX_RESUMES:
             trial.set_user_attr(REASON, f"left unfinished by {times + 1} processes")
             study.tell(frozen.number, state=TrialState.FAIL)
             return None
-        trial.set_user_attr(AGAIN, times + 1)
+        trial.set_user_attr(RESUMES, times + 1)
     trial.set_user_attr(HOLDER, sign)
     return trial

@@ -12,9 +12,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.tree import InputError, canonical, override
 from lm.execution.cell_queue import Planned
-from lm.search.peers import Others
+from lm.search.peers import PeerWorkers
 from lm.search.spec import SweepSpec
-from lm.search.study import CELLS, HOLDER, REASON, SECONDS, SPENT, Shared, take_up
+from lm.search.study import CELLS, FINISHED_STATES, HOLDER, REASON, SECONDS, SharedStudy, resume_trial
 from lm.store.record import Ending
 from lm.store.redaction import redacted
 from lm.store.store import Store
@@ -55,7 +55,7 @@ class Search:
     def __init__(
         self,
         spec: SweepSpec,
-        shared: Shared,
+        shared: SharedStudy,
         store: Store,
         say: Say,
         label: str = "",
@@ -65,7 +65,7 @@ class Search:
         self.spec = spec
         self.shared = shared
         self.study = shared.study
-        self.members = shared.members
+        self.workers = shared.workers
         self.store = store
         self.say = say
         self.label = label
@@ -74,12 +74,12 @@ class Search:
         self.open: dict[str, Open] = {}
         self.queue: list[Planned] = []
         self.points = spec.space.grid() if spec.sampler.name == "grid" else None
-        self.others = Others(spec, self.members, label, say)
+        self.peers = PeerWorkers(spec, self.workers, label, say)
         self.rest = 0.0
         found = shared.trials()
         self.spent = _spent(found)
         self.unfinished = sum(self._free(one) for one in found)
-        self.others.begun(found)
+        self.peers.initialise(found)
 
     @property
     def left(self) -> int:
@@ -96,19 +96,19 @@ class Search:
         self.open[planned.arm].training.add(planned.seed)
         return planned
 
-    def look(self) -> list[FrozenTrial]:
+    def refresh(self) -> list[FrozenTrial]:
         """Sees what others have done since the last time, and says it; returns all trials."""
         found = self.shared.trials()
         self.spent = _spent(found)
-        self.shared.patient(lambda: self.others.look(found))
+        self.shared.retry(lambda: self.peers.refresh(found))
         if self._due(found):
             self.rest = 0.0
         return found
 
     def _another(self) -> bool:
         """Begins a trial that is free, or a new one; says whether there was any."""
-        while self._due(self.look()):
-            asked = self.shared.patient(self._asked)
+        while self._due(self.refresh()):
+            asked = self.shared.retry(self._asked)
             if isinstance(asked, int):
                 self.say(f"{self.label}trial {asked}", "given up: every process that took it up ended", 0)
             elif asked is not None:
@@ -122,13 +122,13 @@ class Search:
 
         It may fail at any point and be begun again: what it leaves then is a trial that is free.
         """
-        with self.members.turn():
-            self._sit_again()
-            self.others.alive = self.members.others()  # nobody comes, or begins a trial, in another's turn
+        with self.workers.mutex():
+            self._register_again()
+            self.peers.alive = self.workers.peers()  # nobody comes, or begins a trial, in another's turn
             found = self.study.get_trials(deepcopy=False)
             for one in found:
                 if self._free(one):
-                    trial = take_up(self.study, one, self.members.sign(), self.members.tokens)
+                    trial = resume_trial(self.study, one, self.workers.signature(), self.workers.tokens)
                     if trial is None:
                         return one.number
                     break
@@ -139,7 +139,7 @@ class Search:
                 if _begun(self.study.get_trials(deepcopy=False)) > self.spec.trials:  # asked for twice, or too late
                     self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
                     return None
-                trial.set_user_attr(HOLDER, self.members.sign())
+                trial.set_user_attr(HOLDER, self.workers.signature())
             return trial, self.spec.space.suggest(trial)
 
     def _due(self, found: list[FrozenTrial]) -> bool:
@@ -150,15 +150,15 @@ class Search:
         """Whether a trial is running that nobody alive carries out."""
         if one.state != TrialState.RUNNING:
             return False
-        return not self.others.has(one) and f"{self.label}trial {one.number}" not in self.open
+        return not self.peers.owns(one) and f"{self.label}trial {one.number}" not in self.open
 
-    def _sit_again(self) -> None:
+    def _register_again(self) -> None:
         """Signs anew what this process has open, where others took it for dead meanwhile."""
-        if self.members.gone():
-            self.members.sit()
+        if self.workers.is_evicted():
+            self.workers.register()
             for one in self.open.values():
-                if self.others.is_own(self.study._storage.get_trial(one.trial._trial_id)):
-                    one.trial.set_user_attr(HOLDER, self.members.sign())
+                if self.peers.is_own(self.study._storage.get_trial(one.trial._trial_id)):
+                    one.trial.set_user_attr(HOLDER, self.workers.signature())
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
         """Takes in what a validation measured at an optimiser step; says whether the cell goes on.
@@ -180,7 +180,7 @@ class Search:
             return one.trial.should_prune()
 
         try:
-            one.stopped = self.shared.patient(stopped)
+            one.stopped = self.shared.retry(stopped)
         except UpdateFinishedTrialError:  # by another process, which took this one for dead
             return True
         if one.stopped:
@@ -219,7 +219,7 @@ class Search:
             return
         one.cells = {seed: with_seed(first, seed) for seed in self.spec.seeds}
         cells = {str(seed): cell.id for seed, cell in one.cells.items()}
-        self.shared.patient(lambda: trial.set_user_attr(CELLS, cells))
+        self.shared.retry(lambda: trial.set_user_attr(CELLS, cells))
         for seed, cell in one.cells.items():
             self.store.recover(cell.id)
             if self.store.finished(cell.id):
@@ -270,9 +270,9 @@ class Search:
         one = self.open[name]
 
         def told() -> bool:
-            with self.members.turn():
+            with self.workers.mutex():
                 frozen = self.study._storage.get_trial(one.trial._trial_id)
-                if not self.others.is_own(frozen):
+                if not self.peers.is_own(frozen):
                     return False
                 if frozen.state == TrialState.RUNNING:  # and not told already, before the storage failed
                     one.trial.set_user_attr(SECONDS, time.monotonic() - one.begun)
@@ -281,19 +281,19 @@ class Search:
                     self.study.tell(frozen.number, values, state=state)
                 return True
 
-        mine = self.shared.patient(told)
+        mine = self.shared.retry(told)
         del self.open[name]
         self.rest = 0.0
         if mine:
             self.spent += 1
-            self.others.not_theirs.add(one.trial.number)
+            self.peers.not_theirs.add(one.trial.number)
             self.changed()
         else:
             self.say(name, "another process carries it out, which took this one for dead", 0)
 
 
 def _spent(found: list[FrozenTrial]) -> int:
-    return sum(one.state in SPENT for one in found)
+    return sum(one.state in FINISHED_STATES for one in found)
 
 
 def _begun(found: list[FrozenTrial]) -> int:

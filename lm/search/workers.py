@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from lm.search.db_lease import RowLease, Rows
-from lm.search.storage import quiet_trouble
+from lm.search.db_lease import DbLease, DbLeases
+from lm.search.storage import ignore_storage_errors
 from lm.store import locks
 from lm.store.holders import NAMELESS, Found, Holder, Watch, look
 from lm.store.leases import Lease, taken
 from lm.store.locks import Patience
 
-TURN = "turn"
+MUTEX = "turn"
 """The lease that is held for an instant; seats are numbered from 0."""
 
 PAUSE_SECONDS = 0.5
 """At most, between two tries at a turn."""
 
 
-class Places(Protocol):
+class Leases(Protocol):
     """Where leases lie."""
 
     def look(self, name: str) -> Found: ...
 
-    def take(self, name: str, watch: Watch) -> Lease | RowLease | None: ...
+    def take(self, name: str, watch: Watch) -> Lease | DbLease | None: ...
 
 
-class Files:
+class FileLeases:
     """Leases in a folder beside a journal."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ def by(holder: Holder) -> str:
     return f"process {holder.pid} on host {holder.host}"
 
 
-class Members:
+class StudyWorkers:
     """Those who work on a study, seen by one of them.
 
     Args:
@@ -60,31 +60,31 @@ class Members:
         say: told in a line whose turn is waited for.
     """
 
-    def __init__(self, places: Files | Rows, say: Callable[[str], None]) -> None:
-        self.places: Places = places
+    def __init__(self, places: FileLeases | DbLeases, say: Callable[[str], None]) -> None:
+        self.places: Leases = places
         self.say = say
-        self.seat: Lease | RowLease | None = None
+        self.seat: Lease | DbLease | None = None
         self.number = 0
         self.tokens: set[str] = set()
         """Of all seats that this process has had."""
         self.watches: dict[str, Watch] = {}
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def mutex(self) -> Iterator[None]:
         """Holds the turn, after waiting for who has it."""
         patience, watch, pause = Patience(locks.FIRST_SECONDS), Watch(), 0.005
-        while (lease := self.places.take(TURN, watch)) is None:
+        while (lease := self.places.take(MUTEX, watch)) is None:
             if patience.spent():
-                self.say(f"waiting for a turn at the study: held by {self.places.look(TURN).holder or NAMELESS}")
+                self.say(f"waiting for a turn at the study: held by {self.places.look(MUTEX).holder or NAMELESS}")
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS)
         try:
             yield
         finally:
-            with quiet_trouble():
+            with ignore_storage_errors():
                 lease.release()
 
-    def sit(self) -> int:
+    def register(self) -> int:
         """Takes the first free seat, in a turn; returns its number, which no other living process has."""
         self.number = 0
         while True:
@@ -95,19 +95,19 @@ class Members:
                 return number
             self.number += 1
 
-    def gone(self) -> bool:
+    def is_evicted(self) -> bool:
         """Whether this process showed no life for so long that another has its seat."""
         if self.seat is None:
             return True
         found = self.places.look(str(self.number)).holder
         return found is not None and found.token != self.seat.holder.token
 
-    def sign(self) -> dict[str, Any]:
+    def signature(self) -> dict[str, Any]:
         """What is written on a trial that this process carries out."""
         assert self.seat is not None
         return {"token": self.seat.holder.token, "by": by(self.seat.holder)}
 
-    def others(self) -> dict[str, Holder]:
+    def peers(self) -> dict[str, Holder]:
         """The living processes beside this one, by the tokens of their seats. Asked now and then, as it watches."""
         found: dict[str, Holder] = {}
         number = 0
@@ -128,9 +128,9 @@ class Members:
             time.sleep(0.01)
         return seen
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Gives up the seat: what this process has not ended is free."""
         if self.seat is not None:
-            with quiet_trouble():
+            with ignore_storage_errors():
                 self.seat.release()
             self.seat = None

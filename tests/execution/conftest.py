@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import stand_in
 from in_threads import InThreads
-from stand_in_post import StandInPost, finish
+from stand_in_post import StandInRayWorker, finish
 
 from lm.execution import local
 from lm.execution.executor import Executor
-from lm.execution.factory import EXECUTORS, make
+from lm.execution.factory import EXECUTORS, make_executor
 from lm.store import locks
 from lm.store.store import Store
 
@@ -69,10 +69,12 @@ def engine(
     made: list[Executor] = []
     if request.param == "ray":
         request.getfixturevalue("small_ray")
-        monkeypatch.setattr("lm.execution.ray_actors.Post", StandInPost)
+        monkeypatch.setattr("lm.execution.ray_actors.RayWorker", StandInRayWorker)
 
     def one(capacity: int = 2) -> Executor:
-        found = make(request.param, store, capacity) if request.param in EXECUTORS else InThreads(store, capacity)
+        found = (
+            make_executor(request.param, store, capacity) if request.param in EXECUTORS else InThreads(store, capacity)
+        )
         made.append(found)
         return found
 

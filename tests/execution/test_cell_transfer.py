@@ -12,15 +12,15 @@ from lm.config.tree import InputError
 from lm.data.tokens import Facts
 from lm.execution import cell_transfer
 from lm.execution.cell_transfer import (
+    CellPackage,
     Changes,
-    Parcel,
     below,
     code_of,
     files_below,
     forget_others,
-    put_down,
-    received,
     unpack,
+    unpack_cell,
+    write_files,
 )
 
 
@@ -69,15 +69,15 @@ def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, mo
         asked.append(piece)
         return piece
 
-    sent = Parcel(cell, cell, "cell a", files_below(folder, bytes), [], [])
+    sent = CellPackage(cell, cell, "cell a", files_below(folder, bytes), [], [])
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "there"))
     for _ in range(2):
-        there = received(sent, get, tmp_path / "code")
+        there = unpack_cell(sent, get, tmp_path / "code")
         assert there.facts.folder == str(tmp_path / "there" / "tokens" / "abc")
         assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
         assert len(asked) == 2
     (tmp_path / "there" / "tokens" / "abc" / "train.npy").write_text("other")
-    received(sent, get, tmp_path / "code")
+    unpack_cell(sent, get, tmp_path / "code")
     assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
 
 
@@ -89,10 +89,10 @@ def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: p
     cell: Any = replace(StandIn("a" * 16), config={"model": {"class_path": "parcelled.parts.A"}})
     code = code_of(cell)
     assert [module for module, _, _ in code] == ["parcelled", "parcelled.more", "parcelled.parts"]
-    received(Parcel(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    unpack_cell(CellPackage(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
     assert sys.path[-1] == str(tmp_path / "there")
     written = (tmp_path / "there" / "parcelled" / "parts.py").stat()
-    received(Parcel(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    unpack_cell(CellPackage(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
     assert (tmp_path / "there" / "parcelled" / "parts.py").stat() == written
     assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
 
@@ -114,7 +114,7 @@ def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: 
 def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(cell_transfer, "write_atomic", lambda path, content: written.append(path.name))
-    put_down(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
+    write_files(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
     assert written == ["a.csv", "z.csv", "outcome.json", "record.json"]
 
 

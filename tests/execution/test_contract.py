@@ -11,8 +11,8 @@ from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress, Started, Validation, Waiting
-from lm.execution.factory import make
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.factory import make_executor
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
@@ -66,8 +66,8 @@ def follow(executor: Executor, *handles: Handle, do: Do = go_on) -> list[Event]:
     return heard.events
 
 
-def ends(events: list[Event]) -> list[End]:
-    return [event.end for event in events if isinstance(event, Ended)]
+def ends(events: list[Event]) -> list[Outcome]:
+    return [event.outcome for event in events if isinstance(event, Ended)]
 
 
 def starts(events: list[Event]) -> int:
@@ -88,7 +88,7 @@ def test_events_of_a_cell_come_in_order_and_its_end_once(engine: Make, store: St
         own = [event for event in events if event.handle == handle and not isinstance(event, Waiting)]
         assert isinstance(own[0], Started)
         assert isinstance(own[-1], Ended)
-        assert own[-1] == Ended(handle, End.RECORDED, STEPS)
+        assert own[-1] == Ended(handle, Outcome.RECORDED, STEPS)
         steps = [event.step for event in own if isinstance(event, Progress)]
         assert steps == list(range(1, STEPS + 1))
         assert {event.steps for event in own if isinstance(event, Progress)} == {STEPS}
@@ -102,11 +102,11 @@ def test_a_harvest_is_the_record_in_the_store_and_is_taken_in_once(engine: Make,
     handle = hand_over(executor, StandIn(FIRST))
     assert (handle.cell, handle.name) == (FIRST, "cell a")
     with pytest.raises(KeyError):
-        executor.harvest(handle)
+        executor.result(handle)
     follow(executor, handle)
-    assert executor.harvest(handle) == store.record(FIRST)
+    assert executor.result(handle) == store.record(FIRST)
     with pytest.raises(KeyError):
-        executor.harvest(handle)
+        executor.result(handle)
 
 
 def test_a_validation_waits_for_its_answer_and_a_cell_that_may_not_go_on_is_pruned(engine: Make, store: Store) -> None:
@@ -121,9 +121,9 @@ def test_a_validation_waits_for_its_answer_and_a_cell_that_may_not_go_on_is_prun
     stopped = hand_over(executor, StandIn(SECOND, {5: "validate"}))
     events = follow(executor, kept, stopped, do=keep_one)
     assert sorted(asked, key=lambda one: one[0].number) == [(kept, 5, {"nll": 5.0}), (stopped, 5, {"nll": 5.0})]
-    assert Ended(kept, End.RECORDED, STEPS) in events
-    assert Ended(stopped, End.PRUNED, 5) in events
-    assert executor.harvest(stopped) is None
+    assert Ended(kept, Outcome.RECORDED, STEPS) in events
+    assert Ended(stopped, Outcome.PRUNED, 5) in events
+    assert executor.result(stopped) is None
     assert not store.finished(SECOND)
     assert not store.work(SECOND).exists()
 
@@ -132,9 +132,9 @@ def test_an_exception_is_a_record_and_no_reason_to_try_again(engine: Make, store
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST, {5: "raise"}))
     events = follow(executor, handle)
-    assert ends(events) == [End.RECORDED]
+    assert ends(events) == [Outcome.RECORDED]
     assert starts(events) == 1
-    record = executor.harvest(handle)
+    record = executor.result(handle)
     assert record == store.record(FIRST)
     assert (record["status"], record["error"]) == ("failed", "RuntimeError: out of luck")
 
@@ -143,9 +143,9 @@ def test_a_cell_killed_once_is_taken_up_where_it_was(engine: Make, store: Store)
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
     events = follow(executor, handle)
-    assert ends(events) == [End.RECORDED]
+    assert ends(events) == [Outcome.RECORDED]
     assert starts(events) == 2
-    record = executor.harvest(handle)
+    record = executor.result(handle)
     assert record is not None
     assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
 
@@ -156,12 +156,12 @@ def test_a_cell_killed_again_and_again_is_given_up_with_a_record(engine: Make, s
     other = hand_over(executor, StandIn(SECOND))
     events = follow(executor, handle, other)
     own = [event for event in events if event.handle == handle]
-    assert ends(own) == [End.GIVEN_UP]
+    assert ends(own) == [Outcome.LOST]
     assert 2 <= starts(own) < STEPS
-    assert executor.harvest(handle) == store.record(FIRST)
+    assert executor.result(handle) == store.record(FIRST)
     assert store.record(FIRST)["status"] == "failed"
     assert "killed" in (store.record(FIRST)["error"] or "")
-    assert ends([event for event in events if event.handle == other]) == [End.RECORDED]
+    assert ends([event for event in events if event.handle == other]) == [Outcome.RECORDED]
 
 
 def test_kills_are_counted_anew_when_a_cell_is_handed_over_again(engine: Make, store: Store) -> None:
@@ -169,7 +169,7 @@ def test_kills_are_counted_anew_when_a_cell_is_handed_over_again(engine: Make, s
     stopped = hand_over(executor, StandIn(FIRST, {5: "validate"}))
     follow(executor, stopped, do=stop)
     handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
-    assert ends(follow(executor, handle)) == [End.RECORDED]
+    assert ends(follow(executor, handle)) == [Outcome.RECORDED]
 
 
 def test_a_cancelled_cell_is_interrupted_and_can_be_taken_up(engine: Make, store: Store) -> None:
@@ -180,16 +180,16 @@ def test_a_cancelled_cell_is_interrupted_and_can_be_taken_up(engine: Make, store
     executor.cancel(handle)
     executor.cancel(handle)
     heard.until(lambda: heard.of(handle, Ended) and heard.of(other, Ended), leave)
-    assert ends(heard.of(handle)) == [End.INTERRUPTED]
-    assert ends(heard.of(other)) == [End.RECORDED]
-    assert executor.harvest(handle) is None
+    assert ends(heard.of(handle)) == [Outcome.INTERRUPTED]
+    assert ends(heard.of(other)) == [Outcome.RECORDED]
+    assert executor.result(handle) is None
     assert not store.finished(FIRST)
     assert untouched(store, FIRST)
     executor.cancel(handle)
     again = hand_over(executor, StandIn(FIRST, {5: "validate"}))
     assert again != handle
-    assert ends(follow(executor, again)) == [End.RECORDED]
-    record = executor.harvest(again)
+    assert ends(follow(executor, again)) == [Outcome.RECORDED]
+    record = executor.result(again)
     assert record is not None
     assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
 
@@ -209,12 +209,12 @@ def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: St
             for event in executor.poll(0.1):
                 if not isinstance(event, Ended):
                     continue
-                record, cell = executor.harvest(event.handle), event.handle.cell
-                if event.end is End.RECORDED:
+                record, cell = executor.result(event.handle), event.handle.cell
+                if event.outcome is Outcome.RECORDED:
                     assert record == store.record(cell)
                     told.append((executor, cell))
                     continue
-                assert (event.end, record) == (End.HELD, None)
+                assert (event.outcome, record) == (Outcome.LOCKED_ELSEWHERE, None)
                 waiting.append((executor, cell))  # not waited for: who holds it may need this thread to go on
         time.sleep(0.01)
     assert len(set(told)) == 4
@@ -226,12 +226,12 @@ def test_a_cell_that_another_holds_is_not_waited_for(engine: Make, store: Store)
     assert executor.held(FIRST) is None
     with store.lock(FIRST):
         handle = hand_over(executor, StandIn(FIRST))
-        assert ends(follow(executor, handle)) == [End.HELD]
-        assert executor.harvest(handle) is None
+        assert ends(follow(executor, handle)) == [Outcome.LOCKED_ELSEWHERE]
+        assert executor.result(handle) is None
         assert str(executor.held(FIRST)).startswith(f"process {os.getpid()} on host ")
         assert not store.work(FIRST).exists()
     assert executor.held(FIRST) is None
-    assert ends(follow(executor, hand_over(executor, StandIn(FIRST)))) == [End.RECORDED]
+    assert ends(follow(executor, hand_over(executor, StandIn(FIRST)))) == [Outcome.RECORDED]
 
 
 def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store) -> None:
@@ -239,14 +239,14 @@ def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store
     handle = hand_over(executor, StandIn(FIRST, {5: "disk"}))
     ended = follow(executor, handle)[-1]
     assert isinstance(ended, Ended)
-    assert ended.end is End.INTERRUPTED
+    assert ended.outcome is Outcome.INTERRUPTED
     assert ended.broken is not None
     assert (ended.broken.errno, ended.broken.filename) == (28, "a file")
-    assert executor.harvest(handle) is None
+    assert executor.result(handle) is None
     assert not store.finished(FIRST)
     later = engine()
     handle = hand_over(later, StandIn(FIRST, {5: "disk"}))
-    assert ends(follow(later, handle)) == [End.RECORDED]
+    assert ends(follow(later, handle)) == [Outcome.RECORDED]
 
 
 def test_no_more_cells_are_taken_than_there_is_room_for(engine: Make) -> None:
@@ -256,7 +256,7 @@ def test_no_more_cells_are_taken_than_there_is_room_for(engine: Make) -> None:
     with pytest.raises(RuntimeError, match="cell b"):
         hand_over(executor, StandIn(SECOND))
     follow(executor, first)
-    assert ends(follow(executor, hand_over(executor, StandIn(SECOND)))) == [End.RECORDED]
+    assert ends(follow(executor, hand_over(executor, StandIn(SECOND)))) == [Outcome.RECORDED]
 
 
 def test_with_no_cell_in_hand_nothing_is_waited_for(engine: Make) -> None:
@@ -268,9 +268,9 @@ def test_a_cell_that_is_recorded_already_is_not_trained(engine: Make, store: Sto
     follow(executor, hand_over(executor, StandIn(FIRST)))
     handle = hand_over(executor, StandIn(FIRST))
     events = follow(executor, handle)
-    assert ends(events) == [End.RECORDED]
+    assert ends(events) == [Outcome.RECORDED]
     assert not [event for event in events if isinstance(event, Progress)]
-    assert executor.harvest(handle) == store.record(FIRST)
+    assert executor.result(handle) == store.record(FIRST)
 
 
 def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(engine: Make, store: Store) -> None:
@@ -279,11 +279,11 @@ def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(eng
     heard, handle = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
     heard.until(lambda: heard.of(handle, Validation), leave)
     executor.cancel(handle)
-    assert ends(follow(executor, handle)) == [End.INTERRUPTED]
-    assert executor.harvest(handle) is None
+    assert ends(follow(executor, handle)) == [Outcome.INTERRUPTED]
+    assert executor.result(handle) is None
     assert store.record(FIRST)["error"] == "before"
     handle = hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
-    assert ends(follow(executor, handle)) == [End.RECORDED]
+    assert ends(follow(executor, handle)) == [Outcome.RECORDED]
     assert store.record(FIRST)["status"] == "ok"
 
 
@@ -296,10 +296,10 @@ def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(en
     assert not store.finished(FIRST)
     later = engine()
     handle = hand_over(later, StandIn(FIRST, {5: "validate"}))
-    assert ends(follow(later, handle)) == [End.RECORDED]
+    assert ends(follow(later, handle)) == [Outcome.RECORDED]
     assert store.record(FIRST)["steps"] == STEPS
 
 
 def test_a_name_that_no_executor_has_is_answered_with_those_there_are(store: Store) -> None:
     with pytest.raises(InputError, match=r"no executor 'lcoal'. Did you mean local\? Choose from local, ray, slurm"):
-        make("lcoal", store, 1)
+        make_executor("lcoal", store, 1)

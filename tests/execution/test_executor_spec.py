@@ -9,8 +9,8 @@ import pytest
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.execution import executor_spec
-from lm.execution.executor_spec import asked_for, minutes, usable
-from lm.execution.factory import EXECUTORS, room, threads
+from lm.execution.executor_spec import minutes, parse_executor, usable
+from lm.execution.factory import EXECUTORS, capacity, threads
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_can_be_asked_for(installed: None, text: str, name: str, options: dict[str, str]) -> None:
-    found = asked_for(text)
+    found = parse_executor(text)
     assert (found.name, dict(found.options)) == (name, options)
 
 
@@ -63,7 +63,7 @@ def test_what_can_be_asked_for(installed: None, text: str, name: str, options: d
 )
 def test_what_cannot_be_asked_for_is_answered_with_what_can(installed: None, text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
-        asked_for(text)
+        parse_executor(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -89,23 +89,23 @@ def test_a_package_that_is_missing_is_named_with_the_command(name: str, monkeypa
     with pytest.raises(
         InputError, match=rf"needs {executor_spec.PACKAGES[name]}: pip install 'lm-ablations\[{name}\]'"
     ):
-        asked_for(name)
+        parse_executor(name)
 
 
 def test_what_reaches_a_cluster_from_outside_is_asked_for_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else name)
-    assert asked_for("ray:address=head:6379").options == {"address": "head:6379"}
+    assert parse_executor("ray:address=head:6379").options == {"address": "head:6379"}
     for text in ("ray://head:10001", "ray:address=ray://head:10001"):
         with pytest.raises(InputError, match=r"--executor ray needs grpc: pip install 'lm-ablations\[ray\]'"):
-            asked_for(text)
+            parse_executor(text)
 
 
 def test_slurm_is_asked_for_where_its_commands_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match="no sbatch on this machine"):
-        asked_for("slurm")
-    assert asked_for("slurm:executor=local").options == {"executor": "local"}
+        parse_executor("slurm")
+    assert parse_executor("slurm:executor=local").options == {"executor": "local"}
 
 
 @pytest.mark.parametrize("command", [["ablate", "quickstart"], ["sweep", "learning_rate"]])
@@ -153,8 +153,8 @@ def test_a_cell_has_as_many_threads_as_its_job_has_cores(installed: None, monkey
 
 
 def test_a_queue_takes_all_cells_of_an_experiment_and_of_a_search_as_many_as_are_said(installed: None) -> None:
-    assert room("local", 12) is None
-    assert room("slurm", 12) == 12
-    assert room("slurm", 5000) == 1000
+    assert capacity("local", 12) is None
+    assert capacity("slurm", 12) == 12
+    assert capacity("slurm", 5000) == 1000
     with pytest.raises(InputError, match="a search needs --workers N"):
-        room("slurm", 12, search=True)
+        capacity("slurm", 12, search=True)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from lm.execution import heartbeat
-from lm.execution.heartbeat import Late, Vigil
+from lm.execution.heartbeat import SilenceMonitor, SlowBlockWarning
 
 
 class Machine:
@@ -14,43 +14,43 @@ class Machine:
     def __init__(self, state: str | None = "R") -> None:
         self.now, self.doing, self.used = 0.0, state, 0.0
 
-    def vigil(self) -> Vigil:
-        return Vigil(4711, lambda: self.now, lambda pid: self.doing, lambda pid: self.used)
+    def monitor(self) -> SilenceMonitor:
+        return SilenceMonitor(4711, lambda: self.now, lambda pid: self.doing, lambda pid: self.used)
 
 
-def heard(one: Vigil | Late, machine: Machine, seconds: int) -> dict[float, str]:
+def heard(one: SilenceMonitor | SlowBlockWarning, machine: Machine, seconds: int) -> dict[float, str]:
     """What is said in so many seconds, by when."""
     found = {}
     for _ in range(seconds):
         machine.now += 1
-        if (line := one.look()) is not None:
+        if (line := one.check()) is not None:
             found[machine.now] = line
     return found
 
 
 def test_a_stopped_process_is_told_of_within_ten_seconds_and_then_rarely() -> None:
     machine = Machine("T")
-    found = heard(machine.vigil(), machine, 300)
+    found = heard(machine.monitor(), machine, 300)
     assert list(found) == [8, 24, 72, 216]
     assert found[8] == "no word for 8 s: process 4711 is stopped, SIGCONT lets it go on"
 
 
 def test_silence_lasts_until_a_word_and_does_not_grow_while_nobody_looks() -> None:
     machine = Machine("R")
-    one = machine.vigil()
+    one = machine.monitor()
     for _ in range(30):
         machine.now += 1
-        assert one.silence() == machine.now
+        assert one.seconds_silent() == machine.now
     machine.now += 1e6
-    assert one.silence() == 30 + heartbeat.MOST_BETWEEN_LOOKS
-    one.word()
+    assert one.seconds_silent() == 30 + heartbeat.MAX_CHECK_INTERVAL
+    one.record_activity()
     machine.now += 2
-    assert one.silence() == 2
+    assert one.seconds_silent() == 2
 
 
 def test_a_process_at_work_is_told_of_after_a_minute_with_what_it_used() -> None:
     machine = Machine("R")
-    one = machine.vigil()
+    one = machine.monitor()
     machine.used = 3.0
     assert heard(one, machine, 59) == {}
     assert heard(one, machine, 1)[60] == (
@@ -62,15 +62,15 @@ def test_a_process_at_work_is_told_of_after_a_minute_with_what_it_used() -> None
 
 def test_a_process_that_speaks_now_and_then_is_never_told_of() -> None:
     machine = Machine("R")
-    one = machine.vigil()
+    one = machine.monitor()
     for _ in range(20):
         assert heard(one, machine, 50) == {}
-        one.word()
+        one.record_activity()
 
 
 def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
     machine = Machine("S")
-    one = machine.vigil()
+    one = machine.monitor()
     heard(one, machine, 100)
     machine.doing = "t"
     assert list(heard(one, machine, 2)) == [101]
@@ -78,7 +78,7 @@ def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
 
 def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -> None:
     machine = Machine("R")
-    one = machine.vigil()
+    one = machine.monitor()
     assert heard(one, machine, 30) == {}
     machine.doing = "Z"
     found = heard(one, machine, 10)
@@ -89,7 +89,7 @@ def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -
 @pytest.mark.parametrize("state", [None, "R"])
 def test_where_nothing_is_known_of_processes_silence_is_told_all_the_same(state: str | None) -> None:
     machine = Machine(state)
-    one = Vigil(4711, lambda: machine.now, lambda pid: state, lambda pid: None)
+    one = SilenceMonitor(4711, lambda: machine.now, lambda pid: state, lambda pid: None)
     assert heard(one, machine, 61) == {
         60: "no word for 60 s: process 4711 lives; long steps, compilation and evaluation are silent"
     }
@@ -97,7 +97,7 @@ def test_where_nothing_is_known_of_processes_silence_is_told_all_the_same(state:
 
 def waited(machine: Machine, seconds: int, pid: int | None = 4711) -> dict[float, str]:
     """What is said of a block that waits so long for a process that does what the machine says, by when."""
-    late = Late("waiting for it", print, lambda: pid, lambda: machine.now, lambda pid: machine.doing)
+    late = SlowBlockWarning("waiting for it", print, lambda: pid, lambda: machine.now, lambda pid: machine.doing)
     return heard(late, machine, seconds)
 
 
@@ -120,11 +120,11 @@ def test_where_no_process_is_there_yet_only_a_long_wait_is_told() -> None:
 
 def test_a_block_that_takes_long_is_told_of_and_one_that_does_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    with Late("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
+    with SlowBlockWarning("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         pass
     assert lines == []
     monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.001)
-    with Late("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
+    with SlowBlockWarning("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         deadline = time.monotonic() + 60
         while not lines and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from interrupting import Leaving, listening, press_unheard
 
-from lm.execution.interrupts import cause, ended_by_signals, look, remembered
+from lm.execution.interrupts import cause, deferred_interrupts, ended_by_signals, raise_if_interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def block(*steps: Callable[[], None]) -> list[int]:
             step()
             reached.append(number)
 
-    with pytest.raises(KeyboardInterrupt), remembered():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
         take()
     return reached
 
 
 def within() -> None:
-    with remembered():
-        look()
+    with deferred_interrupts():
+        raise_if_interrupted()
 
 
 def nothing() -> None:
@@ -46,7 +46,7 @@ def press() -> None:
 
 
 def test_what_was_swallowed_is_raised_where_one_looks() -> None:
-    assert block(look, press_unheard, nothing, look, nothing) == [0, 1, 2]
+    assert block(raise_if_interrupted, press_unheard, nothing, raise_if_interrupted, nothing) == [0, 1, 2]
     within()  # forgotten with the block
 
 
@@ -64,7 +64,7 @@ def test_another_error_stays_what_it_is() -> None:
         press_unheard()
         raise ValueError("first")
 
-    with pytest.raises(ValueError, match="first"), remembered():
+    with pytest.raises(ValueError, match="first"), deferred_interrupts():
         fails()
 
 
@@ -72,10 +72,10 @@ def test_what_is_ignored_or_heard_by_another_is_left_so() -> None:
     heard: list[int] = []
     for other in (signal.SIG_IGN, lambda number, frame: heard.append(number)):
         signal.signal(signal.SIGINT, other)
-        with remembered():
+        with deferred_interrupts():
             assert signal.getsignal(signal.SIGINT) is other
             press()
-            look()
+            raise_if_interrupted()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert heard == [signal.SIGINT]
 
@@ -84,7 +84,7 @@ def test_another_thread_leaves_all_as_it_is() -> None:
     reached = []
 
     def ask() -> None:
-        with remembered():
+        with deferred_interrupts():
             reached.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=ask)
@@ -107,7 +107,7 @@ def test_another_signal_is_raised_as_an_interrupt_and_named_once(
 @pytest.mark.usefixtures("at_rest")
 def test_another_signal_ends_a_command_for_which_ctrl_c_is_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with ended_by_signals(), remembered():
+    with ended_by_signals(), deferred_interrupts():
         press()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)

@@ -17,11 +17,11 @@ from stand_in import STEPS, StandIn
 from lm.config.tree import InputError
 from lm.execution import heartbeat, local
 from lm.execution.cell_queue import Planned
-from lm.execution.executor import End, Ended, Started, Validation, Waiting
+from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
 from lm.execution.local import Job, Local
 from lm.execution.scheduler import train_cells
 from lm.execution.watcher import Running, Watcher
-from lm.execution.worker_pool import SERVERS, fork_server
+from lm.execution.worker_pool import MAX_FORKSERVER_RESTARTS, fork_server
 from lm.store.holders import Holder
 from lm.store.locks import state
 from lm.store.record import Ending
@@ -102,7 +102,7 @@ def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_ag
             os.kill(job.attempt.process.pid, signal.SIGKILL)
 
     told = Told(kill_all)
-    assert local.ATTEMPTS < 3 < SERVERS
+    assert local.ATTEMPTS < 3 < MAX_FORKSERVER_RESTARTS
     assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
     assert kills  # how many there is time for depends on the machine
     assert whole(store, FIRST, SECOND)
@@ -150,7 +150,7 @@ def test_fork_servers_that_all_end_at_once_are_told_in_a_line(store: Store, monk
         raise EOFError
 
     monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", start)
-    with pytest.raises(InputError, match=f"ended {SERVERS} times"):
+    with pytest.raises(InputError, match=f"ended {MAX_FORKSERVER_RESTARTS} times"):
         trained(store, Told(), StandIn(FIRST))
 
 
@@ -307,7 +307,7 @@ def test_a_cancelled_process_that_does_not_heed_is_ended_by_force(
             pass
         executor.cancel(handle)
         last = ended(executor)[-1]
-        assert (last.handle, last.end) == (handle, End.INTERRUPTED)
+        assert (last.handle, last.outcome) == (handle, Outcome.INTERRUPTED)
         assert not store.finished(FIRST)
         with store.claim(FIRST) as free:
             assert free
@@ -319,7 +319,7 @@ def test_a_process_killed_after_a_disk_was_full_is_not_started_again(store: Stor
         ended(executor)
         executor.submit(StandIn(SECOND, {5: "SIGKILL"}), stand_in.execution(), "second")  # type: ignore[arg-type]
         events = ended(executor)
-    assert [event.end for event in events if isinstance(event, Ended)] == [End.INTERRUPTED]
+    assert [event.outcome for event in events if isinstance(event, Ended)] == [Outcome.INTERRUPTED]
     assert sum(isinstance(event, Started) for event in events) == 1
 
 

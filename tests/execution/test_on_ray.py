@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lm.execution.executor import End, Handle
-from lm.execution.remote import Remote
+from lm.execution.executor import Handle, Outcome
+from lm.execution.remote import RemoteExecutor
 from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
@@ -18,13 +18,13 @@ class Lost:
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         on_ray = pytest.importorskip("lm.execution.on_ray", reason="needs ray: pip install 'lm-ablations[ray]'")
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
-        Remote.__init__(self.executor, store, 1, print)
+        RemoteExecutor.__init__(self.executor, store, 1, print)
         self.executor.posts = SimpleNamespace(dismiss=lambda post: None, found=lambda code, needs: post(False))
         monkeypatch.setattr(on_ray, "digest", lambda cell: "")
         monkeypatch.setattr("lm.execution.remote.fail", lambda *_: {})
         monkeypatch.setattr(self.executor, "_needs", lambda job: {})
         monkeypatch.setattr(self.executor, "_station", self.stationed)
-        monkeypatch.setattr(self.executor, "_let_go", lambda job, end: None)
+        monkeypatch.setattr(self.executor, "_release", lambda job, end: None)
         self.tries = 0
         self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), SimpleNamespace(id="a" * 16), SimpleNamespace(again=False))
         self.executor.jobs[self.job.handle] = self.job
@@ -38,8 +38,8 @@ class Lost:
         self.job.post = post(up)
         self.executor._gone(self.job, "lost")
 
-    def ends(self) -> list[End]:
-        return [event.end for event in self.executor.events if hasattr(event, "end")]
+    def ends(self) -> list[Outcome]:
+        return [event.outcome for event in self.executor.events if hasattr(event, "end")]
 
 
 def post(up: bool) -> Any:
@@ -52,12 +52,12 @@ def test_a_post_that_goes_before_it_is_up_is_no_loss_of_the_cell(store: Store, m
     lost.lose(False)  # on a node that had gone too, which was not known
     assert (lost.tries, lost.ends()) == (2, [])
     lost.lose(True)
-    assert lost.ends() == [End.GIVEN_UP]
+    assert lost.ends() == [Outcome.LOST]
 
 
 def test_posts_that_never_come_up_end_in_giving_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Lost(store, monkeypatch)
     while not lost.ends():
         lost.lose(False)
-    assert lost.ends() == [End.GIVEN_UP]
+    assert lost.ends() == [Outcome.LOST]
     assert lost.tries == lost.most

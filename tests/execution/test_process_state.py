@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from lm.execution import process
-from lm.execution.process_state import as_found
+from lm.execution.process_state import restore_process_state
 from lm.store.store import LOG
 from lm.training import provenance
 
@@ -90,7 +90,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_what_a_cell_changes_the_next_does_not_find(name: str) -> None:
     change, look = BREAKS[name]
     before = look()
-    with as_found() as left:
+    with restore_process_state() as left:
         change()
         assert look() != before
     assert look() == before
@@ -104,7 +104,7 @@ def test_each_cell_has_its_own_words_in_its_log(
         monkeypatch.setattr(sys, "stdout", buffered)
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
-            with as_found():
+            with restore_process_state():
                 process._log(tmp_path / name)
                 sys.stdout.write(f"Python-{name} ")  # without an end, so that it stays in a buffer
                 ctypes.CDLL(None).printf(f"C-{name} ".encode())
@@ -117,7 +117,7 @@ def test_each_cell_has_its_own_words_in_its_log(
 def test_an_alarm_does_not_go_off_in_the_next_cell() -> None:
     before = signal.setitimer(signal.ITIMER_REAL, 0)  # of who runs the tests
     try:
-        with as_found():
+        with restore_process_state():
             signal.setitimer(signal.ITIMER_REAL, 3600)
         assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     finally:
@@ -126,16 +126,16 @@ def test_an_alarm_does_not_go_off_in_the_next_cell() -> None:
 
 def test_what_cannot_be_put_back_is_told() -> None:
     over = threading.Event()
-    with as_found() as left:
+    with restore_process_state() as left:
         threading.Thread(target=over.wait, name="polling", daemon=True).start()
     over.set()
     assert "the thread polling" in left
 
 
 def test_a_thread_of_a_library_may_stay() -> None:
-    with as_found() as left, ThreadPoolExecutor(1) as pool:
+    with restore_process_state() as left, ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()
-        with as_found() as inside:
+        with restore_process_state() as inside:
             ThreadPoolExecutor(1).submit(int).result()
             list(tqdm([None], file=io.StringIO()))  # as a compiler does, which leaves a thread
     assert left == inside == []
@@ -145,7 +145,7 @@ def test_what_an_exception_leaves_is_left() -> None:
     before = torch.get_default_dtype()
 
     def raises() -> None:
-        with as_found():
+        with restore_process_state():
             torch.set_default_dtype(torch.float64)
             raise RuntimeError
 

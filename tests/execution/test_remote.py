@@ -10,35 +10,35 @@ import stand_in
 from records import blank
 from stand_in import StandIn
 
-from lm.execution.executor import End, Ended, Handle, Progress, Started, Validation, Waiting
-from lm.execution.remote import Away, Remote
-from lm.execution.slurm_job import Mail, send, unseen
+from lm.execution.executor import Ended, Handle, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.remote import RemoteExecutor, RemoteJob
+from lm.execution.slurm_job import FileMailbox, send, unseen
 from lm.store.store import Store
 
 FIRST = "a" * 16
 
 
-class Far(Remote[Away]):
+class Far(RemoteExecutor[RemoteJob]):
     """A machine of which one hears what the test says."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, 1)
         self.said: list[Any] = []
 
-    def _job(self, handle: Handle, cell: Any, execution: Any) -> Away:
-        return Away(handle, cell, execution)
+    def _job(self, handle: Handle, cell: Any, execution: Any) -> RemoteJob:
+        return RemoteJob(handle, cell, execution)
 
     def _listen(self, seconds: float) -> None:
         pass
 
-    def _stop(self, job: Away) -> None:
+    def _stop(self, job: RemoteJob) -> None:
         self.said.append("stop")
 
-    def _say_on(self, job: Away, goes_on: bool) -> None:
+    def _send_answer(self, job: RemoteJob, goes_on: bool) -> None:
         self.said.append(goes_on)
 
-    def _let_go(self, job: Away, end: End) -> None:
-        self.said.append(end)
+    def _release(self, job: RemoteJob, outcome: Outcome) -> None:
+        self.said.append(outcome)
 
     def close(self) -> None:
         pass
@@ -53,7 +53,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
     return Far(Store(tmp_path))
 
 
-def hand_over(far: Far) -> tuple[Handle, Away]:
+def hand_over(far: Far) -> tuple[Handle, RemoteJob]:
     cell: Any = StandIn(FIRST)
     handle = far.submit(cell, stand_in.execution(), "cell a")
     return handle, far.jobs[handle]
@@ -75,11 +75,11 @@ def test_what_is_told_becomes_events_in_order(far: Far) -> None:
 
 def test_a_cell_whose_machine_is_lost_once_is_tried_again_and_twice_is_given_up(far: Far) -> None:
     handle, job = hand_over(far)
-    assert far._went_away(job, "the node was lost")
+    assert far._on_worker_lost(job, "the node was lost")
     assert list(far.poll(0.0)) == [Waiting(handle, "the node was lost; tried again from its last checkpoint")]
-    assert not far._went_away(job, "the node was lost")
-    assert list(far.poll(0.0)) == [Ended(handle, End.GIVEN_UP, 0)]
-    record = far.harvest(handle)
+    assert not far._on_worker_lost(job, "the node was lost")
+    assert list(far.poll(0.0)) == [Ended(handle, Outcome.LOST, 0)]
+    record = far.result(handle)
     assert record is not None
     assert record == far.store.record(FIRST)
     assert (record["status"], record["error"]) == ("failed", "the node was lost")
@@ -90,9 +90,9 @@ def test_a_cancelled_cell_whose_machine_is_lost_is_interrupted(far: Far) -> None
     far.cancel(handle)
     far.cancel(handle)
     assert far.said == ["stop"]
-    assert not far._went_away(job, "the node was lost")
-    assert list(far.poll(0.0)) == [Ended(handle, End.INTERRUPTED, 0)]
-    assert far.harvest(handle) is None
+    assert not far._on_worker_lost(job, "the node was lost")
+    assert list(far.poll(0.0)) == [Ended(handle, Outcome.INTERRUPTED, 0)]
+    assert far.result(handle) is None
     assert not far.store.finished(FIRST)
 
 
@@ -100,16 +100,16 @@ def test_a_lost_cell_that_another_process_has_taken_is_left_to_it(far: Far) -> N
     handle, job = hand_over(far)
     job.lost = 1
     with far.store.lock(FIRST):
-        assert not far._went_away(job, "the node was lost")
+        assert not far._on_worker_lost(job, "the node was lost")
     waiting, ended = far.poll(0.0)
     assert isinstance(waiting, Waiting)
     assert waiting.line.startswith("the node was lost; the cell is left to ")
-    assert ended == Ended(handle, End.INTERRUPTED, 0)
+    assert ended == Ended(handle, Outcome.INTERRUPTED, 0)
 
 
 def test_mail_is_read_once_and_by_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "told"
-    mail = Mail(path)
+    mail = FileMailbox(path)
     assert mail.new() == []
     send(path, ("progress", 1, 2, 0.25))
     with path.open("a") as file:

@@ -104,7 +104,7 @@ def trained(store: Store, cells: Sequence[Cell], alone: bool) -> list[int]:
             for event in events:
                 if isinstance(event, Validation):
                     event.answer(True)
-        executor.harvest(handle)
+        executor.result(handle)
     executor.close()
     return found
 

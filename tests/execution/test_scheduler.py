@@ -12,9 +12,9 @@ from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
 
 from lm.execution import scheduler
-from lm.execution.cell_queue import Listed, Planned
-from lm.execution.executor import End, Ended, Event, Executor, Handle, Progress
-from lm.execution.scheduler import train_cells, train_from
+from lm.execution.cell_queue import Planned, StaticQueue
+from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress
+from lm.execution.scheduler import run_cells, train_cells
 from lm.execution.watcher import Running, Watcher
 from lm.store import holders
 from lm.store.holders import Holder
@@ -47,7 +47,7 @@ class Told(Watcher):
         self.lines.append(line)
 
 
-class Asked(Listed):
+class Asked(StaticQueue):
     """Keeps what it is asked and told; lets a cell go on but for one."""
 
     def __init__(self, cells: list[Planned], stops: str = "") -> None:
@@ -67,9 +67,9 @@ def planned(*cells: Any) -> list[Planned]:
     return [Planned("arm", seed, cell) for seed, cell in enumerate(cells)]
 
 
-def carried_out(store: Store, source: Listed, told: Told, capacity: int = 2) -> int:
+def carried_out(store: Store, source: StaticQueue, told: Told, capacity: int = 2) -> int:
     with InThreads(store, capacity) as executor:
-        return train_from(source, executor, told, execution())
+        return run_cells(source, executor, told, execution())
 
 
 def test_every_cell_is_trained_in_its_order_and_told_of(store: Store) -> None:
@@ -112,7 +112,7 @@ def test_the_source_judges_validations_and_is_told_of_a_pruned_cell(store: Store
 def test_a_failure_stops_no_other_and_a_cell_given_up_is_one(store: Store) -> None:
     told = Told()
     cells = StandIn(FIRST, {3: "raise"}), StandIn(SECOND, {3: "SIGKILL", 5: "SIGKILL"}), StandIn(THIRD)
-    assert carried_out(store, Listed(planned(*cells)), told, capacity=1) == 0
+    assert carried_out(store, StaticQueue(planned(*cells)), told, capacity=1) == 0
     assert [record["status"] for record in told.records.values()] == ["failed", "failed", "ok"]
 
 
@@ -147,7 +147,7 @@ class Scripted(Executor):
 
     def cancel(self, handle: Handle) -> None: ...
 
-    def harvest(self, handle: Handle) -> None: ...
+    def result(self, handle: Handle) -> None: ...
 
     def close(self) -> None: ...
 
@@ -155,16 +155,16 @@ class Scripted(Executor):
 def test_a_full_disk_ends_all_after_the_cells_in_training_and_the_next_is_not_begun() -> None:
     full = OSError(28, "No space left on device", "a file")
     polls: list[list[Callable[[Handle], Event]]] = [
-        [lambda handle: Ended(handle, End.INTERRUPTED, 5, full)],
+        [lambda handle: Ended(handle, Outcome.INTERRUPTED, 5, full)],
         [lambda handle: Progress(handle, 3, STEPS, 1.0)],
-        [lambda handle: Ended(handle, End.PRUNED, 3)],
+        [lambda handle: Ended(handle, Outcome.PRUNED, 3)],
     ]
     told, source = Told(), Asked(planned(StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)))
     with pytest.raises(OSError, match="No space left on device") as raised:
-        train_from(source, Scripted(2, polls, [[0], [1], [1]]), told, execution())
+        run_cells(source, Scripted(2, polls, [[0], [1], [1]]), told, execution())
     assert raised.value is full
     assert source.said == [("arm seed 0", None), ("arm seed 1", "pruned")]
-    assert source.left() == 1
+    assert source.remaining() == 1
 
 
 def test_interrupted_cells_are_counted(store: Store) -> None:
@@ -177,7 +177,7 @@ def test_interrupted_cells_are_counted(store: Store) -> None:
     told = Told()
     with InThreads(store, 2) as executor:
         cells = planned(StandIn(FIRST, {5: "validate"}), StandIn(SECOND))
-        assert train_from(Cancels(cells), executor, told, execution()) == 1
+        assert run_cells(Cancels(cells), executor, told, execution()) == 1
     assert told.records == {"arm seed 0": None, "arm seed 1": store.record(SECOND)}
 
 
@@ -221,7 +221,7 @@ def test_cells_that_others_train_are_come_back_to_after_all_others(store: Store)
 @pytest.mark.usefixtures("eager")
 def test_what_others_train_is_waited_for_at_the_end_and_said(store: Store) -> None:
     told = LetsGo(store, FIRST, "waiting for 1 cell being trained by process ")
-    assert carried_out(store, Listed(planned(StandIn(FIRST), StandIn(SECOND))), told) == 0
+    assert carried_out(store, StaticQueue(planned(StandIn(FIRST), StandIn(SECOND))), told) == 0
     assert list(told.records) == ["arm seed 1", "arm seed 0"]
 
 
@@ -247,10 +247,10 @@ def test_two_loops_on_one_store_train_each_cell_once(store: Store) -> None:
     class Joins(Told):
         def progress(self, running: list[Running], left: int) -> None:
             if not other and running:
-                other.append(carried_out(store, Listed(planned(*cells[1:])), Told(), capacity=1))
+                other.append(carried_out(store, StaticQueue(planned(*cells[1:])), Told(), capacity=1))
 
     cells = [StandIn(cell) for cell in (FIRST, SECOND, THIRD)]
-    assert carried_out(store, Listed(planned(*cells)), Joins(), capacity=1) == 0
+    assert carried_out(store, StaticQueue(planned(*cells)), Joins(), capacity=1) == 0
     assert other == [0]
     assert [store.record(cell.id)["cost"]["tries"] for cell in cells] == [1, 1, 1]
 

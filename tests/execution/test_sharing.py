@@ -11,7 +11,7 @@ from lm.config.tree import InputError
 from lm.execution import sharing
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import step_seconds
-from lm.execution.sharing import rates, shared_out
+from lm.execution.sharing import choose_num_workers, rates
 from lm.store.ways import FILE, keep, kept
 from lm.training.cell import check, seeded
 
@@ -34,19 +34,19 @@ def cells(count: int = 6) -> list[Planned]:
 
 
 def test_what_trains_most_is_chosen_and_found_again(tmp_path: Path, measured: dict[int, float]) -> None:
-    assert shared_out(cells(), tmp_path) == 4
+    assert choose_num_workers(cells(), tmp_path) == 4
     measured[1] = 100.0
-    assert shared_out(cells(), tmp_path) == 4, "it was measured before"
-    assert shared_out(cells(), tmp_path / "other") == 1
-    assert shared_out(cells(3), tmp_path) == 3, "no more than there are cells"
+    assert choose_num_workers(cells(), tmp_path) == 4, "it was measured before"
+    assert choose_num_workers(cells(), tmp_path / "other") == 1
+    assert choose_num_workers(cells(3), tmp_path) == 3, "no more than there are cells"
 
 
 def test_a_plan_does_not_measure_and_takes_what_was_measured(tmp_path: Path, measured: dict[int, float]) -> None:
     measured[1] = 100.0
-    assert shared_out(cells(), tmp_path, measure=False) == 4
+    assert choose_num_workers(cells(), tmp_path, measure=False) == 4
     assert not any(tmp_path.iterdir())
-    shared_out(cells(), tmp_path)
-    assert shared_out(cells(), tmp_path, measure=False) == 1
+    choose_num_workers(cells(), tmp_path)
+    assert choose_num_workers(cells(), tmp_path, measure=False) == 1
 
 
 def test_short_work_is_not_measured(
@@ -54,18 +54,18 @@ def test_short_work_is_not_measured(
 ) -> None:
     measured[1] = 100.0
     monkeypatch.setattr(sharing, "judged_seconds", lambda cells, threads: dict.fromkeys(cells, 1.0))
-    assert shared_out(cells(), tmp_path) == 4
-    assert shared_out(cells(1), tmp_path) == 1
+    assert choose_num_workers(cells(), tmp_path) == 4
+    assert choose_num_workers(cells(1), tmp_path) == 1
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("found", [3, {}, {"x": 1.0}, {"1": 1.0, "2": None}])
 def test_a_damaged_measurement_is_a_line(tmp_path: Path, measured: dict[int, float], found: object) -> None:
-    shared_out(cells(), tmp_path)
+    choose_num_workers(cells(), tmp_path)
     (question,) = kept(tmp_path / FILE, "workers")
     keep(tmp_path / FILE, "workers", {question: found})
     with pytest.raises(InputError, match=rf"workers\.{question[:12]}: is damaged; delete it"):
-        shared_out(cells(), tmp_path)
+        choose_num_workers(cells(), tmp_path)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_threads_that_are_given_decide(
 ) -> None:
     measured[1] = 100.0
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert shared_out(cells(), tmp_path) == 4
+    assert choose_num_workers(cells(), tmp_path) == 4
 
 
 @pytest.mark.slow

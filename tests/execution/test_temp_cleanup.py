@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm.execution import temp_cleanup
-from lm.execution.temp_cleanup import MARK, clear, cleared, mark
+from lm.execution.temp_cleanup import MARK, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
 from lm.store import holders
 
 pytestmark = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
@@ -22,19 +22,19 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
         folder.mkdir()
         (folder / "listener").touch()
     mine, _, killed, elsewhere = folders
-    mark(mine)
+    mark_owner(mine)
     ended = subprocess.Popen(["true"])
     ended.wait()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: ended.pid)
-        mark(killed)
+        mark_owner(killed)
         patch.setattr(holders, "_machine", lambda: "00000000")
-        mark(elsewhere)
-    mark(tmp_path / "no such folder")
-    clear()
+        mark_owner(elsewhere)
+    mark_owner(tmp_path / "no such folder")
+    remove_stale_tempdirs()
     kept = sorted(folder for folder in folders if folder != killed)
     assert sorted(tmp_path.iterdir()) == kept
-    with cleared():  # of a command that is killed while this one is at work
+    with stale_tempdirs_removed():  # of a command that is killed while this one is at work
         killed.mkdir()
         (killed / f"{MARK}{ended.pid}-1-{holders._machine()}").touch()
     assert sorted(tmp_path.iterdir()) == kept
@@ -45,7 +45,7 @@ def test_a_folder_that_goes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: p
     folders = [tmp_path / f"pymp-{number}" for number in range(3)]
     for folder in folders:
         folder.mkdir()
-        mark(folder)
+        mark_owner(folder)
 
     def end(_: str) -> bool:  # all other commands end while one's folder is looked at
         for folder in folders:
@@ -53,5 +53,5 @@ def test_a_folder_that_goes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: p
         return False
 
     monkeypatch.setattr(temp_cleanup, "is_of_the_dead", end)
-    clear()
+    remove_stale_tempdirs()
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from lm.config.fingerprint import versions_of
 from lm.config.tree import InputError
 from lm.execution import worker_loop, worker_pool
 from lm.execution.attempt import Attempt, Worker
-from lm.execution.executor import End, Ended, Handle, Started, Validation
+from lm.execution.executor import Ended, Handle, Outcome, Started, Validation
 from lm.execution.local import Local
 from lm.store.locks import state
 from lm.store.store import Store
@@ -54,7 +54,7 @@ def served(store: Store, cells: list[str], left: str = "") -> tuple[list[str], i
         trained.append(cell)
         return cell == left
 
-    worker_loop.serve(body, store, pipe)
+    worker_loop.run_worker(body, store, pipe)
     assert pipe.said == [("over",)] * len(pipe.said)
     return trained, len(pipe.said)
 
@@ -81,21 +81,21 @@ def grown(monkeypatch: pytest.MonkeyPatch, name: str, sizes: list[int]) -> None:
 def test_a_process_that_has_grown_past_its_bound_ends(
     store: Store, monkeypatch: pytest.MonkeyPatch, last: int, stays: int
 ) -> None:
-    grown(monkeypatch, "resident", [size * 2**20 for size in (100, 600, last, 100)])
+    grown(monkeypatch, "resident_bytes", [size * 2**20 for size in (100, 600, last, 100)])
     assert served(store, ["a", "b", "c"]) == (["a", "b", "c"], stays)
 
 
 def test_a_process_in_which_files_stay_open_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown(monkeypatch, "opened", [10, 10 + worker_loop.OPEN, 11 + worker_loop.OPEN])
+    grown(monkeypatch, "count_open_files", [10, 10 + worker_loop.MOST_OPEN_FILES, 11 + worker_loop.MOST_OPEN_FILES])
     assert served(store, ["a", "b", "c", "d"]) == (["a", "b", "c"], 2)
 
 
 def test_what_a_process_holds_is_measured() -> None:
-    assert worker_loop.resident() > 2**20
+    assert worker_loop.resident_bytes() > 2**20
     if Path("/proc/self/fd").is_dir():
-        before = worker_loop.opened()
+        before = worker_loop.count_open_files()
         with open(os.devnull) as first, open(os.devnull) as second:
-            assert worker_loop.opened() == before + len((first, second))
+            assert worker_loop.count_open_files() == before + len((first, second))
 
 
 # which cell a process is given ---------------------------------------------------------------------------------------
@@ -115,13 +115,13 @@ class Silent:
     def close(self) -> None: ...
 
 
-def idle(store: Store, *cells: StandIn, capacity: int = 2) -> worker_pool.Crew:
+def idle(store: Store, *cells: StandIn, capacity: int = 2) -> worker_pool.WorkerPool:
     """Processes without a cell, of which each had one of these."""
-    found = worker_pool.Crew(store, capacity, lambda *_: None, [], lambda line: None)
+    found = worker_pool.WorkerPool(store, capacity, lambda *_: None, [], lambda line: None)
     for slot, one in enumerate(cells):
         cell: Any = one
         process: Any = Silent()
-        found.rest(Worker(process, process, slot, worker_pool.code_of(cell), worker_pool.shape_of(cell)))
+        found.mark_idle(Worker(process, process, slot, worker_pool.code_of(cell), worker_pool.shape_of(cell)))
     return found
 
 
@@ -130,8 +130,8 @@ def of(width: int, seed: int = 0, devices: int = 1, part: str = "Inner") -> Stan
     return StandIn(f"{width}-{seed}", config=config)
 
 
-def placed(found: worker_pool.Crew, cell: Any, *taken: int, alone: bool = True) -> tuple[int, bool]:
-    slot, worker = found.place(cell, alone, set(taken))
+def placed(found: worker_pool.WorkerPool, cell: Any, *taken: int, alone: bool = True) -> tuple[int, bool]:
+    slot, worker = found.assign(cell, alone, set(taken))
     return slot, worker is not None
 
 
@@ -189,7 +189,7 @@ def test_an_answer_is_given_once_so_that_the_next_cell_gets_none(store: Store) -
     whole: Any = Hears()
     attempt = Attempt(Worker(whole, whole, 0, frozenset()), None)
     attempt.answer(True)
-    attempt.asked = True
+    attempt.awaits_answer = True
     attempt.answer(False)
     attempt.answer(True)
     assert (sent, attempt.stopped) == ([False], True)
@@ -219,12 +219,12 @@ class Watched:
                     self.executor.cancel(event.handle) if cancel else event.answer(answer)
         return events
 
-    def trained(self, *cells: StandIn, cancel: bool = False, answer: bool = True) -> list[End]:
+    def trained(self, *cells: StandIn, cancel: bool = False, answer: bool = True) -> list[Outcome]:
         events: list[Any] = []
         for cell in cells:
             self.begin(cell)
             events += self.end(cancel, answer)
-        return [event.end for event in events if isinstance(event, Ended)]
+        return [event.outcome for event in events if isinstance(event, Ended)]
 
 
 @pytest.fixture
@@ -252,9 +252,9 @@ def _over(pid: int) -> bool:
 @pytest.mark.slow
 def test_one_process_takes_cell_after_cell_and_ends_with_the_executor(watched: Watched, store: Store) -> None:
     stopped = StandIn(SECOND, {5: "validate"})
-    assert watched.trained(StandIn(FIRST), StandIn(THIRD)) == [End.RECORDED] * 2
-    assert watched.trained(stopped, answer=False) == [End.PRUNED]
-    assert watched.trained(StandIn(SECOND)) == [End.RECORDED]
+    assert watched.trained(StandIn(FIRST), StandIn(THIRD)) == [Outcome.RECORDED] * 2
+    assert watched.trained(stopped, answer=False) == [Outcome.PRUNED]
+    assert watched.trained(StandIn(SECOND)) == [Outcome.RECORDED]
     assert len(set(watched.processes)) == 1
     assert [store.record(cell)["steps"] for cell in (FIRST, SECOND, THIRD)] == [STEPS] * 3
     watched.executor.close()
@@ -263,22 +263,22 @@ def test_one_process_takes_cell_after_cell_and_ends_with_the_executor(watched: W
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cell", "cancel", "end"),
+    ("cell", "cancel", "outcome"),
     [
-        (StandIn(FIRST, {5: "raise"}), False, End.RECORDED),
-        (StandIn(FIRST, {5: "validate"}), True, End.INTERRUPTED),
-        (StandIn(FIRST, config={"trainer": {"devices": 2}}), False, End.RECORDED),
-        (StandIn(FIRST, config={"trainer": {"devices": 1, "strategy": "ddp"}}), False, End.RECORDED),
-        (StandIn(FIRST, config={"trainer": {"devices": 1, "num_nodes": 2}}), False, End.RECORDED),
-        (StandIn(FIRST, dict.fromkeys((5, 6), "SIGKILL")), False, End.GIVEN_UP),
+        (StandIn(FIRST, {5: "raise"}), False, Outcome.RECORDED),
+        (StandIn(FIRST, {5: "validate"}), True, Outcome.INTERRUPTED),
+        (StandIn(FIRST, config={"trainer": {"devices": 2}}), False, Outcome.RECORDED),
+        (StandIn(FIRST, config={"trainer": {"devices": 1, "strategy": "ddp"}}), False, Outcome.RECORDED),
+        (StandIn(FIRST, config={"trainer": {"devices": 1, "num_nodes": 2}}), False, Outcome.RECORDED),
+        (StandIn(FIRST, dict.fromkeys((5, 6), "SIGKILL")), False, Outcome.LOST),
     ],
     ids=["failed", "cancelled", "several devices", "several processes", "several machines", "killed"],
 )
 def test_after_a_cell_that_may_have_left_something_another_process_goes_on(
-    watched: Watched, cell: StandIn, cancel: bool, end: End
+    watched: Watched, cell: StandIn, cancel: bool, outcome: Outcome
 ) -> None:
-    assert watched.trained(cell, cancel=cancel) == [end]
-    assert watched.trained(StandIn(SECOND)) == [End.RECORDED]
+    assert watched.trained(cell, cancel=cancel) == [outcome]
+    assert watched.trained(StandIn(SECOND)) == [Outcome.RECORDED]
     first, second = watched.processes
     assert first != second
     watched.executor.poll(0.0)
@@ -287,13 +287,13 @@ def test_after_a_cell_that_may_have_left_something_another_process_goes_on(
 
 @pytest.mark.slow
 def test_a_process_killed_while_it_waits_costs_no_cell(watched: Watched) -> None:
-    assert watched.trained(StandIn(FIRST)) == [End.RECORDED]
+    assert watched.trained(StandIn(FIRST)) == [Outcome.RECORDED]
     os.kill(watched.processes[0], signal.SIGKILL)
     assert gone(watched.processes[0])
     watched.begin(StandIn(SECOND))
     events = watched.end()
     assert sum(isinstance(event, Started) for event in events) == 1
-    assert events[-1].end is End.RECORDED
+    assert events[-1].outcome is Outcome.RECORDED
     assert watched.processes[0] != watched.processes[1]
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from lm.config.tree import InputError
 from lm.execution.cell_queue import Planned
 from lm.search import db_lease, storage
-from lm.search.db_lease import Rows
+from lm.search.db_lease import DbLeases
 from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
 from lm.search.storage import Backend, check_storage, journal, open_storage
@@ -40,7 +40,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 
 def step(world: World, source: Searches, held: list[Planned]) -> bool:
     """Takes all that is due and ends the first; says whether anything happened."""
-    while len(held) < world.workers and (planned := source.take()):
+    while len(held) < world.workers and (planned := source.pop()):
         held.append(planned)
     if not held:
         return False
@@ -75,8 +75,8 @@ def test_two_share_a_study_without_a_trial_lost_or_twice_or_too_many(
         while any(step(*who) for who in turns.sample(two, 2)):
             pass
         for _, source, _ in two:
-            source.look()
-            assert not source.waits()
+            source.refresh()
+            assert not source.blocked_on()
     found = study_of(one, tmp_path)
     assert [trial.state for trial in found] == [TrialState.COMPLETE] * 7
     done = [tree for world, _, _ in two for tree in world.trained]
@@ -90,16 +90,16 @@ def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> Non
     one = spec(trials=2, storage=place)
     with both(tmp_path, one) as ((world, first, held), (other, second, theirs)):
         for source, kept in ((first, held), (second, theirs)):
-            planned = source.take()
+            planned = source.pop()
             assert planned is not None
             kept.append(planned)
-        assert second.take() is None
-        assert [line.partition(" on host")[0] for line in second.waits()] == [
-            f"waiting for 1 trial of s: carried out by process {first.searches[0].members.seat.holder.pid}"  # type: ignore[union-attr]
+        assert second.pop() is None
+        assert [line.partition(" on host")[0] for line in second.blocked_on()] == [
+            f"waiting for 1 trial of s: carried out by process {first.searches[0].workers.seat.holder.pid}"  # type: ignore[union-attr]
         ]
         assert step(world, first, held)
-        second.look()
-        first.look()
+        second.refresh()
+        first.refresh()
     assert [(name, outcome.split(",")[0], cells) for name, outcome, cells in other.said if cells] == [
         ("s trial 0", "complete", 1)
     ]
@@ -112,21 +112,21 @@ def test_what_one_leaves_the_other_takes_up_at_once(tmp_path: Path, place: str |
     world, other = World(workers=2), World()
     with searching(tmp_path, world, one) as first:
         with searching(tmp_path, other, one) as second:
-            left = second.take()
+            left = second.pop()
             assert left is not None
-            mine = [first.take(), first.take()]
+            mine = [first.pop(), first.pop()]
             assert None not in mine
-            assert first.take() is None
-            assert first.waits()
-        first.look()  # the other has gone, in the middle of its trial
-        taken = first.take()
+            assert first.pop() is None
+            assert first.blocked_on()
+        first.refresh()  # the other has gone, in the middle of its trial
+        taken = first.pop()
         assert taken is not None
         assert taken.cell.config == left.cell.config
         for planned in (*mine, taken):
             assert planned is not None
             first.ended(planned, world.answer(planned.cell.config))
-        assert first.take() is None
-        assert not first.waits()
+        assert first.pop() is None
+        assert not first.blocked_on()
     assert [(t.state, t.user_attrs.get("taken_up")) for t in study_of(one, tmp_path)] == [
         (TrialState.COMPLETE, 1),
         (TrialState.COMPLETE, None),
@@ -153,43 +153,43 @@ def test_who_comes_while_another_is_about_to_ask_keeps_its_trial(
     theirs: list[Planned | None] = []
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(searching(tmp_path, World(), one))
-        members = first.searches[0].members
-        real = members.turn
+        workers = first.searches[0].workers
+        real = workers.mutex
 
-        def turn() -> Any:
+        def mutex() -> Any:
             if not theirs:
                 theirs.append(None)
-                theirs[0] = stack.enter_context(searching(tmp_path, World(), one)).take()
+                theirs[0] = stack.enter_context(searching(tmp_path, World(), one)).pop()
             return real()
 
-        monkeypatch.setattr(members, "turn", turn)
-        mine = first.take()
+        monkeypatch.setattr(workers, "mutex", mutex)
+        mine = first.pop()
         assert mine is not None
         assert theirs[0] is not None
         assert mine.arm != theirs[0].arm
-        assert first.take() is None
+        assert first.pop() is None
 
 
 def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Path, place: str | None) -> None:
     one = spec(trials=2, storage=place)
     with both(tmp_path, one) as ((world, first, _), (_, second, theirs)):
-        silent = first.take()
+        silent = first.pop()
         assert silent is not None
-        seat = first.searches[0].members.seat
+        seat = first.searches[0].workers.seat
         assert seat is not None
         seat.release()  # as the other sees it, who takes the seat and the trial
         with searching(tmp_path, World(), one) as third:
-            again = third.take()
+            again = third.pop()
             assert again is not None
             assert again.cell.config == silent.cell.config
             third.ended(again, world.answer(again.cell.config))
             first.ended(silent, world.answer(silent.cell.config))
         assert first.searches[0].spent == 0
-        more = first.take()
+        more = first.pop()
         assert more is not None
-        assert first.searches[0].members.seat is not seat
-        assert second.take() is None
-        assert second.waits()
+        assert first.searches[0].workers.seat is not seat
+        assert second.pop() is None
+        assert second.blocked_on()
         first.ended(more, world.answer(more.cell.config))
         assert not theirs
     assert [trial.state for trial in study_of(one, tmp_path)] == [TrialState.COMPLETE] * 2
@@ -254,7 +254,7 @@ def test_a_damaged_database_is_told_at_once_and_not_waited_for(monkeypatch: pyte
     monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.0)
     with pytest.raises(InputError) as caught:
-        storage.Patient("sqlite:////x/study.db", print)(broken)
+        storage.RetryingStorage("sqlite:////x/study.db", print)(broken)
     assert str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to begin again"
     assert waits == []
 
@@ -268,12 +268,12 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
     told: list[str] = []
     with monkeypatch.context() as broken, searching(tmp_path, World(), one) as source:
         source.searches[0].shared.say = told.append
-        planned = source.take()
+        planned = source.pop()
         assert planned is not None
         flaky = Flaky(broken, optuna.storages.JournalStorage, ["get_all_trials"])
         flaky.left = itertools.repeat("before")
         with pytest.raises(InputError, match=r"study\.journal: gave no answer .*the same command goes on") as error:
-            source.take()
+            source.pop()
         assert "\n" not in str(error.value)
     assert len(told) == 1
     assert told[0].startswith("waiting up to")
@@ -300,16 +300,16 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/leases.db")
-    mine, other = Rows(engine, "s"), Rows(engine, "s")
-    real, answers = Rows.replaced, iter(["taken, but not told"])
+    mine, other = DbLeases(engine, "s"), DbLeases(engine, "s")
+    real, answers = DbLeases.replaced, iter(["taken, but not told"])
 
-    def replaced(self: Rows, *args: Any) -> bool:
+    def replaced(self: DbLeases, *args: Any) -> bool:
         found = real(self, *args)
         if next(answers, ""):
             raise OperationalError("", {}, Exception("gone"))
         return found
 
-    monkeypatch.setattr(Rows, "replaced", replaced)
+    monkeypatch.setattr(DbLeases, "replaced", replaced)
     with pytest.raises(OperationalError):
         mine.take("turn", Watch())
     assert other.take("turn", Watch()) is None
@@ -324,7 +324,7 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
 def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path) -> None:
     one = spec(trials=4)
     with searching(tmp_path, World(), one) as source:
-        planned = source.take()
+        planned = source.pop()
         assert planned is not None
         with (tmp_path / "s/study.journal").open("ab") as file:
             file.write(b'{"op_code": 4, "wor')

@@ -225,9 +225,9 @@ def test_a_cell_goes_on_while_anyone_wants_it(tmp_path: Path) -> None:
     world = World()
     point = {"x": {"choices": [1]}}
     with searching(tmp_path, world, spec(point, trials=1), spec(point, trials=1, name="t")) as source:
-        first = source.take()
+        first = source.pop()
         assert first is not None
-        assert source.take() is None  # the other search waits for the same cell
+        assert source.pop() is None  # the other search waits for the same cell
         wishes = iter([False, True, False, False])
         for search in source.searches:
             search.judge = lambda *_: next(wishes)  # type: ignore[method-assign]
@@ -258,7 +258,7 @@ def test_an_interrupted_search_goes_on_with_the_trials_it_had_begun(tmp_path: Pa
 def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path) -> None:
     for _ in range(4):
         with searching(tmp_path, World(), spec(trials=1)) as source:
-            assert source.take() is not None
+            assert source.pop() is not None
     done = carry_out(tmp_path, World(), spec(trials=1))
     assert [(t.state, t.user_attrs["reason"]) for t in done] == [(TrialState.FAIL, "left unfinished by 4 processes")]
 

@@ -31,11 +31,11 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     tree: Tree = override(load_config(options.config), settings_of(options, overrides))
     from rich.console import Console
 
-    from lm.execution.single_run import train_alone
+    from lm.execution.single_run import train_single
     from lm.report.run import show_run
     from lm.store.store import Store
 
-    folder = train_alone(tree, options.out, options.checkpoint_seconds, loggers=loggers, called=options.config.stem)
+    folder = train_single(tree, options.out, options.checkpoint_seconds, loggers=loggers, called=options.config.stem)
     store, cell = Store(options.out), folder.name
     if not store.finished(cell):  # a second process of a multi-device run, whose first one reports
         return 0
