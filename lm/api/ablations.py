@@ -65,8 +65,8 @@ def ablate(
     folder = prepare(out, checkpoint_seconds, workers, hang_minutes)
     if not isinstance(spec, str | os.PathLike):
         raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
-    if given := {"seed", "seeds"} & changes.keys():
-        raise InputError(f"{min(given)}: an experiment has several; use seeds=[0, 1, 2]")
+    if clashes := {"seed", "seeds"} & changes.keys():
+        raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")
     named = asked_for(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
     with user_modules(trusted_only):

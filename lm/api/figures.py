@@ -39,10 +39,10 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     if name not in figures:
         raise ValueError(f"no figure {name!r}.{nearest(name, list(figures))} Choose from {', '.join(figures)}{more}")
     with sns.axes_style("whitegrid"):
-        found = figures[name]()
-    if found is None:
+        drawn = figures[name]()
+    if drawn is None:
         raise ValueError(f"{name}: no run of {results.name} left anything to draw it from")
-    return found
+    return drawn
 
 
 def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
@@ -56,10 +56,10 @@ def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
     from lm.report import rates, tuning
     from lm.report.figures import FIGURES
 
-    place = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
-    found: dict[str, Draw] = {name: partial(make, results.records) for name, make in FIGURES.items()}
-    if (tuned := tuning.tuning_of(results.records, place)) is not None:
-        found[tuning.FIGURE] = partial(tuning.tuning_figure, results.records, tuned[2])
-    if (over := rates.rates_of(results.records, place)) is not None:
-        found[rates.FIGURE] = partial(rates.rates_figure, results.records, over)
-    return found, ""
+    folder = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
+    by_name: dict[str, Draw] = {name: partial(make, results.records) for name, make in FIGURES.items()}
+    if (tuned := tuning.tuning_of(results.records, folder)) is not None:
+        by_name[tuning.FIGURE] = partial(tuning.tuning_figure, results.records, tuned[2])
+    if (curves := rates.rates_of(results.records, folder)) is not None:
+        by_name[rates.FIGURE] = partial(rates.rates_figure, results.records, curves)
+    return by_name, ""

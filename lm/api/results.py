@@ -95,8 +95,8 @@ class Ladder:
     @functools.cached_property
     def rungs(self) -> dict[str, Results]:
         """The results of each rung, an experiment of its own, from the least compute to the most."""
-        there = zip(self.records.manifest["rungs"], self.records.rungs, strict=True)
-        return {rung["name"]: Results(self.folder.parent / rung["experiment"], found) for rung, found in there}
+        pairs = zip(self.records.manifest["rungs"], self.records.rungs, strict=True)
+        return {rung["name"]: Results(self.folder.parent / rung["experiment"], records) for rung, records in pairs}
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
@@ -137,9 +137,11 @@ class Ladder:
         return _short(self.records.manifest["title"], worth_columns(self.records), rows, "rows")
 
     def _of_rungs(self, table: Callable[[Results], pd.DataFrame]) -> pd.DataFrame:
-        found = {name: table(rung) for name, rung in self.rungs.items()}
-        there = {name: one for name, one in found.items() if not one.empty} or dict(list(found.items())[:1])
-        return pd.concat([one.assign(rung=name)[["rung", *one]] for name, one in there.items()], ignore_index=True)
+        tables = {name: table(rung) for name, rung in self.rungs.items()}
+        non_empty = {name: frame for name, frame in tables.items() if not frame.empty} or dict(list(tables.items())[:1])
+        return pd.concat(
+            [frame.assign(rung=name)[["rung", *frame]] for name, frame in non_empty.items()], ignore_index=True
+        )
 
 
 def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder:
@@ -165,19 +167,19 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     from lm.analysis.ladder import FILE, load_ladder
     from lm.report.pack import opened
 
-    given = Path(folder)
-    if len(given.parts) == 1 and not os.path.lexists(given):
-        given = Path(out) / given
+    path = Path(folder)
+    if len(path.parts) == 1 and not os.path.lexists(path):
+        path = Path(out) / path
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(opened(given))
-        found: Results | Ladder
-        if os.path.isfile(place.folder / FILE):
-            found = Ladder(place.folder, load_ladder(place.folder))
+        location = stack.enter_context(opened(path))
+        results: Results | Ladder
+        if os.path.isfile(location.folder / FILE):
+            results = Ladder(location.folder, load_ladder(location.folder))
         else:
-            found = Results(place.pack or place.folder, load_records(place.folder))
-        if place.pack is not None:  # its curves are read when they are asked for
-            weakref.finalize(found, stack.pop_all().close)
-    return found
+            results = Results(location.pack or location.folder, load_records(location.folder))
+        if location.pack is not None:  # its curves are read when they are asked for
+            weakref.finalize(results, stack.pop_all().close)
+    return results
 
 
 def _short(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> str:

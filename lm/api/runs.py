@@ -73,15 +73,15 @@ def fit(
     ...
     lm.config.tree.InputError: model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from ...
     """
-    place = prepare(out, checkpoint_seconds)
+    out_folder = prepare(out, checkpoint_seconds)
     with user_modules(trusted_only):
         tree = override(config_of(to_plain(config)), to_plain(changes))
         from lm.execution.single_run import train_single
         from lm.store.store import Store
 
         named = NAMELESS if isinstance(config, Mapping) else Path(config).stem
-        folder = train_single(tree, place, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
-        return Run(Store(place).record(folder.name), folder)
+        folder = train_single(tree, out_folder, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
+        return Run(Store(out_folder).record(folder.name), folder)
 
 
 def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_only: bool = False) -> Trained:
@@ -104,6 +104,6 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_on
     from lm.runs.generate import load_tokenizer
 
     with user_modules(trusted_only):
-        found = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))
+        finished = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))
         kind: Any = Model  # the class of all, which has no instances of its own
-        return Trained(found.model(kind, "a {} is no model"), load_tokenizer(found))
+        return Trained(finished.model(kind, "a {} is no model"), load_tokenizer(finished))

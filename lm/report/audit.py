@@ -21,8 +21,8 @@ def to_json(findings: Sequence[Finding]) -> str:
     rows = []
     for finding in findings:
         low, high = finding.interval
-        told = {"events": int(finding.events), "found": float(finding.found), "low": low, "high": high}
-        rows.append(asdict(finding) | told | {"verdict": finding.verdict})
+        numbers = {"events": int(finding.events), "found": float(finding.found), "low": low, "high": high}
+        rows.append(asdict(finding) | numbers | {"verdict": finding.verdict})
     return json.dumps({"verified": all_right(findings), "rows": rows}, indent=2)
 
 
@@ -36,8 +36,8 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
         table.add_row(finding.name, f"{finding.found:z.3f}", interval, expected(finding), finding.verdict, style=style)
     console.print(table)
     counts = Counter(finding.verdict for finding in findings)
-    said = [f"{counts[verdict]} {verdict}" for verdict in ("ok", "falls short", "NOT OK") if counts[verdict]]
-    console.print(f"{len(findings)} audits: {', '.join(said)}", highlight=False)
+    counted = [f"{counts[verdict]} {verdict}" for verdict in ("ok", "falls short", "NOT OK") if counts[verdict]]
+    console.print(f"{len(findings)} audits: {', '.join(counted)}", highlight=False)
     if counts["falls short"]:
         meaning = "What falls short is not promised: no verdict rests on it, and no headline interval."
         console.print(meaning, highlight=False)

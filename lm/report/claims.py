@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lm.analysis.answers import DECIDED, Answer, answer, corrected
+from lm.analysis.answers import DECIDED, Answer, corrected
+from lm.analysis.answers import answer as answer_claim
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
 from lm.analysis.texts import Read
@@ -32,43 +33,55 @@ def answers(results: Results, tier: str = "") -> list[Answer]:
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
     read: Read = {}
-    return corrected([answer(results, claim, read) for claim in claims if claim.at(tier)])
+    return corrected([answer_claim(results, claim, read) for claim in claims if claim.at(tier)])
 
 
-def found(one: Answer) -> str:
+def format_estimate(answer: Answer) -> str:
     """The estimate with its interval, and what that covers; of an exact claim, the range over seeds."""
-    if math.isnan(one.estimate):
+    if math.isnan(answer.estimate):
         return "-"
-    interval = "" if one.low == one.high else f" [{_end(one.low)}, {_end(one.high)}]"
-    over = f" over {one.over}" if one.over else ""
-    return f"{one.estimate:z.4g}{interval}{over}"
+    interval = "" if answer.low == answer.high else f" [{_end(answer.low)}, {_end(answer.high)}]"
+    over = f" over {answer.over}" if answer.over else ""
+    return f"{answer.estimate:z.4g}{interval}{over}"
 
 
 def _end(value: float) -> str:
     return f"{value:z.4g}".replace("inf", "∞")
 
 
-def row(one: Answer) -> list[str]:
+def row(answer: Answer) -> list[str]:
     """An answer as the cells of a table."""
-    verdict = one.verdict + (f" ({one.note})" if one.note else "")
-    exact = ", every seed" if one.claim.exact else ""
-    p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (one.p, one.q, one.p_holm)]
-    claim = one.claim
-    return [kind_of(one), claim.claim, claim.expected() + exact, found(one), str(one.seeds), *p, verdict, claim.source]
+    verdict = answer.verdict + (f" ({answer.note})" if answer.note else "")
+    exact = ", every seed" if answer.claim.exact else ""
+    p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (answer.p, answer.q, answer.p_holm)]
+    claim = answer.claim
+    return [
+        kind_of(answer),
+        claim.claim,
+        claim.expected() + exact,
+        format_estimate(answer),
+        str(answer.seeds),
+        *p,
+        verdict,
+        claim.source,
+    ]
 
 
-def show_claims(given: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
+def show_claims(named_answers: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
     """Prints answers, each with the name of its experiment where there is more than one."""
-    several = len({name for name, _ in given}) > 1
-    kept = [index for index, column in enumerate(COLUMNS[:-1]) if console.width >= NARROW or column not in LEFT_OUT]
-    columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in kept)]
+    several = len({name for name, _ in named_answers}) > 1
+    shown = [index for index, column in enumerate(COLUMNS[:-1]) if console.width >= NARROW or column not in LEFT_OUT]
+    columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in shown)]
     rows: list[list[str | Text]] = []
-    for name, one in given:
-        *cells, verdict = [*([name] if several else []), *(row(one)[index] for index in kept)]
-        rows.append([*cells, Text(verdict, style=STYLES[one.verdict])])
+    for name, answer in named_answers:
+        *cells, verdict = [*([name] if several else []), *(row(answer)[index] for index in shown)]
+        rows.append([*cells, Text(verdict, style=STYLES[answer.verdict])])
     console.print()
     show_grid(title, columns, rows, console)
-    for line in (*tally([one for _, one in given]), *method([one for _, one in given])):
+    for line in (
+        *tally([answer for _, answer in named_answers]),
+        *claim_notes([answer for _, answer in named_answers]),
+    ):
         console.print(line, highlight=False, markup=False)
 
 
@@ -77,13 +90,13 @@ def kind_of(answer: Answer) -> str:
     return f"{answer.claim.kind}, {POST_HOC}" if answer.post_hoc else answer.claim.kind
 
 
-def tally(given: Sequence[Answer]) -> list[str]:
+def tally(answers: Sequence[Answer]) -> list[str]:
     """Count the answers to claims of each kind, and those that a correction over the kind leaves, a line a kind."""
     lines = []
     order = [*KINDS, *(f"{kind}, {POST_HOC}" for kind in KINDS)]
-    for kind in sorted({kind_of(one) for one in given}, key=lambda kind: [*order, kind].index(kind)):
-        of_kind = [one for one in given if kind_of(one) == kind]
-        counts = [(verdict, sum(one.verdict == verdict for one in of_kind)) for verdict in STYLES]
+    for kind in sorted({kind_of(answer) for answer in answers}, key=lambda kind: [*order, kind].index(kind)):
+        of_kind = [answer for answer in answers if kind_of(answer) == kind]
+        counts = [(verdict, sum(answer.verdict == verdict for answer in of_kind)) for verdict in STYLES]
         counted = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
         lines.append(f"{kind}: {len(of_kind)} claim{'s' * (len(of_kind) != 1)}: {counted}.{_corrected(of_kind)}")
     return lines
@@ -117,15 +130,15 @@ def _smallest_p(answer: Answer) -> float:
     return of_mean if answer.claim.relation in ("less", "greater") else of_mean / 2
 
 
-def method(given: Sequence[Answer]) -> list[str]:
+def claim_notes(answers: Sequence[Answer]) -> list[str]:
     """What the answers rest on, as far as these need it."""
-    relations = {"" if one.claim.exact else one.claim.relation for one in given}
+    relations = {"" if answer.claim.exact else answer.claim.relation for answer in answers}
     lines = [
         "Each claim is judged by its own p at 5 %. q (Benjamini and Hochberg) and p (Holm) are corrected over the "
         "claims of its kind in this table. Published: by others. Ours: measured or derived by ourselves. Identity: "
         "true by construction, so that only an error in the code could refute it."
     ]
-    if any(one.post_hoc for one in given):
+    if any(answer.post_hoc for answer in answers):
         lines.append(
             "Post hoc: the claim was written, changed or given more seeds when results of its seeds could be known, "
             "and too few other seeds were trained since. Such claims are counted and corrected by themselves."
@@ -137,24 +150,24 @@ def method(given: Sequence[Answer]) -> list[str]:
             "Ranges, slopes and equivalences: the median over seeds (the typical seed), sign tests that ask for no "
             "shape of the noise, and their interval, 95 % at each end."
         )
-    if any(one.over == "seeds and text" for one in given):
+    if any(answer.over == "seeds and text" for answer in answers):
         lines.append(
             "Over seeds and text: other seeds and other text of this kind. Student's test over seeds and documents as "
             "crossed random effects has to agree with the test over seeds; the interval holds those of both, and p is "
             "the larger."
         )
-    if reasons := dict.fromkeys(one.alone for one in given if one.alone):
+    if reasons := dict.fromkeys(answer.alone for answer in answers if answer.alone):
         lines.append(f"Over seeds: not over other text, because of one of these: {'; '.join(reasons)}.")
     if "" in relations:
         lines.append("Every seed: no test; the mean and the range over seeds. Any seed can refute it.")
     return lines
 
 
-def markdown_claims(given: Sequence[tuple[str, Answer]], several: bool = False) -> list[str]:
+def markdown_claims(named_answers: Sequence[tuple[str, Answer]], several: bool = False) -> list[str]:
     """The lines of a Markdown table of answers."""
     columns = [*(["experiment"] if several else []), *COLUMNS]
     lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
-    for name, one in given:
-        lines.append(markdown_row([escape(cell) for cell in [*([name] if several else []), *row(one)]]))
-    of_all = [one for _, one in given]
-    return [*lines, "", *(f"- {escape(line)}" for line in (*tally(of_all), *method(of_all)))]
+    for name, answer in named_answers:
+        lines.append(markdown_row([escape(cell) for cell in [*([name] if several else []), *row(answer)]]))
+    answers = [answer for _, answer in named_answers]
+    return [*lines, "", *(f"- {escape(line)}" for line in (*tally(answers), *claim_notes(answers)))]

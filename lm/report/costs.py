@@ -51,43 +51,43 @@ def costs(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def _mean(results: Results, arm: str, name: str) -> float:
-    found = [number for number in (cost(record, name) for record in results.of(arm)) if math.isfinite(number)]
-    return float(np.mean(found)) if found else math.nan
+    measured = [number for number in (cost(record, name) for record in results.of(arm)) if math.isfinite(number)]
+    return float(np.mean(measured)) if measured else math.nan
 
 
 def relative(results: Results, arm: str, name: str) -> tuple[float, bool]:
     """The relative difference of a cost over paired seeds, and whether it is one that the arm must declare."""
-    pairs = [(cost(mine, name), cost(base, name)) for mine, base in results.pairs(arm).values()]
+    pairs = [(cost(own, name), cost(base, name)) for own, base in results.pairs(arm).values()]
     pairs = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
     total = sum(base for _, base in pairs)
     if not total:
         return math.nan, False
-    differences = [mine - base for mine, base in pairs]
-    found = sum(differences) / total
+    differences = [own - base for own, base in pairs]
+    share = sum(differences) / total
     low, high = t_interval(differences)
     real = name not in NOISY or low > 0 or high < 0
     declared = results.manifest.get("declared", {}).get(arm, [])
     meant = name in declared or name in BY_DESIGN.get(results.manifest.get("equal", "steps"), ())
-    return found, real and abs(found) > ALLOWED and not meant
+    return share, real and abs(share) > ALLOWED and not meant
 
 
 def _off(results: Results, arm: str, name: str) -> str:
-    found, marked = relative(results, arm, name)
-    if math.isnan(found):
+    share, marked = relative(results, arm, name)
+    if math.isnan(share):
         return ""
-    return ("same" if found == 0 else f"{100 * found:+z.1f} %") + (MARK if marked else "")
+    return ("same" if share == 0 else f"{100 * share:+z.1f} %") + (MARK if marked else "")
 
 
 def cost_notes(results: Results) -> list[str]:
     """What the marks of the costs mean, where there are any."""
-    found = {
+    marked_by_arm = {
         arm: marked
         for arm in results.arms[1:]
         if (marked := [label for name, (label, _) in COSTS.items() if relative(results, arm, name)[1]])
     }
-    if not found:
+    if not marked_by_arm:
         return []
-    listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in found.items())
+    listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in marked_by_arm.items())
     return [
         f"! marks a cost more than {100 * ALLOWED:zg} % off the baseline's that the arm does not declare: {listed}. "
         "The difference in the headline may come from there. Training seconds are marked only where their paired 95 % "
@@ -99,10 +99,10 @@ def made_under(results: Results) -> list[str]:
     """For each arm, how many of its cells were made under which circumstances, a line each."""
     lines = []
     for arm in results.arms:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for record in results.of(arm):
-            found[in_words(record)] = found.get(in_words(record), 0) + 1
-        parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in found.items()]
+            counts[in_words(record)] = counts.get(in_words(record), 0) + 1
+        parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in counts.items()]
         lines.append(f"{arm}: {'; '.join(parts) or 'no cell yet'}")
     return lines
 
@@ -111,11 +111,11 @@ def unlike_pairs(results: Results) -> list[str]:
     """Warnings of cells that differ from the baseline's of the same seed in device, precision or packages."""
     lines = []
     for arm in results.arms[1:]:
-        found: dict[str, list[int]] = {}
-        for seed, (mine, base) in results.pairs(arm).items():
-            for name in unlike(mine, base):
-                found.setdefault(name, []).append(seed)
-        for name, seeds in found.items():
+        seeds_by_field: dict[str, list[int]] = {}
+        for seed, (own, base) in results.pairs(arm).items():
+            for name in unlike(own, base):
+                seeds_by_field.setdefault(name, []).append(seed)
+        for name, seeds in seeds_by_field.items():
             listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
             lines.append(f"Warning: {arm} and the baseline differ in {name} on {listed}.")
     return lines

@@ -26,27 +26,27 @@ def grouped(parts: dict[str, dict[str, int]]) -> Iterator[tuple[str, dict[str, i
         yield names[0] + each, parts[names[0]]
 
 
-def show_count(found: dict[str, Any], console: Console) -> None:
+def show_count(counts: dict[str, Any], console: Console) -> None:
     """Prints what `lm.count.count` found."""
     table = Table("", Column("parameters", justify="right"), highlight=False)
-    for part, kinds in sorted(grouped(found["parameters"]["parts"]), key=lambda item: item[0] != ""):
+    for part, kinds in sorted(grouped(counts["parameters"]["parts"]), key=lambda item: item[0] != ""):
         if part:
             table.add_row(part, f"{sum(kinds.values()):,}")
         for kind, number in kinds.items():
             table.add_row(f"  {kind}" if part else kind, f"{number:,}" if number or kind != "head" else "tied")
-    table.add_row("total, shared ones once", f"{found['parameters']['total']:,}")
+    table.add_row("total, shared ones once", f"{counts['parameters']['total']:,}")
     console.print(table)
-    context, batch, flops = found["context"], found["batch"], found["flops_per_token"]
+    context, batch, flops = counts["context"], counts["batch"], counts["flops_per_token"]
     table = Table(f"a token, context {context:,}", Column("FLOPs", justify="right"), highlight=False)
     for name, label in LABELS.items():
         table.add_row(label, scaled(flops[name], 1000, ("", "k", "M", "G", "T")))
     table.add_row("attention's share of forward", f"{flops['attention'] / flops['forward']:z.1%}")
     console.print(table)
     table = Table(f"memory, context {context:,}, batch {batch:,}", highlight=False)
-    for dtype in found["cache_bytes"]:
+    for dtype in counts["cache_bytes"]:
         table.add_column(dtype, justify="right")
     for label, name in (("keys and values", "cache_bytes"), ("activations in training, estimate", "activation_bytes")):
-        sizes = (found[name].get(dtype) for dtype in found["cache_bytes"])
+        sizes = (counts[name].get(dtype) for dtype in counts["cache_bytes"])
         table.add_row(label, *("" if size is None else scaled(size, 1024, UNITS) for size in sizes))
     console.print(table)
 

@@ -106,8 +106,8 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             "one-sided sign tests, Holm-adjusted."
         )
     headline = table[(table.metric == runs.judged[0]) & table.detectable.notna()]
-    if found := [f"{row.arm} {detectable(row)}" for row in headline.itertuples()]:
-        yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
+    if detectable_texts := [f"{row.arm} {detectable(row)}" for row in headline.itertuples()]:
+        yield f"Smallest difference that the test would find four times in five: {', '.join(detectable_texts)}."
 
 
 def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
@@ -143,12 +143,12 @@ def _directions(runs: Runs) -> Iterator[str]:
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     """What became of runs that did not go well, or are not there."""
-    lost = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
-    for (arm, seed), run in lost[:MOST_NAMED]:
+    not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
+    for (arm, seed), run in not_ok[:MOST_NAMED]:
         why = f" ({run.said})" if run.said else ""
         yield f"{arm} seed {seed} {run.status}{why}. It enters no mean."
-    if len(lost) > MOST_NAMED:
-        yield f"{len(lost) - MOST_NAMED} more runs ended so; cells.csv has them all."
+    if len(not_ok) > MOST_NAMED:
+        yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
         if gone := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
             yield f"{arm} {format_seeds(gone)} {'is' if len(gone) == 1 else 'are'} not there."
@@ -181,7 +181,7 @@ def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
         columns, rows, bold = summary(runs, table, quantity)
         if quantity != runs.judged[0]:
             lines += [f"## {escape(quantity)}", ""]
-        lines += [markdown_row([escape(one) for one in columns]), markdown_row(["---"] * len(columns))]
+        lines += [markdown_row([escape(column) for column in columns]), markdown_row(["---"] * len(columns))]
         for row, strong in zip(rows, bold, strict=True):
             texts = [escape(cell) for cell in row]
             lines.append(markdown_row([*texts[:3], f"**{texts[3]}**" if strong else texts[3], texts[4]]))
@@ -243,14 +243,16 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
     if into is None:
         terminal(runs, table, console)
         return
-    if there := [name for name in OTHERS if os.path.lexists(into / name)]:
-        raise InputError(f"--out {into}: holds {there[0]} and its report; expected a folder of this report's own")
+    if other_reports := [name for name in OTHERS if os.path.lexists(into / name)]:
+        raise InputError(
+            f"--out {into}: holds {other_reports[0]} and its report; expected a folder of this report's own"
+        )
     files = external_files(runs, table)
-    less = missing_from_report(into, files)
+    missing = missing_from_report(into, files)
     try:
         terminal(runs, table, console)
     finally:  # also where nobody reads the terminal to its end
-        line = write_unless_lossy(into, files, less, "other runs, or other metrics", replace)
+        line = write_unless_lossy(into, files, missing, "other runs, or other metrics", replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     print(f"report: {into / 'table.md'}", file=sys.stderr)

@@ -50,19 +50,19 @@ def every_run(runs: Runs) -> Figure | None:
     width, arms = len(runs.judged), len(runs.arms)
     palette = sns.color_palette("colorblind", arms)
     figure, panels = new_figure(1, width, figsize=(width * (2.0 + 0.7 * arms), 4.0), squeeze=False)
-    there = False
+    any_finite = False
     for axes, quantity in zip(panels[0], runs.judged, strict=True):
-        found = np.array([[runs.value(arm, seed, quantity) for arm in runs.arms] for seed in runs.seeds])
-        found[~np.isfinite(found)] = math.nan
-        there |= bool(np.isfinite(found).any())
+        values = np.array([[runs.value(arm, seed, quantity) for arm in runs.arms] for seed in runs.seeds])
+        values[~np.isfinite(values)] = math.nan
+        any_finite |= bool(np.isfinite(values).any())
         if runs.paired:
-            axes.plot(range(arms), found.T, color="grey", linewidth=0.6, alpha=0.6)
-        for place, colour in enumerate(palette):
-            axes.plot(np.full(len(runs.seeds), place), found[:, place], "o", color=colour, markersize=4)
+            axes.plot(range(arms), values.T, color="grey", linewidth=0.6, alpha=0.6)
+        for column, colour in enumerate(palette):
+            axes.plot(np.full(len(runs.seeds), column), values[:, column], "o", color=colour, markersize=4)
         axes.set(xticks=range(arms), xlim=(-0.5, arms - 0.5), ylabel=named(runs, quantity))
         axes.set_xticklabels(runs.arms, rotation=30 if arms > 3 else 0, ha="right" if arms > 3 else "center")
     panels[0][0].set_title("Runs that ended well" + (", a line a seed" if runs.paired else ""))
-    return figure if there else None
+    return figure if any_finite else None
 
 
 def named(runs: Runs, quantity: str) -> str:

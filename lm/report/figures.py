@@ -74,7 +74,7 @@ def reliability(results: Results) -> Figure | None:
     diagram.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="perfectly calibrated")
     gap.axhline(0, color="grey", linewidth=1, linestyle="--")
     for arm, colour in colours(results).items():
-        diagrams = [found for record in results.of(arm) if (found := record["reliability"])]
+        diagrams = [bins_of_run for record in results.of(arm) if (bins_of_run := record["reliability"])]
         if not diagrams:
             continue
         count = np.array([d["count"] for d in diagrams], dtype=float)
@@ -133,12 +133,12 @@ def draw_figures(results: Results) -> RenderedFigures:
 
 def render_all(figures: Iterable[tuple[str, Figure | None]]) -> RenderedFigures:
     """Figures by name as files, those left out of which there is nothing; each is drawn as it is asked for."""
-    found: RenderedFigures = {}
+    files: RenderedFigures = {}
     with sns.axes_style("whitegrid"), matplotlib.rc_context({"svg.hashsalt": "lm"}):
         for name, figure in figures:
             if figure is not None:
-                found[name] = render(figure)
-    return found
+                files[name] = render(figure)
+    return files
 
 
 def render(figure: Figure) -> dict[str, bytes]:

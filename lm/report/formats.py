@@ -48,16 +48,16 @@ def parse_request(formats: str | None, columns: str | None, several: bool) -> Re
 
 def parse_formats(text: str) -> tuple[str, ...]:
     """Names of formats from `latex,csv`. Raises InputError for one that there is not."""
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in found:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
         if name not in FORMATS:
             raise InputError(
                 f"--format {name}: no such format.{nearest(name, list(FORMATS))} Choose from {', '.join(FORMATS)}"
             )
-    return found
+    return names
 
 
-def report_files(told: Sequence[ReportSource], asked: ReportRequest) -> Files:
+def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Files:
     """The files of a report by their names; the page, where there is one, comes last.
 
     The page of HTML alone may be of ladders and searches too, and tells apart what has the same name.
@@ -66,63 +66,63 @@ def report_files(told: Sequence[ReportSource], asked: ReportRequest) -> Files:
         InputError: for a column that an experiment did not measure; else for two experiments of the same name, or for
             what is none.
     """
-    if len(told) > 1 and asked.formats == (HTML,) and asked.columns is None:
-        return {"report.html": overview_page(told)}
-    found = [one for one in told if isinstance(one, ExperimentReport)]
-    if len(found) < len(told):
+    if len(sources) > 1 and request.formats == (HTML,) and request.columns is None:
+        return {"report.html": overview_page(sources)}
+    reports = [report for report in sources if isinstance(report, ExperimentReport)]
+    if len(reports) < len(sources):
         raise InputError(f"a ladder or a search has no part in a report of several but with --format {HTML}")
-    names = [one.results.manifest["name"] for one in found]
+    names = [report.results.manifest["name"] for report in reports]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
-    sheets = [paper_table(one.results, one.table, asked.columns) for one in found]
+    sheets = [paper_table(report.results, report.table, request.columns) for report in reports]
     files: Files = {}
-    for make in dict.fromkeys(FORMATS[name] for name in sorted(asked.formats, key=lambda name: name == PAGE)):
-        files |= make(found, sheets, asked)  # of both kinds of figures the same
+    for make in dict.fromkeys(FORMATS[name] for name in sorted(request.formats, key=lambda name: name == PAGE)):
+        files |= make(reports, sheets, request)  # of both kinds of figures the same
     return files
 
 
 # the formats ---------------------------------------------------------------------------------------------------------
 
 
-def _md(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
-    if len(found) == 1:
-        return page_files(found[0], None if asked.columns is None else markdown_paper_table(sheets[0]))
-    lines = [f"# Report of {len(found)} experiments", ""]
-    for one, of_one in zip(found, sheets, strict=True):
-        lines += [f"## {escape(of_one.title)}", "", *markdown_paper_table(of_one), ""]
-        lines += listed(notes(one.results, one.table))
+def _md(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+    if len(reports) == 1:
+        return page_files(reports[0], None if request.columns is None else markdown_paper_table(sheets[0]))
+    lines = [f"# Report of {len(reports)} experiments", ""]
+    for report, table in zip(reports, sheets, strict=True):
+        lines += [f"## {escape(table.title)}", "", *markdown_paper_table(table), ""]
+        lines += listed(notes(report.results, report.table))
     return {"table.md": "\n".join(lines).rstrip("\n") + "\n"}
 
 
-def _html(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
-    return {"report.html": report_html(found[0]) if len(found) == 1 else overview_page(found)}
+def _html(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+    return {"report.html": report_html(reports[0]) if len(reports) == 1 else overview_page(reports)}
 
 
-def _latex(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
+def _latex(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
     return {"table.tex": latex(sheets)}
 
 
-def _all_cells(found: Sequence[ExperimentReport]) -> pd.DataFrame:
-    return pd.concat([cells(one.results) for one in found], ignore_index=True)
+def _all_cells(reports: Sequence[ExperimentReport]) -> pd.DataFrame:
+    return pd.concat([cells(report.results) for report in reports], ignore_index=True)
 
 
-def _csv(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
-    return {"cells.csv": as_csv(_all_cells(found))}
+def _csv(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+    return {"cells.csv": as_csv(_all_cells(reports))}
 
 
-def _parquet(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
+def _parquet(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
     content = io.BytesIO()
-    _all_cells(found).to_parquet(content, index=False)
+    _all_cells(reports).to_parquet(content, index=False)
     return {"cells.parquet": content.getvalue()}
 
 
-def _figures(found: Sequence[ExperimentReport], sheets: Sequence[PaperTable], asked: ReportRequest) -> Files:
+def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
     """Those of several experiments begin with their names."""
-    kinds: list[Kind] = [kind for kind in METADATA if kind in asked.formats]
+    kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
-    for one in found:
-        before = f"{one.results.manifest['name']}_" if len(found) > 1 else ""
-        files |= {f"{before}{name}": content for name, content in paper_figures(one.results, kinds).items()}
+    for report in reports:
+        prefix = f"{report.results.manifest['name']}_" if len(reports) > 1 else ""
+        files |= {f"{prefix}{name}": content for name, content in paper_figures(report.results, kinds).items()}
     return files
 
 
@@ -148,35 +148,35 @@ DEFAULT_FORMATS = (PAGE, "latex", "csv")
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def write_formats(folders: Sequence[Path], into: Path, asked: ReportRequest, console: Console, replace: bool) -> bool:
+def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, replace: bool) -> bool:
     """Prints the tables of experiments, and writes their report; returns whether a record or a curve is damaged.
 
     Raises:
         InputError: where there is nothing that this version reads, or for what `files_of` refuses.
         LessError: where a page or a table that is there says more and `replace` is not given; nothing is written then.
     """
-    found = [load_source(folder) for folder in folders]
-    files = report_files(found, asked)
-    less = missing_from_report(into, files)
+    sources = [load_source(folder) for folder in folders]
+    files = report_files(sources, request)
+    missing = missing_from_report(into, files)
     try:
-        for one in found:
-            show_source(one, console)
+        for source in sources:
+            show_source(source, console)
     finally:  # also where nobody reads the terminal to its end
-        results = [one.results for one in found if isinstance(one, ExperimentReport)]
-        why = "; ".join(dict.fromkeys(map(explain_missing, results))) if asked.columns is None else CHOSEN
-        line = write_unless_lossy(into, files, less, why, replace)
+        results = [source.results for source in sources if isinstance(source, ExperimentReport)]
+        why = "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
+        line = write_unless_lossy(into, files, missing, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
-    return any(is_damaged(one) for one in found)
+    return any(is_damaged(source) for source in sources)
 
 
-def check_report(folders: Sequence[Path], into: Path, asked: ReportRequest) -> int:
+def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) -> int:
     """Rebuilds a report and compares it with the one that is there, writing nothing; returns 1 where files differ.
 
     Raises:
         InputError: as `write_formats` does.
     """
-    files = report_files([load_source(folder) for folder in folders], asked)
+    files = report_files([load_source(folder) for folder in folders], request)
     different = differing_files(into, files)
     if different:
         print(f"{into}: {len(different)} of {len(files)} files differ from what is rebuilt: {', '.join(different)}")
@@ -187,11 +187,11 @@ def check_report(folders: Sequence[Path], into: Path, asked: ReportRequest) -> i
 
 def differing_files(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
     """Which files of a report are not there byte for byte, in words."""
-    found = []
+    different = []
     for name, content in files.items():
         path, rebuilt = folder / name, content.encode() if isinstance(content, str) else content
         if not path.is_file():
-            found.append(f"{name} (missing)")
+            different.append(f"{name} (missing)")
         elif path.read_bytes() != rebuilt:
-            found.append(name)
-    return found
+            different.append(name)
+    return different

@@ -31,10 +31,10 @@ def show_grid(
     `left` are the columns that begin at the left: None for all. `styles` are those of the rows.
     """
     plain = [[str(cell) for cell in row] for row in rows]
-    given = widths(columns, plain, console.width - FRAMED * len(columns) - 1)
-    framed = all(has >= word for has, word in zip(given, _words(columns, plain), strict=True))
+    column_widths = widths(columns, plain, console.width - FRAMED * len(columns) - 1)
+    framed = all(has >= word for has, word in zip(column_widths, _words(columns, plain), strict=True))
     if not framed:
-        given = widths(columns, plain, console.width - BARE * len(columns))
+        column_widths = widths(columns, plain, console.width - BARE * len(columns))
     table = Table(
         title=Text(title) if title else None,
         title_justify="left",
@@ -44,7 +44,7 @@ def show_grid(
         show_edge=framed,
         padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
     )
-    for column, width in zip(columns, given, strict=True):
+    for column, width in zip(columns, column_widths, strict=True):
         at_left = left is None or column in left
         table.add_column(Text(column), justify="left" if at_left else "right", overflow="fold", width=width)
     for row, style in zip(rows, styles or [None] * len(rows), strict=True):
@@ -57,11 +57,13 @@ def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> 
 
     None gets less than its longest word, as long as these fit. Only `room` under LEAST a column is exceeded.
     """
-    given = [max(cell_len(text) for text in of_it) for of_it in _by_column(columns, rows)]
-    for least in (_words(columns, rows), [LEAST] * len(given)):
-        while sum(given) > room and (wide := [index for index, width in enumerate(given) if width > least[index]]):
-            given[max(wide, key=lambda index: given[index])] -= 1
-    return given
+    column_widths = [max(cell_len(text) for text in of_it) for of_it in _by_column(columns, rows)]
+    for least in (_words(columns, rows), [LEAST] * len(column_widths)):
+        while sum(column_widths) > room and (
+            wide := [index for index, width in enumerate(column_widths) if width > least[index]]
+        ):
+            column_widths[max(wide, key=lambda index: column_widths[index])] -= 1
+    return column_widths
 
 
 def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
@@ -72,5 +74,5 @@ def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterato
 
 def _words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     """Characters of the longest word of each column that is not to be broken."""
-    found = ([cell_len(word) for text in of_it for word in text.split()] for of_it in _by_column(columns, rows))
-    return [min(MOST, max(lengths, default=0)) for lengths in found]
+    word_lengths = ([cell_len(word) for text in of_it for word in text.split()] for of_it in _by_column(columns, rows))
+    return [min(MOST, max(lengths, default=0)) for lengths in word_lengths]

@@ -42,18 +42,18 @@ def importances(
         return "fANOVA needs scikit-learn; install it with: pip install scikit-learn"
     generator = np.random.default_rng(seed)
     draws = generator.integers(len(complete), size=(RESAMPLES, len(complete)))
-    found = {}
+    by_objective = {}
     for quantity in objectives:
         point = shares(complete, quantity, {name: space[name] for name in names}, seed)
         resampled = []
         for rows in draws:
-            again = complete.iloc[rows]
-            if again[quantity].nunique() > 1:
-                resampled.append(shares(again, quantity, {name: space[name] for name in names}, seed))
+            resample = complete.iloc[rows]
+            if resample[quantity].nunique() > 1:
+                resampled.append(shares(resample, quantity, {name: space[name] for name in names}, seed))
         low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
-        rows_found = [Importance(n, *map(float, v)) for n, *v in zip(names, point, low, high, strict=True)]
-        found[quantity] = sorted(rows_found, key=lambda row: -row.share)
-    return found
+        ranked = [Importance(n, *map(float, v)) for n, *v in zip(names, point, low, high, strict=True)]
+        by_objective[quantity] = sorted(ranked, key=lambda row: -row.share)
+    return by_objective
 
 
 def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]], seed: int) -> list[float]:
@@ -74,8 +74,8 @@ def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]]
         ]
     )
     evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=list(space), normalize=True)
-    return [found[name] for name in space]
+    by_name = optuna.importance.get_param_importances(study, evaluator=evaluator, params=list(space), normalize=True)
+    return [by_name[name] for name in space]
 
 
 def distribution(described: dict[str, Any]) -> Any:

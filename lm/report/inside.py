@@ -62,18 +62,18 @@ def gradient_norm_over_depth(results: Results) -> Figure | None:
         norms_sl = stack_seeds(results, arm, getter("initial", "gradient_norm", LAST_MATRIX))
         if norms_sl is not None:
             groups.setdefault(group(results, arm), []).append((norms_sl.shape[1], norms_sl[:, -1]))
-    groups = {name: found for name, found in groups.items() if len({layers for layers, _ in found}) > 1}
+    groups = {name: points for name, points in groups.items() if len({layers for layers, _ in points}) > 1}
     if not groups:
         return None
     figure, axes = new_figure(figsize=(6.4, 4.2))
-    depths = sorted({layers for found in groups.values() for layers, _ in found})
-    for name, found in groups.items():
-        found.sort(key=lambda pair: pair[0])
-        layers_n = np.concatenate([np.full(len(norms_s), layers) for layers, norms_s in found])
-        slope = np.polyfit(np.log(layers_n), np.log(np.concatenate([norms_s for _, norms_s in found])), 1)[0]
-        mean = [norms_s.mean() for _, norms_s in found]
-        spread = [norms_s.std(ddof=1) if len(norms_s) > 1 else 0.0 for _, norms_s in found]
-        x = [layers for layers, _ in found]
+    depths = sorted({layers for points in groups.values() for layers, _ in points})
+    for name, points in groups.items():
+        points.sort(key=lambda pair: pair[0])
+        layers_n = np.concatenate([np.full(len(norms_s), layers) for layers, norms_s in points])
+        slope = np.polyfit(np.log(layers_n), np.log(np.concatenate([norms_s for _, norms_s in points])), 1)[0]
+        mean = [norms_s.mean() for _, norms_s in points]
+        spread = [norms_s.std(ddof=1) if len(norms_s) > 1 else 0.0 for _, norms_s in points]
+        x = [layers for layers, _ in points]
         axes.errorbar(x, mean, spread, marker="o", capsize=3, label=f"{name}: slope {slope:+z.2f}")
     axes.set(xscale="log", yscale="log", xlabel="layers", title="Last layer at initialisation")
     axes.set_ylabel(f"gradient norm before clipping, {LAST_MATRIX.replace('_', ' ')}")

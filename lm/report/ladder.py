@@ -35,7 +35,7 @@ def digits(results: LadderResults) -> int:
 
 def factor(log: Estimate) -> str:
     """A gain as a factor with its interval."""
-    value, low, high = (exp(one) for one in (log.value, log.low, log.high))
+    value, low, high = (exp(end) for end in (log.value, log.low, log.high))
     if math.isnan(value):
         return "-"
     interval = "" if math.isnan(low) else f" [{times(low)}, {times(high)}]"
@@ -52,14 +52,14 @@ def times(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:z,.2f}" if value < 100 else f"{value:z,.3g}"
 
 
-def gain(one: Gain | None) -> str:
+def gain(estimate: Gain | None) -> str:
     """The gain of a rung."""
-    if one is None:
+    if estimate is None:
         return "-"
-    if one.beyond == "floor":
-        low = f", at least {times(exp(one.log.low))}" if math.isfinite(one.log.low) else ""
+    if estimate.beyond == "floor":
+        low = f", at least {times(exp(estimate.log.low))}" if math.isfinite(estimate.log.low) else ""
         return f"below the law's floor{low}"
-    return factor(one.log) + BEYOND[one.beyond]
+    return factor(estimate.log) + BEYOND[estimate.beyond]
 
 
 # the arms by rung ----------------------------------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def worth_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
                 bold.append(False)
                 continue
             at, of = arm.at[place], arm.climb.differences[place]
-            found = arm.climb.gains[place] if arm.climb.gains else None
+            arm_gain = arm.climb.gains[place] if arm.climb.gains else None
             difference = signed(of.value, of.low, of.high, digits(results))
-            text = gain(found) + (NOT_BRACKETED if found is not None and at.not_bracketed else "")
+            text = gain(arm_gain) + (NOT_BRACKETED if arm_gain is not None and at.not_bracketed else "")
             rows.append([rung["name"], arm.name, str(at.pairs), difference, text, at.verdict])
             bold.append(at.bold)
     return rows, bold
@@ -122,8 +122,8 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     if arm.withheld and trend.kind != "none":
         return arm.withheld
     ill = [at.rung for at in arm.at if at.ill]
-    told = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
-    return told + (f" (unhealthy on {', '.join(ill)}: see there)" if ill else "")
+    text = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
+    return text + (f" (unhealthy on {', '.join(ill)}: see there)" if ill else "")
 
 
 # the forecast --------------------------------------------------------------------------------------------------------
@@ -138,23 +138,26 @@ def forecast_rows(results: LadderResults) -> Rows:
     for arm in results.arms:
         if arm.climb is None or arm.climb.forecast is None:
             continue
-        told, of_arm, of_base = arm.climb.forecast, losses(top, arm.name), losses(top, base)
+        forecast, of_arm, of_base = arm.climb.forecast, losses(top, arm.name), losses(top, base)
         if not rows:
-            rows.append(_forecast_row(base, told.baseline, float(np.nanmean(of_base)), results, False))
-        rows.append(_forecast_row(arm.name, told.arm, float(np.nanmean(of_arm)), results, False))
+            rows.append(_forecast_row(base, forecast.baseline, float(np.nanmean(of_base)), results, False))
+        rows.append(_forecast_row(arm.name, forecast.arm, float(np.nanmean(of_arm)), results, False))
         difference = float(np.nanmean(of_arm - of_base))
-        rows.append(_forecast_row(f"{arm.name} - {base}", told.difference, difference, results, True))
+        rows.append(_forecast_row(f"{arm.name} - {base}", forecast.difference, difference, results, True))
     return rows
 
 
-def _forecast_row(name: str, told: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
+def _forecast_row(name: str, estimate: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
     places = digits(results)
     if sign:
-        texts = [signed(told.value, told.low, told.high, places), signed(trained, math.nan, math.nan, places)]
+        texts = [
+            signed(estimate.value, estimate.low, estimate.high, places),
+            signed(trained, math.nan, math.nan, places),
+        ]
     else:
-        interval = f" [{number(told.low, places)}, {number(told.high, places)}]"
-        texts = [number(told.value, places) + interval, number(trained, places)]
-    return [name, *texts, "holds it" if told.low <= trained <= told.high else "misses it"]
+        interval = f" [{number(estimate.low, places)}, {number(estimate.high, places)}]"
+        texts = [number(estimate.value, places) + interval, number(trained, places)]
+    return [name, *texts, "holds it" if estimate.low <= trained <= estimate.high else "misses it"]
 
 
 # the rungs -----------------------------------------------------------------------------------------------------------
@@ -168,32 +171,32 @@ def rung_columns(results: LadderResults) -> list[str]:
 def rung_rows(results: LadderResults) -> Rows:
     """What the baseline is at each rung, its loss, and what its law says."""
     rows, base = [], results.manifest["baseline"]
-    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
-        values = losses(found, base)
-        there = values[np.isfinite(values)]
-        spread = f" ± {number(float(there.std(ddof=1)), digits(results))}" if len(there) > 1 else ""
-        mean = number(float(there.mean()), digits(results)) + spread if len(there) else "-"
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+        values = losses(rung_results, base)
+        finite = values[np.isfinite(values)]
+        spread = f" ± {number(float(finite.std(ddof=1)), digits(results))}" if len(finite) > 1 else ""
+        mean = number(float(finite.mean()), digits(results)) + spread if len(finite) else "-"
         compute = rung["compute"][base]
         law = "-" if results.law is None else number(float(results.law.law.loss(compute)), digits(results))
         counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}"]
-        rows.append([rung["name"], *counts, f"{compute:z.2e}", str(len(there)), mean, law])
+        rows.append([rung["name"], *counts, f"{compute:z.2e}", str(len(finite)), mean, law])
     return rows
 
 
 def law_notes(results: LadderResults) -> list[str]:
     """The baseline's law in a line, and whether it fits."""
-    found, places = results.law, digits(results)
-    if found is None:
+    fit, places = results.law, digits(results)
+    if fit is None:
         return [results.no_law + " Gains in compute need one."]
-    law, base = found.law, results.manifest["baseline"]
-    a, floor = found.exponent, found.floor
+    law, base = fit.law, results.manifest["baseline"]
+    a, floor = fit.exponent, fit.floor
     bounds = ["" if math.isnan(x.low) else f" [{x.low:z.3f}, {x.high:z.3f}]" for x in (floor, a)]
     lines = [
         f"Law of {base}: L = E + A (C / {law.reference:z.3g} FLOPs)^-a with E = {number(float(law.floor), places)}"
         f"{bounds[0]}, A = {number(float(law.scale), places)}, a = {float(law.exponent):z.3f}{bounds[1]}; Huber's loss "
         "on log L, over all rungs."
     ]
-    largest, p = found.misses
+    largest, p = fit.misses
     if p < ALPHA_P:
         lines.append(
             f"It misses a rung by {largest:z.1%}, more than seeds' noise does (p {p:z.2g}): these sizes do not follow "
@@ -226,7 +229,7 @@ def worth_notes(results: LadderResults) -> list[str]:
             "its loss from the second size on, 65 of 100 show a trend that is not there, and the top interval covers "
             "the gain in 27."
         )
-    kinds = {one.beyond for arm in results.arms if arm.climb for one in arm.climb.gains or []} - {""}
+    kinds = {estimate.beyond for arm in results.arms if arm.climb for estimate in arm.climb.gains or []} - {""}
     if kinds & {"above", "below"}:
         lines.append("Above the top rung or below the first the law is read where nothing was trained.")
     if "floor" in kinds:
@@ -234,28 +237,28 @@ def worth_notes(results: LadderResults) -> list[str]:
     short = [f"rung {rung['name']}" for rung, of in _cells(results) if of < len(rung["seeds"]) * len(rung["compute"])]
     if short:
         lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
-    return lines + ([describe_autotune(found)] if (found := results.manifest.get("ways")) else [])
+    return lines + ([describe_autotune(autotuned)] if (autotuned := results.manifest.get("ways")) else [])
 
 
 def _rates(results: LadderResults) -> list[str]:
     """The learning rates of the arms, from rung to rung, where some arm has more than one."""
     of_arm: dict[str, list[float]] = {}
     for arm in shown_arms(results):
-        found: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
-        of_arm[arm] = [float(one) if is_number(one) else math.nan for one in found]
-    if all(len({one for one in rates if not math.isnan(one)}) < 2 for rates in of_arm.values()):
+        raw_rates: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
+        of_arm[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
+    if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in of_arm.values()):
         return []
-    texts = {arm: ", ".join("-" if math.isnan(one) else f"{one:z.3g}" for one in of) for arm, of in of_arm.items()}
+    texts = {arm: ", ".join("-" if math.isnan(rate) else f"{rate:z.3g}" for rate in of) for arm, of in of_arm.items()}
     return [f"Learning rates, from rung to rung: {'; '.join(f'{arm} {text}' for arm, text in texts.items())}."]
 
 
 def _of_text(results: LadderResults) -> list[str]:
     """Which intervals of differences cover text, where any does, and that nothing else does."""
     both = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is not None]
-    alone = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is None]
+    seeds_only = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is None]
     if not both:
         return ["All intervals are over seeds alone, not over text."]
-    some = f", but for {', '.join(alone)}, which are over seeds alone" if alone else ""
+    some = f", but for {', '.join(seeds_only)}, which are over seeds alone" if seeds_only else ""
     return [
         "Intervals of differences hold Student's over seeds and that over seeds and text as crossed random effects"
         f"{some}. Gains, laws, trends and forecasts know of the noise of seeds alone."
@@ -264,8 +267,8 @@ def _of_text(results: LadderResults) -> list[str]:
 
 def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:
     """Each rung and how many of its cells went well."""
-    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
-        yield rung, sum(record is not None and record["status"] == "ok" for record in found.records.values())
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+        yield rung, sum(record is not None and record["status"] == "ok" for record in rung_results.records.values())
 
 
 def trend_notes(results: LadderResults) -> list[str]:

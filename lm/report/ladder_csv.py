@@ -13,14 +13,14 @@ from lm.stats.trend import Estimate
 def worth_table(results: LadderResults) -> pd.DataFrame:
     """A row for each rung and arm, the baseline with its loss alone; gains as factors, compute in FLOPs."""
     rows = []
-    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         for name in results.manifest["arms"]:
-            values = losses(found, name)
-            there = values[np.isfinite(values)]
+            values = losses(rung_results, name)
+            finite = values[np.isfinite(values)]
             row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
-            row |= {"compute": rung["compute"][name], "n": len(there)}
-            row |= {"mean": there.mean() if len(there) else math.nan}
-            row |= {"sd": there.std(ddof=1) if len(there) > 1 else math.nan}
+            row |= {"compute": rung["compute"][name], "n": len(finite)}
+            row |= {"mean": finite.mean() if len(finite) else math.nan}
+            row |= {"sd": finite.std(ddof=1) if len(finite) > 1 else math.nan}
             rows.append(row | _worth(results, rung["name"], name))
     return pd.DataFrame(rows)
 
@@ -29,33 +29,33 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
     arm = next((arm for arm in results.arms if arm.name == name), None)
     place = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
     if arm is None or arm.climb is None or place is None:
-        found: Estimate | None = None
+        missing: Estimate | None = None
         return {
             "pairs": 0,
-            **_columns("difference", found),
+            **_columns("difference", missing),
             "over": "",
-            **_columns("gain", found),
+            **_columns("gain", missing),
             "beyond": "",
             "rate_bracketed": "",
             "verdict": "",
         }
-    one = arm.climb.gains[place] if arm.climb.gains else None
-    logs = one.log if one else Estimate()
+    gain = arm.climb.gains[place] if arm.climb.gains else None
+    logs = gain.log if gain else Estimate()
     of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
     return {
         "pairs": arm.at[place].pairs,
         **_columns("difference", arm.climb.differences[place]),
         "over": "seeds" if arm.at[place].noise is None else "seeds and text",
         **_columns("gain", of_gain),
-        "beyond": one.beyond if one else "",
+        "beyond": gain.beyond if gain else "",
         "rate_bracketed": not arm.at[place].not_bracketed,
         "verdict": arm.at[place].verdict,
     }
 
 
-def _columns(name: str, one: Estimate | None) -> dict[str, float]:
-    found = one or Estimate()
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+def _columns(name: str, estimate: Estimate | None) -> dict[str, float]:
+    values = estimate or Estimate()
+    return {name: values.value, f"{name}_low": values.low, f"{name}_high": values.high}
 
 
 def trend_table(results: LadderResults) -> pd.DataFrame:

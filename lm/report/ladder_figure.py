@@ -54,26 +54,27 @@ def figure(results: LadderResults) -> Figure:
 def _loss(axes: Axes, results: LadderResults, arm: str, colour: Colour) -> None:
     """Means with their intervals, the law through them, and the forecast beside the top one."""
     x, y, low, high = [], [], [], []
-    for rung, found in zip(results.manifest["rungs"], results.rungs, strict=True):
-        values = losses(found, arm)
-        there = values[np.isfinite(values)]
-        if len(there):
-            ends = t_interval(there.tolist())
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+        values = losses(rung_results, arm)
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            ends = t_interval(finite.tolist())
             x.append(rung["compute"][arm])
-            y.append(float(there.mean()))
-            low.append(y[-1] - ends[0] if len(there) > 1 else 0.0)
-            high.append(ends[1] - y[-1] if len(there) > 1 else 0.0)
+            y.append(float(finite.mean()))
+            low.append(y[-1] - ends[0] if len(finite) > 1 else 0.0)
+            high.append(ends[1] - y[-1] if len(finite) > 1 else 0.0)
     axes.errorbar(x, y, [low, high], fmt="o", color=colour, markersize=4, capsize=2, label=arm)
     law = _law(results, arm)
     if law is not None and x:
         compute = np.geomspace(min(x), max(x), 100)
         axes.plot(compute, law.loss(compute), color=colour, linewidth=1.2)
-    told = next((one.climb.forecast for one in results.arms if one.climb and arm in (one.name, _base(results))), None)
-    if told is not None and x:
-        one = told.baseline if arm == _base(results) else told.arm
-        at = x[-1] * (1.12 if arm == _base(results) else 1.2)
-        ends_of = [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]]
-        axes.errorbar([at], [one.value], ends_of, fmt="s", mfc="none", color=colour, capsize=3, markersize=6)
+    base = _base(results)
+    forecast = next((other.climb.forecast for other in results.arms if other.climb and arm in (other.name, base)), None)
+    if forecast is not None and x:
+        estimate = forecast.baseline if arm == base else forecast.arm
+        at = x[-1] * (1.12 if arm == base else 1.2)
+        ends_of = [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
+        axes.errorbar([at], [estimate.value], ends_of, fmt="s", mfc="none", color=colour, capsize=3, markersize=6)
 
 
 def _base(results: LadderResults) -> str:
@@ -83,21 +84,23 @@ def _base(results: LadderResults) -> str:
 def _law(results: LadderResults, arm: str) -> Law | None:
     if arm == _base(results):
         return results.law.law if results.law else None
-    return next((one.climb.law for one in results.arms if one.name == arm and one.climb), None)
+    return next((entry.climb.law for entry in results.arms if entry.name == arm and entry.climb), None)
 
 
 def _gain(axes: Axes, results: LadderResults, arm: str, colour: Colour, aside: float) -> None:
     """Gains with their intervals, hollow where the law was read beyond the rungs; ends far out are cut off."""
-    found = next(one for one in results.arms if one.name == arm)
-    if found.climb is None or found.climb.gains is None:
+    entry = next(candidate for candidate in results.arms if candidate.name == arm)
+    if entry.climb is None or entry.climb.gains is None:
         return
     compute = {rung["name"]: rung["compute"][arm] for rung in results.manifest["rungs"]}
     x, y = [], []
-    for at, one in zip(found.at, found.climb.gains, strict=True):
-        if not np.isfinite(one.log.value):
+    for at, gain in zip(entry.at, entry.climb.gains, strict=True):
+        if not np.isfinite(gain.log.value):
             continue
-        value, low, high = np.exp(np.clip([one.log.value, one.log.low, one.log.high], *np.log([1 / LARGEST, LARGEST])))
-        fill = "none" if one.beyond else colour
+        value, low, high = np.exp(
+            np.clip([gain.log.value, gain.log.low, gain.log.high], *np.log([1 / LARGEST, LARGEST]))
+        )
+        fill = "none" if gain.beyond else colour
         place = compute[at.rung] * aside
         axes.errorbar([place], [value], [[value - low], [high - value]], fmt="o", mfc=fill, color=colour, capsize=3)
         x.append(place)

@@ -25,8 +25,8 @@ UNSURE = " °"
 
 def _rungs(ladders: Sequence[LadderResults]) -> list[str]:
     """The names of all rungs, in the order of the ladder that has the most."""
-    longest_first = sorted(ladders, key=lambda one: -len(one.rungs))
-    return list(dict.fromkeys(rung["name"] for one in longest_first for rung in one.manifest["rungs"]))
+    longest_first = sorted(ladders, key=lambda ladder: -len(ladder.rungs))
+    return list(dict.fromkeys(rung["name"] for ladder in longest_first for rung in ladder.manifest["rungs"]))
 
 
 def columns(ladders: Sequence[LadderResults]) -> list[str]:
@@ -43,11 +43,11 @@ def columns(ladders: Sequence[LadderResults]) -> list[str]:
 
 def rows(ladders: Sequence[LadderResults]) -> Rows:
     """A row for each arm of each ladder."""
-    found: Rows = []
-    for one in ladders:
-        base = one.manifest["baseline"]
-        told = {row[0]: row[3] for row in forecast_rows(one)}
-        for arm in one.arms:
+    table_rows: Rows = []
+    for ladder in ladders:
+        base = ladder.manifest["baseline"]
+        forecasts = {row[0]: row[3] for row in forecast_rows(ladder)}
+        for arm in ladder.arms:
             gains = _gains(arm)
             cells = [gains.get(rung, "-") for rung in _rungs(ladders)]
             trends = ["no pair to compare"] * 2
@@ -56,8 +56,10 @@ def rows(ladders: Sequence[LadderResults]) -> Rows:
                 trends = [trend_text(gain, f"a factor of {exp(gain.margin):z.3g}", arm)]
                 trends.append(trend_text(difference, f"{difference.margin:z.3g}", arm))
             of = f"{arm.name}, {base}"
-            found.append([one.manifest["name"], of, *cells, *trends, told.get(f"{arm.name} - {base}", "-")])
-    return found
+            table_rows.append(
+                [ladder.manifest["name"], of, *cells, *trends, forecasts.get(f"{arm.name} - {base}", "-")]
+            )
+    return table_rows
 
 
 def _gains(arm: ArmOf) -> dict[str, str]:
@@ -86,6 +88,6 @@ def markdown_worth(ladders: Sequence[LadderResults]) -> list[str]:
 
 def csv_worth(ladders: Sequence[LadderResults]) -> str:
     """The tables of all ladders as one, with a row for each ladder, rung and arm."""
-    tables = [worth_table(one).assign(ladder=one.manifest["name"]) for one in ladders]
-    found = pd.concat(tables, ignore_index=True)
-    return as_csv(found[["ladder", *(name for name in found.columns if name != "ladder")]])
+    tables = [worth_table(ladder).assign(ladder=ladder.manifest["name"]) for ladder in ladders]
+    table = pd.concat(tables, ignore_index=True)
+    return as_csv(table[["ladder", *(name for name in table.columns if name != "ladder")]])

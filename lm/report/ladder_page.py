@@ -52,12 +52,12 @@ def ladder_sections(results: LadderResults) -> list[LadderSection]:
     """The tables of a ladder, the first without a heading of its own."""
     worth, of_worth = worth_rows(results)
     trends, of_trends = trend_rows(results)
-    found = [LadderSection("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
-    found.append(LadderSection("With more compute", TRENDS, trends, trend_notes(results), of_trends, 2))
-    if (foretold := forecast_rows(results)) or forecast_notes(results):
-        found.append(LadderSection("Forecast", FORECASTS, foretold, forecast_notes(results)))
-    found.append(LadderSection("Rungs", rung_columns(results), rung_rows(results), law_notes(results)))
-    return found
+    sections = [LadderSection("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
+    sections.append(LadderSection("With more compute", TRENDS, trends, trend_notes(results), of_trends, 2))
+    if (forecasts := forecast_rows(results)) or forecast_notes(results):
+        sections.append(LadderSection("Forecast", FORECASTS, forecasts, forecast_notes(results)))
+    sections.append(LadderSection("Rungs", rung_columns(results), rung_rows(results), law_notes(results)))
+    return sections
 
 
 def show_ladder(results: LadderResults, console: Console) -> None:
@@ -149,12 +149,12 @@ def write_ladder_report(
     """
     results, into = load_ladder(folder), into or folder
     files = ladder_files(results)
-    less = missing_from_report(into, files)
+    missing = missing_from_report(into, files)
     try:
         show_ladder(results, console)
     finally:  # also where nobody reads the terminal to its end
         line = write_unless_lossy(
-            into, files, less, "; ".join(dict.fromkeys(map(explain_missing, results.rungs))), replace
+            into, files, missing, "; ".join(dict.fromkeys(map(explain_missing, results.rungs))), replace
         )
     if line:
         print(f"lm: {line}", file=sys.stderr)

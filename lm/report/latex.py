@@ -70,17 +70,17 @@ def label(name: str) -> str:
 def latex(sheets: Sequence[PaperTable]) -> str:
     """Tables as text to `\\input`, each under a heading of its own where there are several."""
     lines = [HEAD]
-    for one in sheets:
-        heading = [f"\\subsection*{{{escape(one.title)}}}"] if len(sheets) > 1 else []
-        lines += ["", *heading, _table(one)]
+    for table in sheets:
+        heading = [f"\\subsection*{{{escape(table.title)}}}"] if len(sheets) > 1 else []
+        lines += ["", *heading, _table(table)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _table(one: PaperTable) -> str:
+def _table(table: PaperTable) -> str:
     """One table with its caption, label and footnotes."""
-    texts = one.frame.map(escape) + one.marks.map(_raised)
-    texts.columns = pd.MultiIndex.from_tuples([(escape(top), escape(below)) for top, below in one.frame.columns])
-    bold = one.bold.map(lambda strong: "textbf:--rwrap;" if strong else "")
+    texts = table.frame.map(escape) + table.marks.map(_raised)
+    texts.columns = pd.MultiIndex.from_tuples([(escape(top), escape(below)) for top, below in table.frame.columns])
+    bold = table.bold.map(lambda strong: "textbf:--rwrap;" if strong else "")
     bold.columns = texts.columns
     environment = "table" if texts.shape[1] <= MOST_IN_A_COLUMN else "table*"
     written = (
@@ -88,8 +88,8 @@ def _table(one: PaperTable) -> str:
         .apply(lambda _: bold, axis=None)
         .to_latex(
             hrules=True,
-            caption=escape(one.title),
-            label=label(one.name),
+            caption=escape(table.title),
+            label=label(table.name),
             position="tbp",
             position_float="centering",
             column_format="l" + "r" * (texts.shape[1] - 1),
@@ -100,11 +100,12 @@ def _table(one: PaperTable) -> str:
     written = written.replace("\\begin{tabular}", "\\small\n\\setlength{\\tabcolsep}{4pt}\n\\begin{tabular}", 1)
     end = f"\\end{{{environment}}}"
     body, _, _ = written.rpartition(end)
-    below = " \\par\n".join(_footnote(line) for line in one.footnotes)
-    notes = " ".join(escape(line) for line in one.notes)
-    said = " \\par\n".join(part for part in (below, notes) if part)
+    below = " \\par\n".join(_footnote(line) for line in table.footnotes)
+    notes = " ".join(escape(line) for line in table.notes)
+    text_below = " \\par\n".join(part for part in (below, notes) if part)
     return (
-        f"{body}\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{said}\n\\end{{minipage}}\n{end}\n"
+        f"{body}\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{text_below}\n"
+        f"\\end{{minipage}}\n{end}\n"
     )
 
 

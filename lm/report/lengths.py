@@ -21,26 +21,30 @@ STYLES = {"blocks": BLOCKS, "sliding window": SLIDING}
 
 def measured_lengths(record: Record) -> dict[int, dict[str, Any]]:
     """What was measured at each length, from the shortest on; lengths that ended in an error are left out."""
-    found = (record.get("evaluations") or {}).get("lengths") or {}
-    return {length: found[str(length)] for length in sorted(map(int, found)) if "error" not in found[str(length)]}
+    by_length = (record.get("evaluations") or {}).get("lengths") or {}
+    return {
+        length: by_length[str(length)]
+        for length in sorted(map(int, by_length))
+        if "error" not in by_length[str(length)]
+    }
 
 
 def common_lengths(results: Results, arm: str) -> list[int]:
     """The lengths at which every run of an arm was measured that was measured at any, from the shortest on."""
-    found = [
+    lengths_of_runs = [
         set(measured_lengths(record))
         for record in results.of(arm)
         if record["status"] == "ok" and measured_lengths(record)
     ]
-    return sorted(set.intersection(*found)) if found else []
+    return sorted(set.intersection(*lengths_of_runs)) if lengths_of_runs else []
 
 
 def length_getter(name: str, lengths: list[int]) -> Getter:
     """Picks a quantity at these lengths, from the records that have it."""
 
     def pick(record: Record) -> list[float] | None:
-        found = measured_lengths(record)
-        return [found[length][name] for length in lengths] if found else None
+        by_length = measured_lengths(record)
+        return [by_length[length][name] for length in lengths] if by_length else None
 
     return pick
 
@@ -52,8 +56,8 @@ def perplexity_to_nll(perplexity: Any) -> Any:
 
 def trained_context(results: Results, arm: str) -> int | None:
     """The tokens of context that an arm was trained with, where its configuration is there and says so."""
-    found = (results.configuration(arm).get("data") or {}).get("init_args", {}).get("context")
-    return found if isinstance(found, int) else None
+    length = (results.configuration(arm).get("data") or {}).get("init_args", {}).get("context")
+    return length if isinstance(length, int) else None
 
 
 def nll_by_length(results: Results) -> Figure | None:
@@ -85,7 +89,7 @@ def nll_by_length(results: Results) -> Figure | None:
 
 def mark_trained(results: Results, axes: Axes, arms: list[str]) -> None:
     """A vertical line at each length that arms were trained with."""
-    trained = {found for arm in arms if (found := trained_context(results, arm)) is not None}
+    trained = {tokens for arm in arms if (tokens := trained_context(results, arm)) is not None}
     for length in sorted(trained):
         axes.axvline(length, color="black", linewidth=1, linestyle=":")
         axes.annotate(

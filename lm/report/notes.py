@@ -59,13 +59,13 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield from _judged(results)
         yield from text_notes(results)
         yield from average_notes(results)
-    found = [
+    detectable = [
         f"{row.arm} {format_detectable(row)}"
         for row in table[table.metric == results.headline].itertuples()
         if row.detectable == row.detectable and row.verdict != "baseline"
     ]
-    if found:
-        yield f"Smallest difference that the test would find four times in five: {', '.join(found)}."
+    if detectable:
+        yield f"Smallest difference that the test would find four times in five: {', '.join(detectable)}."
 
 
 def _exploratory(results: Results, table: pd.DataFrame) -> str:
@@ -165,10 +165,10 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield f"{arm} {format_seeds(list(alike))}: {_merge_flags(flags)}."
     total = len(results.manifest["seeds"])
     for row in table[table.metric == results.headline].itertuples():
-        if lost := row.diverged + row.failed:
+        if num_lost := row.diverged + row.failed:
             runs = len(results.of(str(row.arm)))
             yield (
-                f"{row.arm}: {lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:z.2f} "
+                f"{row.arm}: {num_lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:z.2f} "
                 f"[{row.lost_low:z.2f}, {row.lost_high:z.2f}] (Clopper and Pearson's 95 % interval)."
             )
         if row.verdict != "baseline" and row.pairs < total:
@@ -207,8 +207,8 @@ def _comparability(results: Results) -> Iterator[str]:
     yield from (f"Not paired: {line}." for line in unpaired(results))
     yield from unlike_pairs(results)
     yield from (f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items())
-    if found := results.manifest.get("ways"):
-        yield describe_autotune(found)
+    if autotuned := results.manifest.get("ways"):
+        yield describe_autotune(autotuned)
 
 
 def _evaluation(results: Results) -> Iterator[str]:
@@ -229,15 +229,15 @@ def _split_step(flag: str) -> tuple[int, str]:
 
 def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
     """Flags that differ in step and in what was measured alone, as one that tells from where to where these lay."""
-    steps, said = zip(*flags, strict=True)
-    places = list(zip(*map(MEASURED.findall, said), strict=True))
-    ends = [(min(found, key=float), max(found, key=float)) for found in places]
+    steps, messages = zip(*flags, strict=True)
+    places = list(zip(*map(MEASURED.findall, messages), strict=True))
+    ends = [(min(values, key=float), max(values, key=float)) for values in places]
     texts = iter(low if low == high else f"{low} to {high}" for low, high in ends)
-    told = MEASURED.sub(lambda _: next(texts), said[0])
+    merged = MEASURED.sub(lambda _: next(texts), messages[0])
     if not any(steps):
-        return told
+        return merged
     first, last = min(filter(None, steps)), max(steps)
-    return f"{told} (step {first})" if first == last else f"{told} (steps {first} to {last})"
+    return f"{merged} (step {first})" if first == last else f"{merged} (steps {first} to {last})"
 
 
 def format_seeds(seeds: Sequence[object]) -> str:
@@ -258,12 +258,12 @@ def changes(results: Results) -> list[str]:
 
 def axes(results: Results) -> list[str]:
     """What kind of axis each path is on which arms differ, in one line; none where the manifest does not say."""
-    given = results.manifest.get("axes") or {}
-    if not given:
+    kind_by_path = results.manifest.get("axes") or {}
+    if not kind_by_path:
         return []
     parts = [
-        f"{kind}: {', '.join(path for path, found in given.items() if found == kind)}"
+        f"{kind}: {', '.join(path for path, axis_kind in kind_by_path.items() if axis_kind == kind)}"
         for kind in ("scientific", "nuisance", "fixed")
-        if kind in given.values()
+        if kind in kind_by_path.values()
     ]
     return [f"Axes, {'; '.join(parts)}; everything else fixed."]

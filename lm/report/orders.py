@@ -16,15 +16,15 @@ def order_columns() -> list[str]:
     return ["cause", "standard deviation", "share of the variance [95 % interval]"]
 
 
-def order_rows(results: Results, found: Orders) -> list[list[str]]:
+def order_rows(results: Results, orders: Orders) -> list[list[str]]:
     """A row for each cause; none where too few cells ended well."""
-    if found.parts is None:
+    if orders.parts is None:
         return []
     digits = describe(results.headline).digits
-    variances = (found.parts.first, found.parts.second, found.parts.rest)
+    variances = (orders.parts.first, orders.parts.second, orders.parts.rest)
     return [
         [cause, number(math.sqrt(variance), digits), _share(*share)]
-        for cause, variance, share in zip(CAUSES, variances, found.parts.shares, strict=True)
+        for cause, variance, share in zip(CAUSES, variances, orders.parts.shares, strict=True)
     ]
 
 
@@ -32,20 +32,20 @@ def _share(share: float, low: float, high: float) -> str:
     return "-" if math.isnan(share) else f"{share:z.2f} [{low:z.2f}, {high:z.2f}]"
 
 
-def order_notes(results: Results, found: Orders) -> list[str]:
+def order_notes(results: Results, orders: Orders) -> list[str]:
     """What the shares are of, and what they rest on."""
     what = f"{heading(results.headline).rstrip(' ↓↑')} of {results.manifest['baseline']}"
     lines = [
-        f"{what} with {len(found.seeds)} seeds of the initial values (and of dropout), each in {found.orders} orders "
+        f"{what} with {len(orders.seeds)} seeds of the initial values (and of dropout), each in {orders.orders} orders "
         "of the data: two crossed random effects, by the method of moments.",
         "Neither alone: what a seed does in one order and not in another, and whatever else varies. The intervals "
         "(generalised, Weerahandi 1993) ask for normal effects; no verdict comes from them.",
     ]
-    if found.left_out:
-        left = ", ".join(map(str, found.left_out))
+    if orders.left_out:
+        left = ", ".join(map(str, orders.left_out))
         lines.append(
-            f"Left out, for not every order ended well or was trained: seed{'s' * (len(found.left_out) > 1)} {left}."
+            f"Left out, for not every order ended well or was trained: seed{'s' * (len(orders.left_out) > 1)} {left}."
         )
-    if found.parts is None:
+    if orders.parts is None:
         lines.append("Too few cells ended well to share out their variance: it takes two seeds in two orders.")
     return lines

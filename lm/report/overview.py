@@ -48,44 +48,44 @@ def load_source(folder: Path) -> ReportSource:
     return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 
-def show_source(told: ReportSource, console: Console) -> None:
+def show_source(source: ReportSource, console: Console) -> None:
     """Prints its tables."""
-    if isinstance(told, Search):
-        terminal(told.study, importance_lines(told.importance), console)
-    elif isinstance(told, LadderResults):
-        show_ladder(told, console)
+    if isinstance(source, Search):
+        terminal(source.study, importance_lines(source.importance), console)
+    elif isinstance(source, LadderResults):
+        show_ladder(source, console)
     else:
-        show(told, console)
+        show(source, console)
 
 
-def is_damaged(told: ReportSource) -> bool:
+def is_damaged(source: ReportSource) -> bool:
     """Whether a record or a curve is no longer what training wrote."""
-    return not isinstance(told, Search) and told.damaged
+    return not isinstance(source, Search) and source.damaged
 
 
-def overview_page(found: Sequence[ReportSource]) -> str:
+def overview_page(sources: Sequence[ReportSource]) -> str:
     """The page, in the order given."""
-    return overview_html(f"Report of {_count_kinds(found)}", [_entry(one) for one in found])
+    return overview_html(f"Report of {_count_kinds(sources)}", [_entry(source) for source in sources])
 
 
-def _count_kinds(found: Sequence[ReportSource]) -> str:
+def _count_kinds(sources: Sequence[ReportSource]) -> str:
     """How many there are of each kind."""
-    counts = Counter(type(one) for one in found)
-    said = [f"{counts[one]} {names[counts[one] > 1]}" for one, names in KINDS.items() if counts[one]]
-    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
+    counts = Counter(map(type, sources))
+    counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
+    return " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
 
 
-def _entry(told: ReportSource) -> OverviewEntry:
-    if isinstance(told, Search):
-        body = search_body(told.study, told.importance)
-        return OverviewEntry(told.study.manifest["name"], "", [], best_line(told.study), body)
-    return _ladder_entry(told) if isinstance(told, LadderResults) else _experiment_entry(told)
+def _entry(source: ReportSource) -> OverviewEntry:
+    if isinstance(source, Search):
+        body = search_body(source.study, source.importance)
+        return OverviewEntry(source.study.manifest["name"], "", [], best_line(source.study), body)
+    return _ladder_entry(source) if isinstance(source, LadderResults) else _experiment_entry(source)
 
 
-def _experiment_entry(found: ExperimentReport) -> OverviewEntry:
+def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
     """The arms by its headline; of many the baseline and those that stand out."""
-    results = found.results
-    judged = found.table[found.table.metric == results.headline]
+    results = report.results
+    judged = report.table[report.table.metric == results.headline]
     kind, labelled = interval_heading(judged)
     rows = list(judged.itertuples())
     if len(rows) > MOST_VERDICTS + 1:
@@ -104,7 +104,7 @@ def _experiment_entry(found: ExperimentReport) -> OverviewEntry:
     left = len(rows) - len(lines)
     more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
     of = f"{kind} of {label(results.headline)}" if len(rows) > 1 else ""
-    return OverviewEntry(results.manifest["name"], of, lines, more, report_body(found))
+    return OverviewEntry(results.manifest["name"], of, lines, more, report_body(report))
 
 
 def _ladder_entry(results: LadderResults) -> OverviewEntry:

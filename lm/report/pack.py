@@ -55,12 +55,12 @@ def cells_of(folder: Path) -> list[str]:
         return sorted({cell for rung in rungs for cell in cells_of(rung)})
     if os.path.isfile(folder / STUDY):
         trials = load_study(folder).manifest["study"]
-        found: Iterable[str] = (cell for trial in trials for cell in (trial.get("cells") or {}).values())
+        cells: Iterable[str] = (cell for trial in trials for cell in (trial.get("cells") or {}).values())
     else:
-        found = [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
+        cells = [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
         for below in (*sorted((folder / "tune").glob("*")), *(folder.with_name(folder.name + twin) for twin in TWINS)):
-            found += cells_of(below) if describes(below) else []
-    return sorted(set(found))
+            cells += cells_of(below) if describes(below) else []
+    return sorted(set(cells))
 
 
 def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
@@ -74,14 +74,14 @@ def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
     manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [
         f"{name}{twin}/{EXPERIMENT}" for twin in TWINS
     ]
-    found = {
+    contents = {
         inside: ("manifests", folder.parent / inside) for inside in manifests if (folder.parent / inside).is_file()
     }
     for cell in cells_of(folder):
         if store.finished(cell):
             place = store.directory(cell)
-            found |= {f"{CELLS}/{cell}/{inside}": (kind, place / inside) for inside, kind in _of_cell(place)}
-    return found
+            contents |= {f"{CELLS}/{cell}/{inside}": (kind, place / inside) for inside, kind in _of_cell(place)}
+    return contents
 
 
 def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
@@ -97,10 +97,10 @@ def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
 
 def _went_well(record: Path) -> bool:
     try:
-        found = read_json(record)
+        content = read_json(record)
     except InputError:
         return False
-    return isinstance(found, dict) and found.get("status") == "ok"
+    return isinstance(content, dict) and content.get("status") == "ok"
 
 
 # packing -------------------------------------------------------------------------------------------------------------
@@ -129,11 +129,11 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
     require_own_files(folder)
     contents = _contents(whole)
     if os.path.isfile(path) and not replace:
-        lost = sorted({*read_archive(path).files} - {*contents})
-        if lost:
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        missing = sorted({*read_archive(path).files} - {*contents})
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise LessError(
-                f"{path}: holds {lost[0]}{more}, which {folder} does not; nothing was written, --replace writes it"
+                f"{path}: holds {missing[0]}{more}, which {folder} does not; nothing was written, --replace writes it"
             )
     return write_archive(path, whole.name, contents), len(cells_of(whole))
 
@@ -157,21 +157,21 @@ class Place:
 
 
 @contextlib.contextmanager
-def opened(given: Path, report: Path | None = None) -> Iterator[Place]:
+def opened(source: Path, report: Path | None = None) -> Iterator[Place]:
     """The folder of an experiment, a search or a ladder, given as such or as a pack, which is unpacked meanwhile.
 
     A folder whose manifest lies in the pack beside it, as those of committed reports, stands for that pack.
 
     Args:
-        given: a folder or a pack.
+        source: a folder or a pack.
         report: where the report goes; for a pack beside it, named after it, where none is given.
 
     Raises:
         InputError: where there is neither, naming what is there; and what the caller raises, which then names the pack.
     """
-    path = given
-    beside = given.with_name(given.name + ENDING) if given.name else given
-    if not os.path.isfile(given) and not can_be_packed(given) and os.path.isfile(beside):
+    path = source
+    beside = source.with_name(source.name + ENDING) if source.name else source
+    if not os.path.isfile(source) and not can_be_packed(source) and os.path.isfile(beside):
         path = beside
     if os.path.isdir(path):
         if can_be_packed(path):
@@ -248,7 +248,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
     if not looks_like_pack(path):
         _refuse(path)
     archive, store = read_archive(path), Store(out)
-    found = Unpacked(out / archive.name)
+    unpacked = Unpacked(out / archive.name)
     manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
     require_own(out, [*dict.fromkeys(name.split("/")[0] for name in manifests), CELLS])
     out.mkdir(parents=True, exist_ok=True)
@@ -260,23 +260,23 @@ def unpack(path: Path, out: Path) -> Unpacked:
                     f"{out / name}: is there and is another than in {path}; choose another folder with --out"
                 )
         for cell in archive.cells:
-            with store.claim(cell) as ours:
-                _among(found, store, cell, Path(root) / CELLS / cell, ours).append(cell)
+            with store.claim(cell) as claimed:
+                _among(unpacked, store, cell, Path(root) / CELLS / cell, claimed).append(cell)
         for name in manifests:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(root) / name, out / name)
-    return found
+    return unpacked
 
 
-def _among(found: Unpacked, store: Store, cell: str, place: Path, ours: bool) -> list[str]:
+def _among(unpacked: Unpacked, store: Store, cell: str, place: Path, claimed: bool) -> list[str]:
     """Puts a cell where it belongs, if that can be; returns the list that tells what became of it."""
-    there = store.directory(cell)
-    if there.exists():
-        return found.there if _same(there / "record.json", place / "record.json") else found.kept
-    if not ours:
-        return found.busy
-    os.replace(place, there)
-    return found.put
+    target = store.directory(cell)
+    if target.exists():
+        return unpacked.there if _same(target / "record.json", place / "record.json") else unpacked.kept
+    if not claimed:
+        return unpacked.busy
+    os.replace(place, target)
+    return unpacked.put
 
 
 def _same(left: Path, right: Path) -> bool:

@@ -31,29 +31,29 @@ Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
 
 def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:
     """The tables below the first one: effects of a factorial design, pace, costs."""
-    found: list[Section] = []
+    tables: list[Section] = []
     if (of_factors := effects(results)) is not None:
-        found.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
+        tables.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
     if (of_orders := orders(results)) is not None:
-        found.append((ORDERS, order_columns(), order_rows(results, of_orders), order_notes(results, of_orders)))
+        tables.append((ORDERS, order_columns(), order_rows(results, of_orders), order_notes(results, of_orders)))
     if paces:
-        found.append((TRAINING, pace_columns(paces), pace_rows(paces), pace_notes(paces)))
+        tables.append((TRAINING, pace_columns(paces), pace_rows(paces), pace_notes(paces)))
     columns, rows = costs(results)
     if len(columns) > 1:
-        found.append(("Costs", columns, rows, cost_notes(results)))
-    return found
+        tables.append(("Costs", columns, rows, cost_notes(results)))
+    return tables
 
 
 def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
     """Prints the tables and their notes; narrower terminals get fewer columns of the first, and long words below it."""
     paces, noted = pace(results), list[str]()
     columns, rows, bold = summary(results, table, paces)
-    kept = len(columns) if console.width >= 170 else 6 if console.width < NARROW else 8
+    num_columns = len(columns) if console.width >= 170 else 6 if console.width < NARROW else 8
     if console.width < NARROW:
         at = columns.index("verdict")
         rows = [[*row[:at], _briefly(row[at], row[0], results), *row[at + 1 :]] for row in rows]
         rows, noted = _noted(rows, columns.index("health"))
-    show(results.manifest["title"], columns[:kept], [row[:kept] for row in rows], console, bold)
+    show(results.manifest["title"], columns[:num_columns], [row[:num_columns] for row in rows], console, bold)
     for line in (*noted, *notes(results, table)):
         console.print(line, highlight=False, markup=False)
     for title, heads, body, below in sections(results, paces):
@@ -67,15 +67,15 @@ def _noted(rows: Sequence[Sequence[str]], at: int) -> tuple[list[list[str]], lis
     """The rows with what is long in the column of health called by a number, and a line for each number."""
     long = list(dict.fromkeys(row[at] for row in rows if len(row[at]) > LONG))
     marks = {text: f"[{number}]" for number, text in enumerate(long, 1)}
-    told = [f"unhealthy {marks[row[at]]}" if row[at] in marks else row[at] for row in rows]
-    short = [[*row[:at], text, *row[at + 1 :]] for row, text in zip(rows, told, strict=True)]
+    texts = [f"unhealthy {marks[row[at]]}" if row[at] in marks else row[at] for row in rows]
+    short = [[*row[:at], text, *row[at + 1 :]] for row, text in zip(rows, texts, strict=True)]
     return short, [f"{mark} {text}" for text, mark in marks.items()]
 
 
 def _briefly(verdict: str, arm: str, results: Results) -> str:
     """A verdict without what ails the arms, which the column of health says."""
-    for said in filter(None, results.health.values()):
-        verdict = verdict.replace(f" unhealthy: {said}", " unhealthy")
+    for problem in filter(None, results.health.values()):
+        verdict = verdict.replace(f" unhealthy: {problem}", " unhealthy")
     return verdict.replace(f"({arm} unhealthy", "(unhealthy")
 
 

@@ -38,15 +38,15 @@ def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
 
     One of many panels is written at the width of two columns alone.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for width, inches in WIDTHS.items():
         with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
             for name, make in FIGURES.items():
                 figure = make(results)
                 if figure is not None and (width == TWO or figure.get_figwidth() <= WIDEST):
                     fit(figure, inches, FACES[width])
-                    found |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
-    return found
+                    files |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
+    return files
 
 
 def _style(points: float) -> Any:  # of keys that Matplotlib's types list one by one

@@ -79,12 +79,12 @@ def _letter(index: int) -> str:
 
 def check_columns(results: Results, columns: Sequence[str]) -> None:
     """Raises InputError for a quantity that no run of the experiment measured, or one named twice."""
-    known = quantities(results)
+    measured = quantities(results)
     for name in columns:
-        if name not in known:
+        if name not in measured:
             raise InputError(
-                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_quantity(name, known)} "
-                f"Choose from {', '.join(known)}"
+                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_quantity(name, measured)} "
+                f"Choose from {', '.join(measured)}"
             )
         if list(columns).count(name) > 1:
             raise InputError(f"--columns {name}: is there twice; expected each quantity once")
@@ -139,18 +139,18 @@ def _row(
 ) -> dict[tuple[str, str], _Cell]:
     """The cells of an arm by their headings."""
     first = next(iter(of_arm.values()))
-    found: dict[tuple[str, str], _Cell] = {}
+    row_cells: dict[tuple[str, str], _Cell] = {}
     for name in shown:
         row, top = of_arm[name], heading(name)
         text = mean_and_sd(row) if name in judged or not means else number(row.mean, describe(name).digits)
-        found[top, describe(name).unit] = text, "", False
+        row_cells[top, describe(name).unit] = text, "", False
         if name in judged:
-            found[top, interval[0]] = difference(row, interval[1]), _marks(row, footnotes), bool(row.bold)
-    told = any(marks.strip(STAR) for _, marks, _ in found.values())
+            row_cells[top, interval[0]] = difference(row, interval[1]), _marks(row, footnotes), bool(row.bold)
+    noted = any(marks.strip(STAR) for _, marks, _ in row_cells.values())
     unwell = str(first.health) if first.health in (NONE_ENDED, NO_RUN) else f"unhealthy: {first.health}"
-    mark = footnotes.mark(unwell) if first.health != HEALTHY and not told else ""
+    mark = footnotes.mark(unwell) if first.health != HEALTHY and not noted else ""
     counted = next((of_arm[name] for name in shown if name in judged), first)
-    return {("", "arm"): (str(first.arm), mark, False), ("", "n"): (format_run_counts(counted), "", False), **found}
+    return {("", "arm"): (str(first.arm), mark, False), ("", "n"): (format_run_counts(counted), "", False), **row_cells}
 
 
 def _marks(row: Any, footnotes: _Footnotes) -> str:
@@ -159,14 +159,14 @@ def _marks(row: Any, footnotes: _Footnotes) -> str:
     return (STAR if row.significant else "") + ("" if verdict in PLAIN else footnotes.mark(verdict))
 
 
-def markdown_paper_table(one: PaperTable) -> list[str]:
+def markdown_paper_table(table: PaperTable) -> list[str]:
     """The table and its footnotes as lines of Markdown, without the notes."""
-    heads = [" ".join(part for part in (top, _in_brackets(below)) if part) for top, below in one.frame.columns]
+    heads = [" ".join(part for part in (top, _in_brackets(below)) if part) for top, below in table.frame.columns]
     lines = markdown_table(heads, [])
-    for texts, marks, bold in zip(one.frame.to_numpy(), one.marks.to_numpy(), one.bold.to_numpy(), strict=True):
+    for texts, marks, bold in zip(table.frame.to_numpy(), table.marks.to_numpy(), table.bold.to_numpy(), strict=True):
         cells_of = [_markdown_cell(*cell) for cell in zip(texts, marks, bold, strict=True)]
         lines.append(markdown_row(cells_of))
-    return [*lines, *(["", *(f"- {escape(line)}" for line in one.footnotes)] if one.footnotes else [])]
+    return [*lines, *(["", *(f"- {escape(line)}" for line in table.footnotes)] if table.footnotes else [])]
 
 
 def _in_brackets(below: str) -> str:

@@ -53,20 +53,20 @@ def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
 
     Runs that hold another shape than the first are left out: there is no mean over them.
     """
-    found = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
-    arrays = [np.asarray(value, dtype=float) for value in found if value]
-    alike = [array for array in arrays if array.shape == arrays[0].shape]
-    return np.stack(alike) if alike else None
+    values = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
+    arrays = [np.asarray(value, dtype=float) for value in values if value]
+    same_shape = [array for array in arrays if array.shape == arrays[0].shape]
+    return np.stack(same_shape) if same_shape else None
 
 
 def getter(*keys: str) -> Getter:
     """Picks what lies in a record under these keys, one inside the other; None in records that do not hold it."""
 
     def pick(record: Record) -> Any:
-        found: Any = record
+        entry: Any = record
         for key in keys:
-            found = (found or {}).get(key)
-        return found
+            entry = (entry or {}).get(key)
+        return entry
 
     return pick
 

@@ -81,24 +81,24 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
 
 def rows(results: Results, rates: Rates) -> list[list[str]]:
     """The table as text, a row an arm."""
-    digits, found = describe("nll").digits, []
+    digits, table_rows = describe("nll").digits, []
     base = rates.curves[results.arms[0]]
     for arm in results.arms:
         curve = rates.curves[arm]
-        there = compared(rates.twin, arm)
-        there[2] += _beside(results, rates, arm)
+        comparison = compared(rates.twin, arm)
+        comparison[2] += _beside(results, rates, arm)
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
-        found.append([arm, f"{rates.shared[arm]:z.3g}", best, *there, _sensitivity(curve, digits), other])
-    return found
+        table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, _sensitivity(curve, digits), other])
+    return table_rows
 
 
 def _sensitivity(curve: RateCurve, digits: int) -> str:
-    known = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
-    if not len(known):
+    finite = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
+    if not len(finite):
         return "-"
-    spread = f" ± {number(float(known.std(ddof=1)), digits)}" if len(known) > 1 else ""
-    return f"{number(float(known.mean()), digits)}{spread}"
+    spread = f" ± {number(float(finite.std(ddof=1)), digits)}" if len(finite) > 1 else ""
+    return f"{number(float(finite.mean()), digits)}{spread}"
 
 
 def _beside(results: Results, rates: Rates, arm: str) -> str:
@@ -127,8 +127,10 @@ def notes(results: Results, rates: Rates) -> list[str]:
             which = "lowest" if curve.edge == "low" else "highest"
             lines.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
         if any(curve.lost_r):
-            lost = [f"{count} at {rate:z.3g}" for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
-            lines.append(f"{arm}: runs that diverged or failed: {', '.join(lost)}.")
+            lost_runs = [
+                f"{count} at {rate:z.3g}" for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count
+            ]
+            lines.append(f"{arm}: runs that diverged or failed: {', '.join(lost_runs)}.")
     return lines
 
 
@@ -173,8 +175,8 @@ def rates_figure(results: Results, rates: Rates) -> Figure | None:
 
 
 def _draw(axes: Axes, curve: RateCurve, colour: Colour) -> None:
-    rates, kept = np.array(curve.rates), np.isfinite(curve.values_rs).all(axis=1)
-    x, values = rates[kept], curve.values_rs[kept]
+    rates, finite = np.array(curve.rates), np.isfinite(curve.values_rs).all(axis=1)
+    x, values = rates[finite], curve.values_rs[finite]
     mean = values.mean(axis=1)
     axes.plot(x, mean, "o-", color=colour, markersize=4, linewidth=1.5)
     if values.shape[1] > 1:
@@ -182,7 +184,7 @@ def _draw(axes: Axes, curve: RateCurve, colour: Colour) -> None:
         axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     if curve.best is not None:
         axes.plot(rates[curve.best], curve.values_rs[curve.best].mean(), BEST, color=colour, markersize=13)
-    lost = [rate for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
-    if lost:
+    lost_rates = [rate for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
+    if lost_rates:
         top = curve.untrained if math.isfinite(curve.untrained) else float(np.nanmax(curve.values_rs))
-        axes.plot(lost, [top] * len(lost), LOST, color=colour, markersize=7)
+        axes.plot(lost_rates, [top] * len(lost_rates), LOST, color=colour, markersize=7)

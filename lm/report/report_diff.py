@@ -44,17 +44,17 @@ class ReportContents:
 
 def read_page(page: str) -> ReportContents:
     """What a page of Markdown holds that a report was written to."""
-    said, lines = ReportContents(), dict[str, list[list[str]]]()
+    contents, lines = ReportContents(), dict[str, list[list[str]]]()
     for line in page.splitlines():
         if line.startswith("## "):
-            said.sections.append(line.removeprefix("## "))
+            contents.sections.append(line.removeprefix("## "))
         elif line.startswith("| "):
             cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
-            lines.setdefault(said.sections[-1], []).append([_plain(cell) for cell in cells])
+            lines.setdefault(contents.sections[-1], []).append([_plain(cell) for cell in cells])
         else:
-            said.figures += re.findall(r"^!\[[^\]]*\]\((.+)\.png\)$", line)
-    said.tables = {section: parse_table(found[0], found[2:]) for section, found in lines.items()}
-    return said
+            contents.figures += re.findall(r"^!\[[^\]]*\]\((.+)\.png\)$", line)
+    contents.tables = {section: parse_table(table_lines[0], table_lines[2:]) for section, table_lines in lines.items()}
+    return contents
 
 
 def _plain(cell: str) -> str:
@@ -80,14 +80,14 @@ def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
         rows: whether rows are to stay; the best trials of a search need not.
     """
     old, new = read_page(before), read_page(after)
-    found = [f"the section {section!r}" for section in old.sections if section not in new.sections]
+    missing = [f"the section {section!r}" for section in old.sections if section not in new.sections]
     for section, table in old.tables.items():
         if section in new.tables:
-            found += _missing_from_table(table, new.tables[section], section, rows)
+            missing += _missing_from_table(table, new.tables[section], section, rows)
         elif section in new.sections:
-            found.append(f"the table of {section!r}")
+            missing.append(f"the table of {section!r}")
     figures = [name for name in old.figures if name not in new.figures]
-    return found + ([f"the figure{'s' * (len(figures) > 1)} {', '.join(figures)}"] if figures else [])
+    return missing + ([f"the figure{'s' * (len(figures) > 1)} {', '.join(figures)}"] if figures else [])
 
 
 def missing_csv_content(before: str, after: str, name: str) -> list[str]:
@@ -100,20 +100,20 @@ def missing_csv_content(before: str, after: str, name: str) -> list[str]:
 
 
 def _missing_from_table(old: ParsedTable, new: ParsedTable, where: str, rows: bool) -> list[str]:
-    found = [f"the column {column!r} of {where}" for column in old.columns if column not in new.columns]
+    missing = [f"the column {column!r} of {where}" for column in old.columns if column not in new.columns]
     if not rows:
-        return found
-    if gone := [" ".join(key) for key in old.rows if key not in new.rows]:
-        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        found.append(f"the row {gone[0]!r}{more} of {where}")
+        return missing
+    if missing_rows := [" ".join(key) for key in old.rows if key not in new.rows]:
+        more = f" and {len(missing_rows) - 1} more" if len(missing_rows) > 1 else ""
+        missing.append(f"the row {missing_rows[0]!r}{more} of {where}")
     cells, entries = 0, Counter[str]()
     for key in old.rows.keys() & new.rows.keys():
         row = new.rows[key]
         entries.update(c for c, text in old.rows[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
         cells += _run_count(row) < _run_count(old.rows[key])
     for column, count in sorted(entries.items()):
-        found.append(f"{count} {'entries' if count > 1 else 'entry'} of {column!r} of {where}")
-    return found + ([f"cells behind {cells} row{'s' * (cells > 1)} of {where}"] if cells else [])
+        missing.append(f"{count} {'entries' if count > 1 else 'entry'} of {column!r} of {where}")
+    return missing + ([f"cells behind {cells} row{'s' * (cells > 1)} of {where}"] if cells else [])
 
 
 def _run_count(row: Mapping[str, str]) -> int:
@@ -126,14 +126,17 @@ def explain_missing(results: Results) -> str:
     """What an experiment's records and curves lack that may make a report say less, in words."""
     cells = {cell for arm in results.manifest["arms"].values() for cell in arm["cells"].values()}
     ended_well = {r["id"] for r in results.records.values() if r is not None and r["status"] == "ok"}
-    none = sum(not results.store.history(cell).is_file() for cell in ended_well)
+    without_curve = sum(not results.store.history(cell).is_file() for cell in ended_well)
     damaged = len(results.damaged) + sum(results.store.history(cell).is_file() for cell in results.broken)
     damaged += len(results.unread)
     records = sum(not results.store.finished(cell) for cell in cells)
-    parts = [(records, "the records of {} cells are not there"), (none, "the curves of {} cells are not there")]
-    said = [words.format(f"{count} of {len(cells)}") for count, words in parts if count]
+    parts = [
+        (records, "the records of {} cells are not there"),
+        (without_curve, "the curves of {} cells are not there"),
+    ]
+    reasons = [words.format(f"{count} of {len(cells)}") for count, words in parts if count]
     return (
-        "; ".join(said + ([f"{damaged} damaged"] if damaged else []))
+        "; ".join(reasons + ([f"{damaged} damaged"] if damaged else []))
         or "none of its records and curves is missing: another version may have written it"
     )
 
@@ -142,14 +145,14 @@ def explain_missing(results: Results) -> str:
 
 
 def write_unless_lossy(
-    folder: Path, files: Mapping[str, str | bytes], less: Sequence[str], why: str, replace: bool
+    folder: Path, files: Mapping[str, str | bytes], missing: Sequence[str], why: str, replace: bool
 ) -> str:
     """Writes the files of a report, unless it says less than the one before; returns in a line what it says less.
 
     Args:
         folder: of the report.
         files: contents by name; the page comes last.
-        less: what the report would not say any more.
+        missing: what the report would not say any more.
         why: it would not.
         replace: whether to write it all the same.
 
@@ -157,8 +160,10 @@ def write_unless_lossy(
         LessError: where it says less and may not; nothing is written then.
     """
     line = ""
-    if less:
-        named = ", ".join(less[:MOST_NAMED]) + (f" and {len(less) - MOST_NAMED} more" * (len(less) > MOST_NAMED))
+    if missing:
+        named = ", ".join(missing[:MOST_NAMED]) + (
+            f" and {len(missing) - MOST_NAMED} more" * (len(missing) > MOST_NAMED)
+        )
         line = f"{folder / 'table.md'}: the report that is there has what the new one lacks: {named} ({why})"
         if not replace:
             raise LessError(f"{line}; nothing was written, --replace writes the new one")

@@ -32,13 +32,13 @@ def show_run(store: Store, cell: str, console: Console) -> str:
 
 def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -> None:
     """Prints what was measured of a finished run: a table a split, before and after scaling, and one of lengths."""
-    for name, found in evaluations.items():
+    for name, evaluation in evaluations.items():
         if name == "lengths":
-            console.print(_of_lengths(found, "validation"))
+            console.print(_length_table(evaluation, "validation"))
             continue
-        console.print(_of_split(name, found))
-        if "lengths" in found:
-            console.print(_of_lengths(found["lengths"], name))
+        console.print(_split_table(name, evaluation))
+        if "lengths" in evaluation:
+            console.print(_length_table(evaluation["lengths"], name))
 
 
 def shown(meaning: Quantity, value: float) -> str:
@@ -50,30 +50,30 @@ def _line(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _of_split(name: str, found: dict[str, Any]) -> Table:
-    scaled = found["scaled"] or {}
+def _split_table(name: str, evaluation: dict[str, Any]) -> Table:
+    scaled = evaluation["scaled"] or {}
     table = Table(title=Text(name), title_justify="left", highlight=False)
     for column in ("", "as trained", *(("scaled",) if scaled else ())):
         table.add_column(column)
     for quantity, meaning in QUANTITIES.items():
-        if found.get(quantity) is not None:
+        if evaluation.get(quantity) is not None:
             after = [shown(meaning, scaled[quantity])] if quantity in scaled else []
-            table.add_row(meaning.label.removeprefix("validation "), shown(meaning, found[quantity]), *after)
+            table.add_row(meaning.label.removeprefix("validation "), shown(meaning, evaluation[quantity]), *after)
     if scaled:
         nll, (before, after_fit) = QUANTITIES["nll"], scaled["validation_nll"]
         table.add_row(nll.label, shown(nll, before), shown(nll, after_fit))
         table.add_row(QUANTITIES["temperature"].label, "1", shown(QUANTITIES["temperature"], scaled["temperature"]))
         table.add_row(QUANTITIES["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}")
-    if "text" in found:
-        table.add_row("unknown tokens", f"{found['text']['unknown_share']:z.2%}")
+    if "text" in evaluation:
+        table.add_row("unknown tokens", f"{evaluation['text']['unknown_share']:z.2%}")
     return table
 
 
-def _of_lengths(found: dict[str, Any], split: str) -> Table:
+def _length_table(by_length: dict[str, Any], split: str) -> Table:
     table = Table(title=Text(f"{split}, by tokens of context"), title_justify="left", highlight=False)
     for column in ("context", "blocks", "sliding window", "tokens"):
         table.add_column(column, justify="right")
-    for length, at in found.items():
+    for length, at in by_length.items():
         if "error" in at:
             table.add_row(length, Text(at["error"]))
         else:

@@ -11,19 +11,19 @@ from lm.report.page import show
 from lm.store.quantities import QUANTITIES, describe
 
 
-def diff_json(found: Unlike) -> dict[str, Any]:
+def diff_json(difference: Unlike) -> dict[str, Any]:
     """What `lm diff` prints, for programs."""
-    return asdict(found)
+    return asdict(difference)
 
 
-def show_diff(found: Unlike, names: tuple[str, str], console: Console, measured: bool) -> None:
+def show_diff(difference: Unlike, names: tuple[str, str], console: Console, measured: bool) -> None:
     """Prints what differs, a table a kind; `measured` where both sides are runs."""
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"A: {names[0]}")
     say(f"B: {names[1]}")
-    kinds: Mapping[str, Any] = {"configuration": found.configuration}
+    kinds: Mapping[str, Any] = {"configuration": difference.configuration}
     if measured:
-        kinds = {**kinds, "text": found.text, "code and circumstances": found.circumstances}
+        kinds = {**kinds, "text": difference.text, "code and circumstances": difference.circumstances}
     for title, pairs in kinds.items():
         if not pairs:
             say(f"{title}: no difference")
@@ -31,16 +31,16 @@ def show_diff(found: Unlike, names: tuple[str, str], console: Console, measured:
         show("", [title, "A", "B"], [[name, said(a), said(b)] for name, (a, b) in pairs.items()], console)
     if not measured:
         return
-    first = [name for name in QUANTITIES if name in found.metrics]
-    rows = [_row(name, *found.metrics[name]) for name in dict.fromkeys([*first, *found.metrics])]
+    first = [name for name in QUANTITIES if name in difference.metrics]
+    rows = [_row(name, *difference.metrics[name]) for name in dict.fromkeys([*first, *difference.metrics])]
     if not rows:
         say("metrics: none were measured")
         return
-    seeds = found.seeds
+    seeds = difference.seeds
     mean = f"metrics, means of {seeds[0]} and {seeds[1]} seeds" if seeds != (1, 1) else "metrics"
     show(mean, ["metric", "A", "B", "B - A"], rows, console)
 
 
 def _row(name: str, a: float | None, b: float | None) -> list[str]:
-    numbers = ["-" if one is None else f"{one:z.6g}" for one in (a, b)]
+    numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
     return [describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"]

@@ -46,22 +46,22 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
             nothing written.
     """
     study, into = load_study(folder), into or folder
-    found = importance_of(study)
-    lines, figures, trials = importance_lines(found), draw_study(study), as_csv(study.trials)
+    importance = importance_of(study)
+    lines, figures, trials = importance_lines(importance), draw_study(study), as_csv(study.trials)
     page = markdown(study, lines, list(figures))
     files: dict[str, str | bytes] = {
         "trials.csv": trials,
-        "report.html": search_html(study, found),
+        "report.html": search_html(study, importance),
         **as_files(figures),
         "table.md": page,
     }
-    less = missing_content(read_existing(into / "table.md"), page, rows=False)
-    less = less or missing_csv_content(read_existing(into / "trials.csv"), trials, "trials.csv")
+    missing = missing_content(read_existing(into / "table.md"), page, rows=False)
+    missing = missing or missing_csv_content(read_existing(into / "trials.csv"), trials, "trials.csv")
     why = f"its study.json holds {len(study.trials)} trials"
     try:
         terminal(study, lines, console)
     finally:  # also where nobody reads the terminal to its end
-        line = write_unless_lossy(into, files, less, why, replace)
+        line = write_unless_lossy(into, files, missing, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     return study

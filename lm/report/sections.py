@@ -20,19 +20,19 @@ def pace_columns(paces: Sequence[Pace]) -> list[str]:
 
 
 def _units(paces: Sequence[Pace]) -> list[str]:
-    return [unit for unit in UNITS if unit == "steps" or any(unit in one.shares for one in paces)]
+    return [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
 
 
 def pace_rows(paces: Sequence[Pace]) -> list[list[str]]:
     """For each arm the mean share in each unit with its interval; those of some seeds only say so."""
     rows = []
-    for one in paces:
-        reached = f"{one.seeds - len(one.missed)} of {of_seeds(one.seeds)}"
-        partly = f" (on {reached})" if one.missed else ""
-        means = [_share(one.shares.get(unit, []), partly) for unit in _units(paces)]
-        by_seed = ", ".join(f"{share:z.2f}" for share in one.shares.get("steps", [])) or "-"
-        missed = f"on {len(one.missed)} of {of_seeds(one.seeds)}" if one.missed else "-"
-        rows.append([one.arm, *means, by_seed, missed])
+    for pace in paces:
+        reached = f"{pace.seeds - len(pace.missed)} of {of_seeds(pace.seeds)}"
+        partly = f" (on {reached})" if pace.missed else ""
+        means = [_share(pace.shares.get(unit, []), partly) for unit in _units(paces)]
+        by_seed = ", ".join(f"{share:z.2f}" for share in pace.shares.get("steps", [])) or "-"
+        missed = f"on {len(pace.missed)} of {of_seeds(pace.seeds)}" if pace.missed else "-"
+        rows.append([pace.arm, *means, by_seed, missed])
     return rows
 
 
@@ -45,48 +45,47 @@ def _share(shares: Sequence[float], partly: str) -> str:
 
 def pace_notes(paces: Sequence[Pace]) -> list[str]:
     """How the shares are to be read."""
-    found = [
+    notes = [
         "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "
         "below 1 the arm is faster. Read from the learning curves, on lines between their points. A run planned to be "
         "that short would have lowered its learning rate sooner, so the shares are rather too high. Intervals are "
         "Student's, each by itself; no verdict comes from them."
     ]
-    if any(one.missed and one.shares for one in paces):
-        found.append("Where an arm does not reach the loss on every seed, the mean of the others is too kind to it.")
-    return found
+    if any(pace.missed and pace.shares for pace in paces):
+        notes.append("Where an arm does not reach the loss on every seed, the mean of the others is too kind to it.")
+    return notes
 
 
-def effect_rows(results: Results, found: Effects) -> list[list[str]]:
+def effect_rows(results: Results, effects: Effects) -> list[list[str]]:
     """For each effect its contrast in the unit of the headline, its F test and its q."""
     digits = describe(results.headline).digits
     return [
         [
-            one.name,
-            _contrast(one, digits),
-            signed(one.estimate, one.low, one.high, digits),
-            f"{one.f:z.2f} ({one.freedom[0]}, {one.freedom[1]})",
-            f"{one.q:z.2g}",
-            ", ".join(one.aliases) or "-",
+            effect.name,
+            _contrast(effect, digits),
+            signed(effect.estimate, effect.low, effect.high, digits),
+            f"{effect.f:z.2f} ({effect.freedom[0]}, {effect.freedom[1]})",
+            f"{effect.q:z.2g}",
+            ", ".join(effect.aliases) or "-",
         ]
-        for one in found.found
+        for effect in effects.found
     ]
 
 
-def _contrast(one: FactorEffect, digits: int) -> str:
-    if not one.means:
-        return one.contrast
-    return "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in one.means.items())
+def _contrast(effect: FactorEffect, digits: int) -> str:
+    if not effect.means:
+        return effect.contrast
+    return "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in effect.means.items())
 
 
-def effect_notes(results: Results, found: Effects) -> list[str]:
+def effect_notes(results: Results, effects: Effects) -> list[str]:
     """What the effects are effects on, and which the design cannot tell apart."""
     lines = [
-        f"Effects on {heading(results.headline)}, exploratory: least squares over {found.cells} cells with a mean for "
-        "each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, not "
-        "other text. An interaction is how much more the first factor does at the second level of the other than "
-        "at its first. Intervals and F tests ask "
-        "for normal noise of one size in all cells; no verdict comes from them."
+        f"Effects on {heading(results.headline)}, exploratory: least squares over {effects.cells} cells with a mean "
+        "for each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, "
+        "not other text. An interaction is how much more the first factor does at the second level of the other than "
+        "at its first. Intervals and F tests ask for normal noise of one size in all cells; no verdict comes from them."
     ]
-    if found.left_out:
-        lines.append(f"Not estimable, or one with an effect above: {', '.join(found.left_out)}.")
+    if effects.left_out:
+        lines.append(f"Not estimable, or one with an effect above: {', '.join(effects.left_out)}.")
     return lines

@@ -45,25 +45,25 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _distinct(found: Iterable[Run]) -> list[Run]:
+def _distinct(runs: Iterable[Run]) -> list[Run]:
     """Each cell once, though several arms may ask for it."""
-    return list({run.cell: run for run in found}.values())
+    return list({run.cell: run for run in runs}.values())
 
 
-def seconds_left(found: Sequence[Run], to_come: int = 0) -> float | None:
+def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
     """Seconds until these runs and as many more as are `to_come` are done, as many at a time as train now, or one.
 
     A run that has not begun takes as long as those of its arm did, or as any did. None where nothing is known of that.
     """
-    found = _distinct(found)
-    open_ones = [run for run in found if run.state in ("training", "interrupted", "missing")]
-    expected = [_left(run, found) for run in open_ones] + [typical(found, "")] * min(to_come, MOST_TO_COME)
-    known = [one for one in expected if one is not None]
-    if len(known) < len(expected):
+    runs = _distinct(runs)
+    open_ones = [run for run in runs if run.state in ("training", "interrupted", "missing")]
+    expected = [_left(run, runs) for run in open_ones] + [typical(runs, "")] * min(to_come, MOST_TO_COME)
+    estimates = [seconds for seconds in expected if seconds is not None]
+    if len(estimates) < len(expected):
         return None
     at_once = max(1, sum(run.state == "training" for run in open_ones))
-    longest = [left for run, left in zip(open_ones, known, strict=False) if run.state == "training"]
-    return max([sum(known) / at_once, *longest])
+    longest = [left for run, left in zip(open_ones, estimates, strict=False) if run.state == "training"]
+    return max([sum(estimates) / at_once, *longest])
 
 
 def _left(run: Run, others: Sequence[Run]) -> float | None:
@@ -77,82 +77,82 @@ def _left(run: Run, others: Sequence[Run]) -> float | None:
     return whole
 
 
-def typical(found: Sequence[Run], arm: str) -> float | None:
+def typical(runs: Sequence[Run], arm: str) -> float | None:
     """Seconds of a run of an arm: the median of those that are done, or of any arm, or as those in training promise."""
-    done = [(run.arm, run.seconds) for run in found]
+    done = [(run.arm, run.seconds) for run in runs]
     of_arm = [seconds for name, seconds in done if name == arm and seconds is not None]
     of_any = [seconds for _, seconds in done if seconds is not None]
-    paces = [run.progress for run in found if run.progress is not None]
-    promised = [one["pace"] * one["steps"] for one in paces if one["pace"] is not None]
-    for known in (of_arm, of_any, promised):
-        if known:
-            return statistics.median(known)
+    paces = [run.progress for run in runs if run.progress is not None]
+    promised = [progress["pace"] * progress["steps"] for progress in paces if progress["pace"] is not None]
+    for durations in (of_arm, of_any, promised):
+        if durations:
+            return statistics.median(durations)
     return None
 
 
 # lm status -----------------------------------------------------------------------------------------------------------
 
 
-def counts(found: Sequence[Run]) -> dict[str, int]:
+def counts(runs: Sequence[Run]) -> dict[str, int]:
     """How many cells are in each state."""
-    return {state: sum(run.state == state for run in _distinct(found)) for state in COLUMNS}
+    return {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
 
 
-def _by_experiment(found: Found) -> dict[str, list[Run]]:
-    names = [*found.experiments, *([ALONE] if any(run.experiment == ALONE for run in found.runs) else [])]
-    return {name: [run for run in found.runs if run.experiment == name] for name in names}
+def _by_experiment(index: Found) -> dict[str, list[Run]]:
+    names = [*index.experiments, *([ALONE] if any(run.experiment == ALONE for run in index.runs) else [])]
+    return {name: [run for run in index.runs if run.experiment == name] for name in names}
 
 
-def _counts(found: Found, name: str, of_it: Sequence[Run]) -> dict[str, int]:
+def _counts(index: Found, name: str, of_it: Sequence[Run]) -> dict[str, int]:
     """How many cells of an experiment are in each state; what a search has yet to begin is missing."""
     number = counts(of_it)
-    return {**number, "missing": number["missing"] + found.to_come.get(name, 0)}
+    return {**number, "missing": number["missing"] + index.to_come.get(name, 0)}
 
 
-def status_json(found: Found) -> dict[str, Any]:
+def status_json(index: Found) -> dict[str, Any]:
     """What `lm status` prints, for programs."""
     return {
         "experiments": {
             name: {
-                **_counts(found, name, of_it),
-                "seconds_left": seconds_left(of_it, found.to_come.get(name, 0)),
+                **_counts(index, name, of_it),
+                "seconds_left": seconds_left(of_it, index.to_come.get(name, 0)),
             }
-            for name, of_it in _by_experiment(found).items()
+            for name, of_it in _by_experiment(index).items()
         },
-        "training": [run_json(run) for run in _distinct(found.runs) if run.state == "training"],
-        "seconds_left": seconds_left(found.runs, sum(found.to_come.values())),
-        "unreadable": found.unreadable,
+        "training": [run_json(run) for run in _distinct(index.runs) if run.state == "training"],
+        "seconds_left": seconds_left(index.runs, sum(index.to_come.values())),
+        "unreadable": index.unreadable,
     }
 
 
-def show_status(found: Found, console: Console) -> None:
+def show_status(index: Found, console: Console) -> None:
     """Prints of each experiment how many cells are in which state, then what trains, what went wrong, what is left."""
-    columns, rows, lines = status_parts(found)
+    columns, rows, lines = status_parts(index)
     if rows:
         show("", columns, rows, console)
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def status_parts(found: Found) -> tuple[list[str], list[list[str]], list[str]]:
+def status_parts(index: Found) -> tuple[list[str], list[list[str]], list[str]]:
     """What `lm status` shows: the columns and rows of its table, and the lines below it."""
-    every = counts(found.runs)
-    kept = [state for state in COLUMNS if state in ALWAYS or every[state]]
+    every = counts(index.runs)
+    states = [state for state in COLUMNS if state in ALWAYS or every[state]]
     rows = []
-    for name, of_it in _by_experiment(found).items():
-        number = _counts(found, name, of_it)
-        rows.append([_experiment(name), str(sum(number.values())), *(str(number[state]) for state in kept)])
+    for name, of_it in _by_experiment(index).items():
+        number = _counts(index, name, of_it)
+        rows.append([_experiment(name), str(sum(number.values())), *(str(number[state]) for state in states)])
     lines = [] if rows else ["no cells"]
-    lines += [training_line(run) for run in _distinct(found.runs) if run.state == "training"]
-    told = [run for run in _distinct(found.runs) if run.state in TOLD]
-    lines += [f"{run.name}: {run.state}: {run.note}" for run in told[:LINES]]
-    if len(told) > LINES:
-        lines.append(f"and {len(told) - LINES} more like these: lm ls --status {told[-1].state}")
-    for run in [run for run in _distinct(found.runs) if run.state == "interrupted"][:LINES]:
+    lines += [training_line(run) for run in _distinct(index.runs) if run.state == "training"]
+    ended_badly = [run for run in _distinct(index.runs) if run.state in TOLD]
+    lines += [f"{run.name}: {run.state}: {run.note}" for run in ended_badly[:LINES]]
+    if len(ended_badly) > LINES:
+        lines.append(f"and {len(ended_badly) - LINES} more like these: lm ls --status {ended_badly[-1].state}")
+    for run in [run for run in _distinct(index.runs) if run.state == "interrupted"][:LINES]:
         at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
         lines.append(f"{run.name}: interrupted{at}; the same command takes it up again")
-    columns = ["experiment", "cells", *(COLUMNS[state] for state in kept)]
-    return columns, rows, [*lines, _left_line(found)]
+    columns = ["experiment", "cells", *(COLUMNS[state] for state in states)]
+    return columns, rows, [*lines, _left_line(index)]
 
 
 def _experiment(name: str) -> str:
@@ -171,13 +171,13 @@ def training_line(run: Run) -> str:
     return f"{run.name}: {at}; {run.holder}"
 
 
-def _left_line(found: Found) -> str:
-    of_all, to_come = counts(found.runs), sum(found.to_come.values())
+def _left_line(index: Found) -> str:
+    of_all, to_come = counts(index.runs), sum(index.to_come.values())
     left = of_all["training"] + of_all["interrupted"] + of_all["missing"] + to_come
     if not left:
         return "nothing is left to train"
     cells = "1 cell" if left == 1 else f"{left} cells"
-    seconds = seconds_left(found.runs, to_come)
+    seconds = seconds_left(index.runs, to_come)
     if seconds is None:
         return f"{cells} left; no estimate before one is done or has told of two steps"
     at_once = of_all["training"] or 1
@@ -206,10 +206,10 @@ def run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def show_runs(found: Sequence[Run], console: Console) -> None:
+def show_runs(runs: Sequence[Run], console: Console) -> None:
     """Prints a row a run: how it is called, its seed, what became of it, its loss, its id."""
     rows = []
-    for run in found:
+    for run in runs:
         at = "" if run.progress is None else f" {run.progress['step']:,}/{run.progress['steps']:,}"
         nll = "-" if run.nll is None else f"{run.nll:z.4f}"
         seed = "-" if run.seed is None else str(run.seed)

@@ -62,7 +62,7 @@ class Study:
         if len(signs) > 1:
             costs = (complete[list(signs)] * pd.Series(signs)).to_numpy(dtype=float)
             beaten = [bool(((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any()) for row in costs]
-            complete = complete[[not one for one in beaten]]
+            complete = complete[[not is_beaten for is_beaten in beaten]]
         first, way = next(iter(self.objectives.items()))
         return complete.sort_values([first, "number"], ascending=[way == "lower", True])
 
@@ -139,7 +139,7 @@ def edge(value: Any, described: dict[str, Any]) -> str | None:
 def warnings_of(study: Study) -> list[str]:
     """Parameters whose best value lies at an end of its range; on a front, that of more than half of its trials."""
     best = study.best if len(study.objectives) > 1 else study.best.head(1)
-    found = []
+    warnings = []
     for name, described in study.space.items():
         values = [value for value in best[name] if value is not None and not pd.isna(value)]
         for end in ("low", "high"):
@@ -150,11 +150,11 @@ def warnings_of(study: Study) -> list[str]:
                     if len(study.objectives) == 1
                     else f"{count} of {len(values)} on the front lie"
                 )
-                found.append(
+                warnings.append(
                     f"{name}: {which} at the {end} end of its range, {_text(described[end])}: widen the range, "
                     "or the best may be missed."
                 )
-    return found
+    return warnings
 
 
 def notes(study: Study) -> list[str]:
@@ -163,29 +163,29 @@ def notes(study: Study) -> list[str]:
     states = ", ".join(
         f"{counts[state]} {state}" for state in ("complete", "pruned", "failed", "open") if state in counts
     )
-    found = [f"{len(study.trials)} of {manifest['trials']} trials: {states or 'none yet'}."]
+    lines = [f"{len(study.trials)} of {manifest['trials']} trials: {states or 'none yet'}."]
     for reason, rows in study.trials[study.trials.state == "failed"].groupby("reason"):
         word = "trials" if len(rows) > 1 else "trial"
-        found.append(f"Failed: {word} {', '.join(map(str, rows.number))}: {reason}. It tells the sampler nothing.")
+        lines.append(f"Failed: {word} {', '.join(map(str, rows.number))}: {reason}. It tells the sampler nothing.")
     seeds = manifest["seeds"]
-    found.append(
+    lines.append(
         f"Each trial is the mean over seeds {', '.join(map(str, seeds))}."
         if len(seeds) > 1
         else f"One seed ({seeds[0]}) a trial."
     )
     if len(study.complete) > 1:
-        found[-1] += (
+        lines[-1] += (
             f" The best of {len(study.complete)} looks better than it is: confirm it on fresh seeds with an ablation."
         )
     for method in manifest["methods"]:
         sampler = ", ".join(f"{key} {value}" for key, value in method["sampler"].items() if key != "name")
-        found.append(
+        lines.append(
             f"From trial {method['from_trial']}: sampler {method['sampler']['name']} ({sampler}), "
             f"pruner {method['pruner']['name']}."
         )
     if len(manifest["methods"]) > 1 and manifest["methods"][-1]["sampler"]["name"] not in ("grid", "qmc"):
-        found.append("A search that was taken up suggests other values than one that ran through.")
-    return found
+        lines.append("A search that was taken up suggests other values than one that ran through.")
+    return lines
 
 
 def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
@@ -209,16 +209,16 @@ def _text(value: Any) -> str:
     return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
-def importance_lines(found: dict[str, list[Importance]] | str) -> list[str]:
+def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str]:
     """Importances as lines of text, or why there are none."""
-    if isinstance(found, str):
-        return [f"No importances: {found}"]
+    if isinstance(importances, str):
+        return [f"No importances: {importances}"]
     lines = [
         "Exploratory: shares of the variance that a random forest, fitted to the complete trials, gives each parameter "
         "(fANOVA), with 95 % bootstrap intervals over trials. Samplers crowd where it looks good, so the trials are no "
         "even sample of the space; options drawn in some trials only are left out; wide intervals mean: not known."
     ]
-    for quantity, rows in found.items():
+    for quantity, rows in importances.items():
         shares = "; ".join(f"{row.name} {row.share:z.2f} [{row.low:z.2f}, {row.high:z.2f}]" for row in rows)
         lines.append(f"{QUANTITIES[quantity].label}: {shares}")
     return lines

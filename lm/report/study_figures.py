@@ -122,8 +122,8 @@ def parallel_coordinates(study: Study) -> Figure | None:
 def ticks(described: dict[str, Any], absent: bool) -> list[tuple[float, str]]:
     """Heights and texts along the axis of a parameter."""
     values = described.get("choices") or [described["low"], described["high"]]
-    found = [(position(v, described), v if isinstance(v, str) else f"{v:zg}") for v in values]
-    return [*found, (ABSENT, "not drawn")] if absent else found
+    marks = [(position(v, described), v if isinstance(v, str) else f"{v:zg}") for v in values]
+    return [*marks, (ABSENT, "not drawn")] if absent else marks
 
 
 def pareto(study: Study) -> Figure | None:

@@ -80,8 +80,8 @@ def difference(row: Any, labelled: bool = True) -> str:
 def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:
     """The heading of differences, and whether each has to say what kind of interval it has, as they are of several."""
     kinds = list(dict.fromkeys(table[table.difference.notna()].interval))
-    one = f"{kinds[0]} " if len(kinds) == 1 else ""
-    return f"difference [{one}95 % interval]", len(kinds) > 1
+    kind = f"{kinds[0]} " if len(kinds) == 1 else ""
+    return f"difference [{kind}95 % interval]", len(kinds) > 1
 
 
 def detectable(row: Any) -> str:
@@ -123,15 +123,15 @@ def heading(quantity: str) -> str:
     return meaning.label + ARROWS[meaning.better]
 
 
-def format_steps_ratio(one: Pace | None) -> str:
+def format_steps_ratio(pace: Pace | None) -> str:
     """The share of the baseline's steps that an arm needs, in a few words."""
-    if one is None:
+    if pace is None:
         return "-"
-    reached = one.shares.get("steps", [])
+    reached = pace.shares.get("steps", [])
     mean = f"{mean_share(reached):z.2f}" if reached else ""
-    if not one.missed:
+    if not pace.missed:
         return mean
-    missed = f"not reached on {len(one.missed)} of {of_seeds(one.seeds)}"
+    missed = f"not reached on {len(pace.missed)} of {of_seeds(pace.seeds)}"
     return f"{missed}; on the others {mean}" if mean else missed
 
 
@@ -143,7 +143,7 @@ def summary(
     Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
     """
     heads, labelled = interval_heading(table[table.metric == results.headline])
-    measured, by_arm = set(table[table.n > 0].metric), {one.arm: one for one in paces}
+    measured, by_arm = set(table[table.n > 0].metric), {pace.arm: pace for pace in paces}
     others = [name for name in (HEADLINE, *SHOWN) if name != results.headline and name in measured]
     columns = ["arm", "n", heading(results.headline), heads, "verdict", "health"]
     columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
@@ -168,13 +168,13 @@ def _mean(of_arm: Mapping[str, Any], name: str) -> str:
 
 def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> list[list[str]]:
     """A row for each arm and each quantity that any cell measured, whose `headings` may be others than usual."""
-    found = []
+    rows = []
     for name in dict.fromkeys(table[table.n > 0].metric):
         unit = describe(name).unit
         label = headings(name) + (f" ({unit})" if unit else "")
         for row in table[table.metric == name].itertuples():
             size = signed(row.effect, row.effect_low, row.effect_high, 2)
-            found.append(
+            rows.append(
                 [
                     label,
                     str(row.arm),
@@ -187,7 +187,7 @@ def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> li
                     str(row.verdict),
                 ]
             )
-    return found
+    return rows
 
 
 def escape(text: str) -> str:

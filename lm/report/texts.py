@@ -17,9 +17,9 @@ def text_notes(results: Results) -> Iterator[str]:
     """A line on what the intervals of judged quantities cover, and one on the noise of each where it is known."""
     if len(results.arms) < 2:
         return
-    found = known_texts(results)
-    yield from _covers(results, found)
-    for name, texts in found.items():
+    texts_by_quantity = known_texts(results)
+    yield from _covers(results, texts_by_quantity)
+    for name, texts in texts_by_quantity.items():
         if texts.noise and name in (HEADLINE, *results.judged):
             parts = [f"{arm} {_errors(noise, texts.kind, name)}" for arm, noise in texts.noise.items()]
             yield f"Standard errors of the differences in {describe(name).label}: {'; '.join(parts)}."
@@ -33,12 +33,12 @@ def average_notes(results: Results) -> Iterator[str]:
         quantity, count = mean
         digits, parts = describe(name).digits + 1, []
         for arm in results.arms[1:]:
-            pairs = [[_last(results, one, quantity, count) for one in pair] for pair in results.pairs(arm).values()]
+            pairs = [[_last(results, side, quantity, count) for side in pair] for pair in results.pairs(arm).values()]
             sides = np.array([pair for pair in pairs if all(pair)])  # seed, arm and baseline, validation
             if len(sides) > 1:
                 differences = sides[:, 0] - sides[:, 1]
-                alone, averages = (float(one.std(ddof=1)) for one in (differences[:, -1], differences.mean(axis=1)))
-                parts.append(f"{arm} {number(averages, digits)} instead of {number(alone, digits)}")
+                last, averages = (float(side.std(ddof=1)) for side in (differences[:, -1], differences.mean(axis=1)))
+                parts.append(f"{arm} {number(averages, digits)} instead of {number(last, digits)}")
         if parts:
             yield (
                 f"Standard deviation over seeds of the differences in {describe(name).label}, instead of that in the "
@@ -50,7 +50,7 @@ def _last(results: Results, record: Record, quantity: str, count: int) -> list[f
     return last_validations(results.store.history(record["id"]), quantity, count)
 
 
-def _covers(results: Results, found: dict[str, Texts]) -> Iterator[str]:
+def _covers(results: Results, texts_by_quantity: dict[str, Texts]) -> Iterator[str]:
     if results.manifest.get("adaptive"):
         yield (
             "Intervals cover other seeds, not other text: stages are tested over seeds alone, which also decide when "
@@ -66,22 +66,22 @@ def _covers(results: Results, found: dict[str, Texts]) -> Iterator[str]:
         yield f"Intervals cover other seeds, not other text: that is known of {', '.join(first)} and {last} alone."
     others = [describe(name).label for name in results.judged if name not in LOSS_OF] if judged else []
     for name in judged:
-        yield _covered(results, name, found.get(name, Texts({}, "document", {})))
+        yield _covered(results, name, texts_by_quantity.get(name, Texts({}, "document", {})))
     if others:
         yield f"The intervals of {', '.join(others)} cover other seeds alone."
 
 
-def _covered(results: Results, name: str, found: Texts) -> str:
+def _covered(results: Results, name: str, texts: Texts) -> str:
     """What the interval of a judged quantity covers that is kept by document."""
     of = f" of {describe(name).label}" if len(results.judged) > 1 else ""
-    without = [arm for arm in results.arms[1:] if arm in found.lacking]
-    if not found.noise and len(set(found.lacking.values())) <= 1:
-        reason = next(iter(found.lacking.values()), "it was not measured")
+    without = [arm for arm in results.arms[1:] if arm in texts.lacking]
+    if not texts.noise and len(set(texts.lacking.values())) <= 1:
+        reason = next(iter(texts.lacking.values()), "it was not measured")
         return f"Intervals{of} cover other seeds, not other text: {reason}."
-    only = "".join(f" Not of {arm}: {found.lacking[arm]}." for arm in without)
+    only = "".join(f" Not of {arm}: {texts.lacking[arm]}." for arm in without)
     return (
         f"The seeds-and-text interval of {describe(name).label} covers other seeds and other text of this kind. It "
-        f"holds the interval of the test over seeds, and Student's over seeds and {plural(found.kind)} as crossed "
+        f"holds the interval of the test over seeds, and Student's over seeds and {plural(texts.kind)} as crossed "
         f"random effects: a difference is claimed where both leave out zero.{only}"
     )
 
@@ -89,5 +89,5 @@ def _covered(results: Results, name: str, found: Texts) -> str:
 def _errors(noise: TwoWay, kind: str, name: str) -> str:
     digits = describe(name).digits + 1
     larger = "seeds dominate" if noise.seeds >= noise.text else "text dominates"
-    seeds, text, both = (number(one, digits) for one in (noise.seeds, noise.text, noise.both))
+    seeds, text, both = (number(error, digits) for error in (noise.seeds, noise.text, noise.both))
     return f"{seeds} over seeds, {text} over {noise.documents:,} {plural(kind)}, {both} over both ({larger})"

@@ -38,9 +38,9 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         raise InputError(f"{folder}: no arm {arm!r}.{nearest(arm, results.arms)} It has {', '.join(results.arms)}")
     values = {key: math.nan if r is None else measured(r, metric) for key, r in results.records.items()}
     if all(math.isnan(value) for value in values.values()):
-        known = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
+        names = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
         raise InputError(
-            f"{folder}: no cell measured {metric!r}.{nearest_quantity(metric, known)} They have {', '.join(known)}"
+            f"{folder}: no cell measured {metric!r}.{nearest_quantity(metric, names)} They have {', '.join(names)}"
         )
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731

@@ -53,14 +53,14 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
     studies = {arm: load_study(folder / FOLDER / arm) for arm in results.arms}
     tuning = TUNED.read(read_json(described), described)
     check_shape(tuning, TunedManifest, described, "run `lm ablate` again")
-    if lost := [arm for arm in results.arms if arm not in tuning["arms"]]:
-        raise InputError(f"{described}: is damaged, has nothing of arm {shown(lost[0])}; run `lm ablate` again")
+    if missing_arms := [arm for arm in results.arms if arm not in tuning["arms"]]:
+        raise InputError(f"{described}: is damaged, has nothing of arm {shown(missing_arms[0])}; run `lm ablate` again")
     return tuning, load(twin), studies
 
 
 def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
     """The table as text, a row an arm."""
-    found = []
+    table_rows = []
     for arm in results.arms:
         cells = [arm]
         cells += [*compared(results, arm), *compared(twin, arm)]
@@ -69,8 +69,8 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
         settings = ", ".join(f"{path} = {_text(value)}" for path, value in (winner or {}).items())
-        found.append([*cells, spent, settings or "none: the shared ones"])
-    return found
+        table_rows.append([*cells, spent, settings or "none: the shared ones"])
+    return table_rows
 
 
 def compared(results: Results, arm: str) -> list[str]:

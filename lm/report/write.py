@@ -49,47 +49,47 @@ class ExperimentReport:
 def load_report(folder: Path) -> ExperimentReport:
     """What there is to tell of an experiment. Raises InputError where there is none that this version reads."""
     results = load(folder)
-    claims = [(results.manifest["name"], one) for one in answers(results)]
+    claims = [(results.manifest["name"], answer) for answer in answers(results)]
     return ExperimentReport(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
 
 
-def page_files(found: ExperimentReport, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
+def page_files(report: ExperimentReport, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
     """table.csv, the figures and table.md by their names; `first` are the lines of another first table."""
-    results = found.results
+    results = report.results
     figures = draw_figures(results)
-    page = markdown(results, found.table, list(figures), first)
-    if found.claims:
-        page += "\n".join(["", "## Claims", "", *markdown_claims(found.claims), ""])
-    if found.tuning:
-        of_tuning = draw_tuning(results, found.tuning[2])
-        page += "\n".join(["", *markdown_tuning(results, *found.tuning, next(iter(of_tuning), None))])
+    page = markdown(results, report.table, list(figures), first)
+    if report.claims:
+        page += "\n".join(["", "## Claims", "", *markdown_claims(report.claims), ""])
+    if report.tuning:
+        of_tuning = draw_tuning(results, report.tuning[2])
+        page += "\n".join(["", *markdown_tuning(results, *report.tuning, next(iter(of_tuning), None))])
         figures |= of_tuning
-    if found.rates:
-        of_rates = draw_rates(results, found.rates)
-        page += "\n".join(["", *markdown_rates(results, found.rates, next(iter(of_rates), None))])
+    if report.rates:
+        of_rates = draw_rates(results, report.rates)
+        page += "\n".join(["", *markdown_rates(results, report.rates, next(iter(of_rates), None))])
         figures |= of_rates
-    return {"table.csv": as_csv(found.table), **as_files(figures), "table.md": page}
+    return {"table.csv": as_csv(report.table), **as_files(figures), "table.md": page}
 
 
-def report_html(found: ExperimentReport) -> str:
+def report_html(report: ExperimentReport) -> str:
     """The page of HTML."""
-    return html(found.results, found.table, found.claims, found.tuning, found.rates)
+    return html(report.results, report.table, report.claims, report.tuning, report.rates)
 
 
-def report_body(found: ExperimentReport) -> Body:
+def report_body(report: ExperimentReport) -> Body:
     """The same as a part of a page of several."""
-    return body(found.results, found.table, found.claims, found.tuning, found.rates)
+    return body(report.results, report.table, report.claims, report.tuning, report.rates)
 
 
-def show(found: ExperimentReport, console: Console) -> None:
+def show(report: ExperimentReport, console: Console) -> None:
     """Prints the tables."""
-    terminal(found.results, found.table, console)
-    if found.claims:
-        show_claims(found.claims, console)
-    if found.tuning:
-        show_tuning(found.results, *found.tuning, console)
-    if found.rates:
-        show_rates(found.results, found.rates, console)
+    terminal(report.results, report.table, console)
+    if report.claims:
+        show_claims(report.claims, console)
+    if report.tuning:
+        show_tuning(report.results, *report.tuning, console)
+    if report.rates:
+        show_rates(report.results, report.rates, console)
 
 
 def missing_from_report(into: Path, files: Mapping[str, str | bytes]) -> list[str]:
@@ -114,15 +114,15 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
         LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
             nothing written.
     """
-    found, into = load_report(folder), into or folder
-    files = {"report.html": report_html(found), **page_files(found)}
-    less = missing_from_report(into, files)
+    report, into = load_report(folder), into or folder
+    files = {"report.html": report_html(report), **page_files(report)}
+    missing = missing_from_report(into, files)
     try:
-        show(found, console)
+        show(report, console)
     finally:  # also where nobody reads the terminal to its end
-        line = write_unless_lossy(into, files, less, explain_missing(found.results), replace)
+        line = write_unless_lossy(into, files, missing, explain_missing(report.results), replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
     if not library():
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
-    return found.results
+    return report.results

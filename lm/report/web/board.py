@@ -45,14 +45,14 @@ class Board:
 
     def names(self) -> list[str]:
         """The experiments and searches that there are now."""
-        found = folders_of(self.out)
-        return [name for name in found if self.only in (None, name)]
+        folders = folders_of(self.out)
+        return [name for name in folders if self.only in (None, name)]
 
     def status(self) -> Html:
         """Progress as `lm status` tells it."""
         with self._reading:
-            made, shown = self._status
-            if time.monotonic() - made > FRESH:
+            read_at, shown = self._status
+            if time.monotonic() - read_at > FRESH:
                 shown = self._read_status()
                 self._status = time.monotonic(), shown
             return shown
@@ -61,15 +61,15 @@ class Board:
         from lm.report.status import status_parts  # like all that draws, after the server is up, for it takes seconds
 
         try:
-            found = of_folder(self.folder)
+            index = of_folder(self.folder)
         except InputError as error:
             return tag("p", str(error), class_="warn")
-        columns, rows, lines = status_parts(found)
-        return joined(table(columns, rows) if rows else "", listed(lines), listed(found.unreadable, class_="warn"))
+        columns, rows, lines = status_parts(index)
+        return joined(table(columns, rows) if rows else "", listed(lines), listed(index.unreadable, class_="warn"))
 
     def version(self, name: str) -> str:
         """What changes when the report of an experiment, or of a search, would say something else."""
-        seen = []
+        stamps = []
         for folder in self._folders(name):
             if _search(folder):
                 files = [folder / "study.json", folder / "table.md"]
@@ -82,8 +82,8 @@ class Board:
                     stat = path.stat()
                 except OSError:
                     continue
-                seen.append(f"{path} {stat.st_mtime_ns} {stat.st_size}")
-        return hashlib.sha256("\n".join(seen).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+                stamps.append(f"{path} {stat.st_mtime_ns} {stat.st_size}")
+        return hashlib.sha256("\n".join(stamps).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def report(self, name: str) -> str:
         """The page of an experiment, or of what is known of a search. Raises KeyError where there is neither."""
@@ -91,8 +91,8 @@ class Board:
             raise KeyError(name)
         with self._making:  # which takes seconds; nobody makes it twice
             version = self.version(name)
-            made, page = self._reports.get(name, ("", ""))
-            if made != version:
+            made_version, page = self._reports.get(name, ("", ""))
+            if made_version != version:
                 page = self._made(name)
                 self._reports[name] = version, page
             return page
@@ -115,7 +115,10 @@ class Board:
         """The page around it all, with the report of the experiment of this name, or of the first one."""
         names = self.names()
         name = name or next(iter(names), None)
-        links = [tag("a", one, href=f"?{query(one)}", aria_current="page" if one == name else False) for one in names]
+        links = [
+            tag("a", experiment, href=f"?{query(experiment)}", aria_current="page" if experiment == name else False)
+            for experiment in names
+        ]
         frame: Html | str = tag("p", "There are no experiments and no searches yet.", class_="hint")
         if name is not None:
             frame = tag(
@@ -123,8 +126,10 @@ class Board:
                 data_version=self.version(name),
             )  # fmt: skip
         top = tag("details", tag("summary", "Progress"), tag("div", self.status(), id="status"), open=True)
-        away = tag("p", "The dashboard does not answer; it may have been ended.", id="away", class_="warn", hidden=True)
-        return _document(f"{name or self.folder} - lm", joined(away, top, tag("nav", links), frame), script=True)
+        unreachable = tag(
+            "p", "The dashboard does not answer; it may have been ended.", id="away", class_="warn", hidden=True
+        )
+        return _document(f"{name or self.folder} - lm", joined(unreachable, top, tag("nav", links), frame), script=True)
 
 
 def query(name: str) -> str:
@@ -161,19 +166,19 @@ def _cells(folder: Path) -> list[str]:
 
 def _of_search(name: str, folders: list[Path]) -> Html:
     """What its report says so far, and how to look at its trials."""
-    found: list[Html] = [tag("h1", name)]
+    elements: list[Html] = [tag("h1", name)]
     for folder in folders:
         journal, page = folder / "study.journal", folder / "table.md"
         if journal.is_file():
-            found.append(tag("p", "Its trials, one by one, in Optuna's own dashboard:"))
-            found.append(tag("pre", f"optuna-dashboard {quote(str(journal))}"))
+            elements.append(tag("p", "Its trials, one by one, in Optuna's own dashboard:"))
+            elements.append(tag("pre", f"optuna-dashboard {quote(str(journal))}"))
             if not has_optuna_dashboard():
-                found.append(tag("p", "That needs the package: pip install optuna-dashboard", class_="hint"))
+                elements.append(tag("p", "That needs the package: pip install optuna-dashboard", class_="hint"))
         try:
-            found.append(tag("pre", page.read_text(encoding="utf-8", errors="replace")))
+            elements.append(tag("pre", page.read_text(encoding="utf-8", errors="replace")))
         except OSError:
-            found.append(tag("p", "Its report is written when it ends.", class_="hint"))
-    return joined(found)
+            elements.append(tag("p", "Its report is written when it ends.", class_="hint"))
+    return joined(elements)
 
 
 def _document(title: str, body: Html, script: bool) -> str:

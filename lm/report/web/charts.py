@@ -94,7 +94,7 @@ def dots(encoding: Spec, always: bool) -> Spec:
 
 def forest(names: Sequence[str]) -> Spec:
     """Paired differences with their intervals, and the single seeds below them."""
-    title, told = "difference to the baseline", tips("arm", "text", "verdict", "n")
+    title, tooltip = "difference to the baseline", tips("arm", "text", "verdict", "n")
     x, low = number("difference", title), number("low", title)
     fill = {"condition": {"test": "datum.bold", "value": INK}, "value": "var(--page)"}
     zero = {"x": {"datum": 0}, "y": {"value": 0}, "y2": {"value": "height"}}
@@ -106,9 +106,9 @@ def forest(names: Sequence[str]) -> Spec:
         encoding={"y": {"field": "arm", "type": "nominal", "title": None, "scale": {"domain": list(names[1:])}}},
         layer=[
             layer("rule", zero, {"values": [{}]}, color=INK, strokeDash=[4, 3]),
-            layer("rule", {"x": low, "x2": {"field": "high"}, "tooltip": told}, color=INK, strokeWidth=2),
+            layer("rule", {"x": low, "x2": {"field": "high"}, "tooltip": tooltip}, color=INK, strokeWidth=2),
             layer("point", seeds, {"name": "seeds"}, color="var(--seed)", **below),
-            layer("point", {"x": x, "fill": fill, "tooltip": told}, shape="diamond", **mean),
+            layer("point", {"x": x, "fill": fill, "tooltip": tooltip}, shape="diamond", **mean),
         ],
     )
 
@@ -137,8 +137,8 @@ def gradients(norms: Sequence[float], steps: Sequence[int], parts: Sequence[str]
         parts: of them.
     """
     scale = {"type": "log", "scheme": "viridis", "domain": [min(norms), max(norms)]}
-    there = sorted(set(steps))
-    ticks = there[:: -(-len(there) // 6)]
+    distinct_steps = sorted(set(steps))
+    ticks = distinct_steps[:: -(-len(distinct_steps) // 6)]
     legend = {"title": "norm", "format": ".1~e", "orient": "bottom", "gradientLength": 220, "direction": "horizontal"}
     x = {"field": "step", "type": "ordinal", "title": "optimiser step"}
     return chart(
@@ -153,11 +153,11 @@ def gradients(norms: Sequence[float], steps: Sequence[int], parts: Sequence[str]
     )
 
 
-def lines(names: Sequence[str], x: Spec, y: Spec, *told: str, way: bool = False) -> Spec:
+def lines(names: Sequence[str], x: Spec, y: Spec, *fields: str, way: bool = False) -> Spec:
     """A line with markers for each arm; of two kinds, the second thin, where a way is told."""
     both = {"x": x, "y": y, "color": arms(names, colour), "detail": [{"field": "way"}] if way else []}
     thin = {"strokeWidth": {"condition": {"test": "datum.way == 'sliding window'", "value": 1}, "value": 2}}
-    points = {**both, "shape": arms(names, shape), "tooltip": tips("arm", *told)}
+    points = {**both, "shape": arms(names, shape), "tooltip": tips("arm", *fields)}
     return chart(
         layer=[
             layer("line", {**both, "strokeDash": arms(names, dash), **(thin if way else {})}),
@@ -168,23 +168,23 @@ def lines(names: Sequence[str], x: Spec, y: Spec, *told: str, way: bool = False)
 
 def by_length(names: Sequence[str], x: Spec, y: Spec) -> Spec:
     """The loss over lengths of context, with a dotted line at each that was trained with; the text is beside it."""
-    found = lines(names, x, y, "way", "length", "nll", way=True)
+    spec = lines(names, x, y, "way", "length", "nll", way=True)
     trained, at = {"name": "trained"}, {"x": x}
-    told = {**at, "y": {"value": 4}, "text": {"field": "text", "type": "nominal"}}
+    text = {**at, "y": {"value": 4}, "text": {"field": "text", "type": "nominal"}}
     marks = [
         layer("rule", at, trained, color=INK, strokeDash=[2, 3]),
-        layer("text", told, trained, color=INK, align="left", dx=4, baseline="top", fontSize=12),
+        layer("text", text, trained, color=INK, align="left", dx=4, baseline="top", fontSize=12),
     ]
-    return {**found, "layer": [*marks, *found["layer"]]}
+    return {**spec, "layer": [*marks, *spec["layer"]]}
 
 
 def reliability(names: Sequence[str]) -> Spec:
     """Accuracy over confidence, and the diagonal of the perfectly calibrated."""
     x, y = ({**number(name, name), "scale": {"domain": [0, 1]}} for name in ("confidence", "accuracy"))
-    found = lines(names, x, y, "confidence", "accuracy", "share")
+    spec = lines(names, x, y, "confidence", "accuracy", "share")
     ends = {"values": [{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}]}
     diagonal = layer("line", {"x": x, "y": y}, ends, color=INK, strokeDash=[4, 3], opacity=0.6)
-    return {**found, "layer": [diagonal, *found["layer"]]}
+    return {**spec, "layer": [diagonal, *spec["layer"]]}
 
 
 def scatter(names: Sequence[str], x: Spec, y_title: str, along: bool = False) -> Spec:

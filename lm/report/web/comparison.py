@@ -33,38 +33,38 @@ def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) ->
     """A column for the mean of each quantity that was measured, and one for its difference; verdicts of the judged."""
     first = list(table[table.metric == results.headline].itertuples())
     others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
-    found = [Column("n", True, [(format_run_counts(row), row.n, "") for row in first])]
+    columns = [Column("n", True, [(format_run_counts(row), row.n, "") for row in first])]
     for name in results.judged:
-        found += _of_quantity(results, table, name)
-    found.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
+        columns += _of_quantity(results, table, name)
+    columns.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
     if paces:
-        by_arm = {one.arm: one for one in paces}
-        found.append(
+        by_arm = {pace.arm: pace for pace in paces}
+        columns.append(
             Column("steps to the baseline's loss", True, [_pace(by_arm.get(arm)) for arm in results.arms], long=True)
         )
-    return found + [column for name in others for column in _of_quantity(results, table, name)]
+    return columns + [column for name in others for column in _of_quantity(results, table, name)]
 
 
 def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Column]:
     """Mean, difference where there is one, and verdict where the quantity is judged."""
     of_it = table[table.metric == name]
-    rows, judged, alone = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
+    rows, judged, only_judged = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
     shown = judged or name in (HEADLINE, *SHOWN)
-    found = [Column(heading(name), shown, [(mean_and_sd(row), row.mean, name) for row in rows])]
+    columns = [Column(heading(name), shown, [(mean_and_sd(row), row.mean, name) for row in rows])]
     if any(row.pairs for row in rows):
         title, labelled = interval_heading(of_it)
-        title = title if judged and alone else f"{heading(name)}, {title}"
+        title = title if judged and only_judged else f"{heading(name)}, {title}"
         texts = [(difference(row, labelled), row.difference, name) for row in rows]
-        found.append(Column(title, judged, texts, [bool(row.bold) for row in rows]))
+        columns.append(Column(title, judged, texts, [bool(row.bold) for row in rows]))
     if judged and len(results.arms) > 1:
-        title = "verdict" if alone else f"verdict, {heading(name)}"
-        found.append(Column(title, True, [(str(row.verdict), str(row.verdict), "") for row in rows], long=True))
-    return found
+        title = "verdict" if only_judged else f"verdict, {heading(name)}"
+        columns.append(Column(title, True, [(str(row.verdict), str(row.verdict), "") for row in rows], long=True))
+    return columns
 
 
-def _pace(one: Pace | None) -> tuple[str, float | str, str]:
-    reached = one.shares.get("steps", []) if one else []
-    return format_steps_ratio(one), mean_share(reached) if reached else math.nan, ""
+def _pace(pace: Pace | None) -> tuple[str, float | str, str]:
+    reached = pace.shares.get("steps", []) if pace else []
+    return format_steps_ratio(pace), mean_share(reached) if reached else math.nan, ""
 
 
 def comparison(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) -> Html:
@@ -92,19 +92,19 @@ def _head(title: str, hidden: bool, long: bool) -> Html:
     return tag("th", tag("button", title, type="button"), scope="col", hidden=hidden, class_="long" if long else False)
 
 
-def _row(place: int, arm: str, columns: Sequence[Column]) -> Html:
-    found = [tag("th", arm, scope="row", data_v=arm)]
+def _row(index: int, arm: str, columns: Sequence[Column]) -> Html:
+    elements = [tag("th", arm, scope="row", data_v=arm)]
     for column in columns:
-        text, key, metric = column.cells[place]
+        text, key, metric = column.cells[index]
         inside: str = text
         if metric and text != "-":
-            bold = "bold" if column.bold and column.bold[place] else False
-            inside = tag("button", text, type="button", data_metric=metric, data_arm=place, class_=bold)
+            bold = "bold" if column.bold and column.bold[index] else False
+            inside = tag("button", text, type="button", data_metric=metric, data_arm=index, class_=bold)
         key = "" if isinstance(key, float) and math.isnan(key) else key
-        found.append(
+        elements.append(
             tag("td", inside, data_v=str(key), hidden=not column.shown, class_="long" if column.long else False)
         )
-    return tag("tr", found)
+    return tag("tr", elements)
 
 
 def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:

@@ -37,18 +37,18 @@ def tag(name: str, /, *content: str | Iterable[str], **attributes: str | bool | 
     '<b title="&quot;">1 &lt; 2</b>'
     """
     names = {key: key.removesuffix("_").replace("_", "-") for key in attributes}
-    said = [
+    written = [
         f" {names[key]}" if value is True else f' {names[key]}="{html.escape(str(value), quote=True)}"'
         for key, value in attributes.items()
         if value is not False
     ]
-    opened = f"<{name}{''.join(said)}>"
+    opened = f"<{name}{''.join(written)}>"
     return Html(opened if name in EMPTY else f"{opened}{joined(*content)}</{name}>")
 
 
 def joined(*content: str | Iterable[str]) -> Html:
     """Texts and elements one after another."""
-    return Html("".join(_escaped(one) if isinstance(one, str) else joined(*one) for one in content))
+    return Html("".join(_escaped(item) if isinstance(item, str) else joined(*item) for item in content))
 
 
 def _escaped(text: str) -> str:
@@ -73,7 +73,7 @@ def _cell(text: str) -> Html:
     return tag("td", text, class_="long" if len(text) > SENTENCE and not isinstance(text, Html) else False)
 
 
-def nested(one: Html, before: str) -> Html:
+def nested(content: Html, before: str) -> Html:
     """Elements that stand beside others like them in a page: each id, and each link to one, begins with `before`, and
     headings are a level lower.
 
@@ -83,17 +83,17 @@ def nested(one: Html, before: str) -> Html:
     '<section><h3 id="e1-all">&lt;h2&gt;</h3><a href="#e1-all"> id=&quot;up&quot;</a></section>'
     """
 
-    def attribute(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
+    def attribute(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
         if name == "id":
             return f' id="{before}{value}"'
-        return f' href="#{before}{value[1:]}"' if name == "href" and value.startswith("#") else found[0]
+        return f' href="#{before}{value[1:]}"' if name == "href" and value.startswith("#") else match[0]
 
-    def element(found: re.Match[str]) -> str:
-        name = f"h{int(found[2][1]) + 1}" if re.fullmatch(r"h[1-5]", found[2]) else found[2]
-        return f"<{found[1]}{name}{ATTRIBUTE.sub(attribute, found[3])}>"
+    def element(match: re.Match[str]) -> str:
+        name = f"h{int(match[2][1]) + 1}" if re.fullmatch(r"h[1-5]", match[2]) else match[2]
+        return f"<{match[1]}{name}{ATTRIBUTE.sub(attribute, match[3])}>"
 
-    return Html(WRITTEN.sub(element, one))
+    return Html(WRITTEN.sub(element, content))
 
 
 def data(name: str, value: Any) -> Html:

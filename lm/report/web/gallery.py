@@ -58,13 +58,13 @@ class Charts:
         """
         if not rows["rows"] or not self.drawn:
             return Html()
-        sets = {part: self._kept(f"{name}-{part}", found) for part, found in rows.items()}
-        told = {"field": field, "arms": how.get("arms", True), "titled": how.get("titled", "")}
-        self.specs[name] = {"spec": {"data": {"name": "rows"}, **spec}, "sets": sets, **told}
+        sets = {part: self._share_columns(f"{name}-{part}", columns) for part, columns in rows.items()}
+        choices = {"field": field, "arms": how.get("arms", True), "titled": how.get("titled", "")}
+        self.specs[name] = {"spec": {"data": {"name": "rows"}, **spec}, "sets": sets, **choices}
         controls = []
         if options:
             chosen = how.get("chosen", "")
-            entries = [tag("option", text, value=one, selected=one == chosen) for one, text in options.items()]
+            entries = [tag("option", text, value=option, selected=option == chosen) for option, text in options.items()]
             select = tag("select", entries, data_for=name, aria_label=f"{title}: what is drawn")
             controls.append(tag("label", "Show ", select))
         if how.get("log"):
@@ -77,11 +77,11 @@ class Charts:
             tag("div", class_="chart", id=f"chart-{name}", role="group", aria_label=title),
         )
 
-    def _kept(self, name: str, found: Columns) -> str:
+    def _share_columns(self, name: str, columns: Columns) -> str:
         """The name under which columns are sent, once for all charts that draw them."""
-        there = next((key for key, kept in self.columns.items() if kept is found), None)
-        self.columns[there or name] = found
-        return there or name
+        sent_name = next((key for key, sent in self.columns.items() if sent is columns), None)
+        self.columns[sent_name or name] = columns
+        return sent_name or name
 
 
 def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Html:
@@ -102,15 +102,15 @@ def gallery(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> 
     """All other charts, and the arms that are switched on and off in them."""
     drawn = [
         _curves(results, drawing),
-        tag("div", found, class_="pair") if any(found := _heat(results, drawing)) else "",
-        tag("div", found, class_="pair") if any(found := _small(results, drawing, studies)) else "",
+        tag("div", figures, class_="pair") if any(figures := _heat(results, drawing)) else "",
+        tag("div", figures, class_="pair") if any(figures := _small(results, drawing, studies)) else "",
     ]
     return joined(_legend(results), drawn) if any(drawn) else Html()
 
 
 def _curves(results: Results, drawing: Charts) -> Html:
     rows = {"rows": numbers.curve_data(results)}
-    options = _there(rows["rows"], "column", numbers.CURVES)
+    options = _options(rows["rows"], "column", numbers.CURVES)
     note = f"{SPREAD} At most {numbers.points(results)} steps a curve, those that keep its shape."
     first = list(zip(rows["rows"].get("column", ()), rows["rows"].get("arm", ()), strict=True))
     few = bool(first) and first.count(first[0]) <= FEW
@@ -121,16 +121,16 @@ def _curves(results: Results, drawing: Charts) -> Html:
 def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> list[Html]:
     """Those of which two stand beside each other."""
     arms, y, nll = results.arms, label(results.headline), number("nll", "validation NLL (nats/token)")
-    found = {"reliability": numbers.reliability_data(results), "costs": numbers.cost_data(results)}
-    found["lengths"], found["positions"] = numbers.length_data(results)
-    found["numbers"], found["trials"] = numbers.setting_data(results), numbers.trial_data(results, studies)
-    rows = {name: {"rows": columns} for name, columns in found.items()}
+    data = {"reliability": numbers.reliability_data(results), "costs": numbers.cost_data(results)}
+    data["lengths"], data["positions"] = numbers.length_data(results)
+    data["numbers"], data["trials"] = numbers.setting_data(results), numbers.trial_data(results, studies)
+    rows = {name: {"rows": columns} for name, columns in data.items()}
     rows["lengths"]["trained"] = numbers.trained_length_data(results)
-    varied, tried = _there(found["numbers"], "path"), _there(found["trials"], "path")
-    costs = _there(found["costs"], "cost", numbers.COSTS)
+    varied, tried = _options(data["numbers"], "path"), _options(data["trials"], "path")
+    costs = _options(data["costs"], "cost", numbers.COSTS)
     pooled = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
-    there = sorted(set(found["lengths"].get("length", ())))
-    tokens = number("length", "tokens of context", log=True, axis={"values": there})
+    measured = sorted(set(data["lengths"].get("length", ())))
+    tokens = number("length", "tokens of context", log=True, axis={"values": measured})
     position = number("position", "position", log=True)
     lengths = charts.by_length(arms, tokens, nll)
     by_position = charts.lines(arms, position, nll, "position", "nll")
@@ -150,9 +150,9 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
     ]
 
 
-def _there(rows: Columns, field: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
+def _options(rows: Columns, field: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a field of the rows may be, in order, and how each is called."""
-    return {found: (names or {}).get(found, found) for found in dict.fromkeys(rows.get(field, ()))}
+    return {value: (names or {}).get(value, value) for value in dict.fromkeys(rows.get(field, ()))}
 
 
 def _first(options: Mapping[str, str]) -> str:
@@ -163,15 +163,15 @@ def _first(options: Mapping[str, str]) -> str:
 def _heat(results: Results, drawing: Charts) -> list[Html]:
     """Two heat maps on one scale: the baseline's, and that of an arm."""
     rows = heat.gradient_data(results)
-    there = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
-    if not there:
+    arms = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
+    if not arms:
         return []
     spec = charts.gradients(rows["norm"], rows["step"], rows["part"])
     note = "Norm before clipping, mean over seeds; maps beside each other have one scale."
     names = {"gradients": "Gradients by layer and step", "gradients-2": "The same of another arm"}
     return [
-        drawing.add(name, title, spec, {"rows": rows}, "arm", there, note, chosen=chosen, arms=False)
-        for (name, title), chosen in zip(names.items(), there, strict=False)
+        drawing.add(name, title, spec, {"rows": rows}, "arm", arms, note, chosen=chosen, arms=False)
+        for (name, title), chosen in zip(names.items(), arms, strict=False)
     ]
 
 

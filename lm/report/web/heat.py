@@ -19,16 +19,16 @@ MOST_STEPS = 60
 def gradient_data(results: Results) -> Columns:
     """The gradient's norm by part of the model and step: of each arm the mean over its seeds that have it by part."""
     rows = []
-    for place, arm in enumerate(results.arms):
+    for index, arm in enumerate(results.arms):
         norms: dict[tuple[str, int, int], list[float]] = {}
         for record in results.of(arm):
             if record["status"] != "ok" or record["id"] in results.broken:
                 continue
             for row in gradients(results.store.history(record["id"])):
                 norms.setdefault((row["part"], row["place"], row["step"]), []).append(row["norm"])
-        for (part, order, step), found in norms.items():
-            at = {"arm": place, "part": part, "place": order, "step": step}
-            rows.append({**at, "norm": round5(np.mean(found)), "n": len(found)})
+        for (part, order, step), values in norms.items():
+            at = {"arm": index, "part": part, "place": order, "step": step}
+            rows.append({**at, "norm": round5(np.mean(values)), "n": len(values)})
     return columns(rows)
 
 
@@ -46,13 +46,13 @@ def gradients(path: Path) -> list[dict[str, Any]]:
         if not parts or "step" not in heads:
             return []
         step, first = heads.index("step"), next(iter(parts.values()))
-        kept = [line for line in lines if len(line) == len(heads) and line[first]]
-    places = np.unique(np.linspace(0, max(0, len(kept) - 1), min(MOST_STEPS, len(kept))).astype(int))
+        selected = [line for line in lines if len(line) == len(heads) and line[first]]
+    places = np.unique(np.linspace(0, max(0, len(selected) - 1), min(MOST_STEPS, len(selected))).astype(int))
     return [
-        {"part": name, "place": order, "step": int(float(kept[at][step])), "norm": norm}
+        {"part": name, "place": order, "step": int(float(selected[at][step])), "norm": norm}
         for at in places
         for order, (name, column) in enumerate(parts.items())
-        if (norm := round5(float(kept[at][column] or "nan")))
+        if (norm := round5(float(selected[at][column] or "nan")))
     ]
 
 
@@ -63,9 +63,9 @@ def parts_of(heads: Sequence[str]) -> dict[str, str]:
     """
     names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
     above = {name.rpartition(".")[0] for name in names}
-    found = {}
+    column_of = {}
     for name in names:
         part = name.removesuffix(".all")
         if part in above and (name != part or f"{name}.all" not in names) and not re.search(r"\.all\.", name):
-            found[part] = f"gradient_norm/{name}"
-    return found
+            column_of[part] = f"gradient_norm/{name}"
+    return column_of

@@ -52,11 +52,11 @@ def round5(number: Any) -> float | None:
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
     """Rows alike as columns; none for no row."""
-    found: Columns = {}
+    by_name: Columns = {}
     for row in rows:
         for name, entry in row.items():
-            found.setdefault(name, []).append(entry)
-    return found
+            by_name.setdefault(name, []).append(entry)
+    return by_name
 
 
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
@@ -84,7 +84,7 @@ def points(results: Results) -> int:
 def curve_data(results: Results) -> Columns:
     """The mean over seeds of each curve at steps that keep its shape, and one standard deviation either way."""
     count, rows = points(results), []
-    for column, (place, arm) in itertools.product(CURVES, enumerate(results.arms)):
+    for column, (index, arm) in itertools.product(CURVES, enumerate(results.arms)):
         frame = curves(results, arm, column)
         if frame.empty:
             continue
@@ -95,64 +95,65 @@ def curve_data(results: Results) -> Columns:
             sd = float(spread[step])
             band = (middle - sd, middle + sd) if math.isfinite(sd) else (middle, middle)
             numbers = {"mean": middle, "sd": sd, "low": band[0], "high": band[1]}
-            row = {"column": column, "arm": place, "step": int(step), "n": int(frame.loc[step].count())}
+            row = {"column": column, "arm": index, "step": int(step), "n": int(frame.loc[step].count())}
             rows.append(row | {name: round5(number) for name, number in numbers.items()})
     return columns(rows)
 
 
 def compared_metrics(results: Results, table: pd.DataFrame) -> list[str]:
     """The quantities whose differences are drawn: the judged, and those of the first table."""
-    there = set(table[table.n > 0].metric)
-    return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SHOWN)) if name in there]
+    measured = set(table[table.n > 0].metric)
+    return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SHOWN)) if name in measured]
 
 
 def difference_data(results: Results, table: pd.DataFrame) -> tuple[Columns, Columns]:
     """The paired differences with their intervals, and those of single seeds."""
     rows, seeds = [], []
-    places = {arm: place for place, arm in enumerate(results.arms)}
+    indices = {arm: index for index, arm in enumerate(results.arms)}
     for name in compared_metrics(results, table):
         for row in table[(table.metric == name) & (table.pairs > 0)].itertuples():
             arm = str(row.arm)
-            said = {"verdict": str(row.verdict), "text": difference(row), "n": int(row.pairs), "bold": bool(row.bold)}
+            labels = {"verdict": str(row.verdict), "text": difference(row), "n": int(row.pairs), "bold": bool(row.bold)}
             ends = {"difference": round5(row.difference), "low": round5(row.low), "high": round5(row.high)}
-            rows.append({"metric": name, "arm": places[arm], **ends, **said})
-            for seed, (mine, base) in results.pairs(arm).items():
-                found = round5(value(mine, name) - value(base, name))
-                if found is not None:
-                    seeds.append({"metric": name, "arm": places[arm], "seed": seed, "difference": found})
+            rows.append({"metric": name, "arm": indices[arm], **ends, **labels})
+            for seed, (record, base) in results.pairs(arm).items():
+                gap = round5(value(record, name) - value(base, name))
+                if gap is not None:
+                    seeds.append({"metric": name, "arm": indices[arm], "seed": seed, "difference": gap})
     return columns(rows), columns(seeds)
 
 
 def reliability_data(results: Results) -> Columns:
     """Confidence, accuracy and share of the tokens by bin, pooled over seeds; bins with under 0.1 % left out."""
     rows = []
-    for place, arm in enumerate(results.arms):
-        diagrams = [found for record in results.of(arm) if (found := record["reliability"])]
-        diagrams = [one for one in diagrams if len(one["count"]) == len(diagrams[0]["count"])]
+    for index, arm in enumerate(results.arms):
+        diagrams = [diagram for record in results.of(arm) if (diagram := record["reliability"])]
+        diagrams = [diagram for diagram in diagrams if len(diagram["count"]) == len(diagrams[0]["count"])]
         if not diagrams:
             continue
-        count_sm = np.array([one["count"] for one in diagrams], dtype=float)
+        count_sm = np.array([diagram["count"] for diagram in diagrams], dtype=float)
         total_m = count_sm.sum(axis=0)
         sums = [
-            (count_sm * np.array([one[name] for one in diagrams])).sum(axis=0) for name in ("confidence", "accuracy")
+            (count_sm * np.array([diagram[name] for diagram in diagrams])).sum(axis=0)
+            for name in ("confidence", "accuracy")
         ]
         for tokens, confidence, accuracy in zip(total_m, *sums, strict=True):
             if tokens > 1e-3 * total_m.sum():
                 numbers = {"confidence": confidence / tokens, "accuracy": accuracy / tokens}
                 numbers["share"] = tokens / total_m.sum()
-                rows.append({"arm": place} | {name: round5(number) for name, number in numbers.items()})
+                rows.append({"arm": index} | {name: round5(number) for name, number in numbers.items()})
     return columns(rows)
 
 
 def length_data(results: Results) -> tuple[Columns, Columns]:
     """The loss by the length of the context, and by the position in blocks of the longest length."""
     rows, positions = [], []
-    for place, arm in enumerate(results.arms):
+    for index, arm in enumerate(results.arms):
         lengths = common_lengths(results, arm)
         for name, label in (("nll", "blocks"), ("sliding_nll", "sliding window")) if lengths else ():
-            found_sn = stack_seeds(results, arm, length_getter(name, lengths))
-            for length, mean in zip(lengths, found_sn.mean(axis=0) if found_sn is not None else (), strict=False):
-                rows.append({"arm": place, "way": label, "length": length, "nll": round5(mean)})
+            losses_sn = stack_seeds(results, arm, length_getter(name, lengths))
+            for length, mean in zip(lengths, losses_sn.mean(axis=0) if losses_sn is not None else (), strict=False):
+                rows.append({"arm": index, "way": label, "length": length, "nll": round5(mean)})
         each = stack_seeds(results, arm, length_getter("by_position", lengths[-1:])) if lengths[-1:] > [1] else None
         if each is None:
             continue
@@ -160,14 +161,14 @@ def length_data(results: Results) -> tuple[Columns, Columns]:
         edges = log_edges(len(losses_p))
         for start, end in itertools.pairwise(edges):
             mean = losses_p[start:end].mean()
-            positions.append({"arm": place, "position": (start + end + 1) / 2, "nll": round5(mean)})
+            positions.append({"arm": index, "position": (start + end + 1) / 2, "nll": round5(mean)})
     return columns(rows), columns(positions)
 
 
 def trained_length_data(results: Results) -> Columns:
     """The lengths of context that arms measured at several were trained with."""
-    found = {trained_context(results, arm) for arm in results.arms if common_lengths(results, arm)} - {None}
-    return columns({"length": length, "text": "trained"} for length in sorted(found))  # type: ignore[type-var]
+    lengths = {trained_context(results, arm) for arm in results.arms if common_lengths(results, arm)} - {None}
+    return columns({"length": length, "text": "trained"} for length in sorted(lengths))  # type: ignore[type-var]
 
 
 def run_cost(record: Record, name: str) -> float:
@@ -180,30 +181,32 @@ def run_cost(record: Record, name: str) -> float:
 def cost_data(results: Results) -> Columns:
     """Of each arm the headline over each cost that was measured: means over seeds, and the spread of the headline."""
     rows = []
-    for name, (place, arm) in itertools.product(COSTS, enumerate(results.arms)):
+    for name, (index, arm) in itertools.product(COSTS, enumerate(results.arms)):
         runs = [record for record in results.of(arm) if record["status"] == "ok"]
         cost, loss = _finite(run_cost(r, name) for r in runs), _finite(value(r, results.headline) for r in runs)
         if cost and loss:
-            rows.append({"cost": name, "arm": place, "x": round5(np.mean(cost)), "n": len(loss), **_spread(loss)})
+            rows.append({"cost": name, "arm": index, "x": round5(np.mean(cost)), "n": len(loss), **_spread(loss)})
     return columns(rows)
 
 
 def setting_data(results: Results) -> Columns:
     """The headline over each number in which at least three arms differ, a line for arms alike in all else."""
     changes = {arm: results.manifest["arms"][arm]["changes"] for arm in results.arms}
-    paths = dict.fromkeys(path for found in changes.values() for path, pair in found.items() if _number(pair[0]))
+    paths = dict.fromkeys(
+        path for arm_changes in changes.values() for path, pair in arm_changes.items() if _number(pair[0])
+    )
     rows = []
     for path in paths:
-        before = next(pair[0] for found in changes.values() for name, pair in found.items() if name == path)
-        at = {arm: found[path][1] if path in found else before for arm, found in changes.items()}
+        before = next(pair[0] for arm_changes in changes.values() for name, pair in arm_changes.items() if name == path)
+        at = {arm: arm_changes[path][1] if path in arm_changes else before for arm, arm_changes in changes.items()}
         if len({number for number in at.values() if _number(number)}) < 3:
             continue
-        for place, arm in enumerate(results.arms):
+        for index, arm in enumerate(results.arms):
             loss = _finite(value(record, results.headline) for record in results.of(arm))
             if loss and _number(at[arm]):
                 rest = {name: pair for name, pair in changes[arm].items() if name != path}
                 line = ", ".join(f"{name.rpartition('.')[2]} {pair[1]}" for name, pair in rest.items())
-                row = {"path": path, "arm": place, "x": float(at[arm]), "line": line or "as the baseline"}
+                row = {"path": path, "arm": index, "x": float(at[arm]), "line": line or "as the baseline"}
                 rows.append(row | {"n": len(loss)} | _spread(loss))
     return columns(rows)
 
@@ -211,7 +214,7 @@ def setting_data(results: Results) -> Columns:
 def trial_data(results: Results, studies: Mapping[str, Study]) -> Columns:
     """Every complete trial of every arm's search, by each number that was searched."""
     rows = []
-    for place, arm in enumerate(results.arms):
+    for index, arm in enumerate(results.arms):
         if arm not in studies:
             continue
         study = studies[arm]
@@ -220,12 +223,12 @@ def trial_data(results: Results, studies: Mapping[str, Study]) -> Columns:
             for x, y in zip(
                 *(study.complete.dropna(subset=[name])[column] for column in (name, quantity)), strict=True
             ):
-                rows.append({"arm": place, "path": name, "x": round5(x), "y": round5(y)})
+                rows.append({"arm": index, "path": name, "x": round5(x), "y": round5(y)})
     return columns(rows)
 
 
-def _number(found: Any) -> bool:
-    return isinstance(found, int | float) and not isinstance(found, bool)
+def _number(number: Any) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool)
 
 
 def _finite(numbers: Iterable[float]) -> list[float]:

@@ -51,58 +51,60 @@ class OverviewEntry:
     body: Body
 
 
-def overview_html(title: str, found: Sequence[OverviewEntry]) -> str:
+def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
     """The file. Reports are told apart by their place in it, whatever they and their arms are called."""
-    placed = list(enumerate(found, 1))
-    links = [tag("li", tag("a", one.name, href=f"#e{place}")) for place, one in placed]
-    charts = any(one.body.data for one in found)
+    numbered = list(enumerate(entries, 1))
+    links = [tag("li", tag("a", entry.name, href=f"#e{number}")) for number, entry in numbered]
+    charts = any(entry.body.data for entry in entries)
     main = tag(
         "main",
         tag("header", tag("h1", title), missing_charts_note() if charts else ""),
         tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
-        tag("div", _overview(placed), [_report(*one) for one in placed], charts_credit() if charts else ""),
+        tag("div", _overview(numbered), [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
         class_="several",
     )
-    return page_file(title, main, joined(embedded(one.body, _id_prefix(place)) for place, one in placed), several=True)
+    return page_file(
+        title, main, joined(embedded(entry.body, _id_prefix(number)) for number, entry in numbered), several=True
+    )
 
 
-def _id_prefix(place: int) -> str:
+def _id_prefix(number: int) -> str:
     """What the ids of a report begin with."""
-    return f"e{place}-"
+    return f"e{number}-"
 
 
-def _report(place: int, one: OverviewEntry) -> Html:
+def _report(number: int, entry: OverviewEntry) -> Html:
     """A report below one heading, which folds it."""
-    inside = [tag("p", one.body.below, class_="soft"), one.body.shown]
+    inside = [tag("p", entry.body.below, class_="soft"), entry.body.shown]
     return tag(
         "details",
-        tag("summary", tag("h2", f"{place}. {one.body.title}")),
-        nested(joined(inside), _id_prefix(place)),
+        tag("summary", tag("h2", f"{number}. {entry.body.title}")),
+        nested(joined(inside), _id_prefix(number)),
         class_="report",
-        id=f"e{place}",
+        id=f"e{number}",
         open=True,
-        data_report=_id_prefix(place) if one.body.data else False,
+        data_report=_id_prefix(number) if entry.body.data else False,
     )
 
 
 # the overview --------------------------------------------------------------------------------------------------------
 
 
-def _overview(placed: Sequence[tuple[int, OverviewEntry]]) -> Html:
+def _overview(numbered: Sequence[tuple[int, OverviewEntry]]) -> Html:
     """A table with a group of rows for each report."""
     heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
-    inside = tag("table", heads, [_group(*one) for one in placed])
+    inside = tag("table", heads, [_group(*entry) for entry in numbered])
     box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")
     return tag("section", tag("h2", "Overview"), box, id="overview")
 
 
-def _group(place: int, one: OverviewEntry) -> Html:
-    about = f"{one.body.below}{'; ' * bool(one.judged)}{one.judged}"
-    leads = tag("a", f"{place}. {one.body.title}", href=f"#e{place}")
+def _group(number: int, entry: OverviewEntry) -> Html:
+    about = f"{entry.body.below}{'; ' * bool(entry.judged)}{entry.judged}"
+    leads = tag("a", f"{number}. {entry.body.title}", href=f"#e{number}")
     top = tag("th", leads, tag("div", about, class_="hint"), colspan=len(COLUMNS), scope="rowgroup")
-    more = tag("tr", tag("td", one.more, colspan=len(COLUMNS))) if one.more else ""
-    verdict = f"{_id_prefix(place)}verdict" if one.body.data else f"e{place}"
-    return tag("tbody", tag("tr", top, class_="of"), [_row(line, verdict) for line in one.lines], more)
+    more = tag("tr", tag("td", entry.more, colspan=len(COLUMNS))) if entry.more else ""
+    verdict = f"{_id_prefix(number)}verdict" if entry.body.data else f"e{number}"
+    return tag("tbody", tag("tr", top, class_="of"), [_row(line, verdict) for line in entry.lines], more)
 
 
 def _row(line: ArmLine, leads: str) -> Html:

@@ -95,7 +95,10 @@ def body(
         section("differences", "Differences to the baseline", differences(results, compared, drawing)),
         section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
         section("charts", "Charts", gallery(results, drawing, tuning[2] if tuning else {})),
-        *(section(_id(one[0]), one[0], table(one[1], one[2]), listed(one[3])) for one in sections(results, paces)),
+        *(
+            section(_id(part[0]), part[0], table(part[1], part[2]), listed(part[3]))
+            for part in sections(results, paces)
+        ),
         section("tuning", "Tuning", _tuning(results, tuning)),
         section("rates", of_rates.TITLE, _rates(results, rates)),
         section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
@@ -142,8 +145,10 @@ NAMES = {
 
 def contents(parts: Sequence[Html], names: Mapping[str, str]) -> Html:
     """Links to the sections that are there, of these names."""
-    there = [name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)]
-    return tag("nav", [tag("a", names[name], href=f"#{name}") for name in there], aria_label="sections")
+    present = [
+        name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)
+    ]
+    return tag("nav", [tag("a", names[name], href=f"#{name}") for name in present], aria_label="sections")
 
 
 def _tuning(results: Results, tuning: Tuning | None) -> Html:
@@ -160,17 +165,17 @@ def _rates(results: Results, rates: of_rates.Rates | None) -> Html:
 
 
 def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
-    answers = [one for _, one in claims]
+    answers = [answer for _, answer in claims]
     if not answers:
         return Html()
-    lines = [*of_claims.tally(answers), *of_claims.method(answers)]
-    return joined(table(of_claims.COLUMNS, [of_claims.row(one) for one in answers]), listed(lines))
+    lines = [*of_claims.tally(answers), *of_claims.claim_notes(answers)]
+    return joined(table(of_claims.COLUMNS, [of_claims.row(answer) for answer in answers]), listed(lines))
 
 
-def standalone_page(one: Body) -> str:
+def standalone_page(body: Body) -> str:
     """A file with this one page."""
-    said = [tag("h1", one.title), tag("p", one.below, class_="soft"), missing_charts_note(), one.shown]
-    return page_file(one.title, tag("main", said, charts_credit(), data_report=""), embedded(one))
+    content = [tag("h1", body.title), tag("p", body.below, class_="soft"), missing_charts_note(), body.shown]
+    return page_file(body.title, tag("main", content, charts_credit(), data_report=""), embedded(body))
 
 
 def missing_charts_note() -> Html:
@@ -183,9 +188,9 @@ def charts_credit() -> Html:
     return tag("p", DRAWN_BY, class_="hint") if library() else Html()
 
 
-def embedded(one: Body, before: str = "") -> Html:
-    """The data of a page, under names that begin with `before`."""
-    return joined(data(f"{before}{name}", value) for name, value in one.data.items())
+def embedded(body: Body, prefix: str = "") -> Html:
+    """The data of a page, under names that begin with `prefix`."""
+    return joined(data(f"{prefix}{name}", value) for name, value in body.data.items())
 
 
 def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> str:

@@ -85,10 +85,10 @@ def kind(verdict: str) -> str:
     return word[1] if word else "none"
 
 
-def health_section(results: Results, said: Sequence[str]) -> Html:
+def health_section(results: Results, notes: Sequence[str]) -> Html:
     """What makes runs unfit to be compared, and those that were lost or are not there."""
     ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
-    lines = [*ill, *said]
+    lines = [*ill, *notes]
     well = "Every run ended, and none was found unhealthy."
     return joined(tag("h3", "What is unhealthy"), listed(lines, class_="ill") or tag("p", well))
 
@@ -141,10 +141,10 @@ def provenance_section(results: Results, made_under: Sequence[str]) -> Html:
     """What the cells were made by, on and with, and the cells themselves."""
     records = [record for record in results.records.values() if record is not None]
     origins = [record["provenance"] for record in records]
-    counted = Counter(tuple(_origin(one)) for one in origins)
-    rows = [[*told, str(count)] for told, count in counted.items()]
+    counted = Counter(tuple(_origin(origin)) for origin in origins)
+    rows = [[*texts, str(count)] for texts, count in counted.items()]
     columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
-    times = [time for one in origins for time in (one.get("started"), one.get("finished")) if time]
+    times = [time for origin in origins for time in (origin.get("started"), origin.get("finished")) if time]
     when = f"Trained between {_day(min(times))} and {_day(max(times))}." if times else ""
     return joined(
         listed(made_under),
@@ -154,14 +154,15 @@ def provenance_section(results: Results, made_under: Sequence[str]) -> Html:
     )
 
 
-def _origin(one: Provenance) -> Iterator[str]:
-    yield str(one.get("lm", "-"))
-    yield commit_of(one["git"], 12)
-    yield str(one.get("python", "-"))
-    yield ", ".join(f"{name} {version}" for name, version in one["packages"].items())
-    yield f"{one.get('host', '-')}, {one.get('cores', '-')} cores, {one.get('threads', '-')} threads"
-    yield str(one.get("device", "-"))
-    yield str(one.get("precision") or "-")
+def _origin(provenance: Provenance) -> Iterator[str]:
+    yield str(provenance.get("lm", "-"))
+    yield commit_of(provenance["git"], 12)
+    yield str(provenance.get("python", "-"))
+    yield ", ".join(f"{name} {version}" for name, version in provenance["packages"].items())
+    host, cores, threads = (provenance.get(key, "-") for key in ("host", "cores", "threads"))
+    yield f"{host}, {cores} cores, {threads} threads"
+    yield str(provenance.get("device", "-"))
+    yield str(provenance.get("precision") or "-")
 
 
 def _day(time: float) -> str:
@@ -179,7 +180,7 @@ def _cells(results: Results) -> Iterator[list[str]]:
 def rerun_section(results: Results) -> Html:
     """The commands that make this again, and that look closer."""
     name, command = results.manifest["name"], results.manifest["command"]
-    made = (
+    command_lines = (
         [
             tag("p", "Everything again, training only what is missing, where it was given first:"),
             tag("pre", shlex.join(["lm", *command])),
@@ -194,7 +195,7 @@ def rerun_section(results: Results) -> Html:
     ]
     rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in looks]
     return joined(
-        made,
+        command_lines,
         tag("p", f"In the folder that holds {name}/ and cells/:"),
         table(["command", "what it gives"], rows),
     )

@@ -60,12 +60,12 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
         section("lost", "Lost trials", _lost(study)),
         section("again", "How to run it again", _again(study)),
     ]
-    said = f"{manifest['name']}: a search over {', '.join(study.space)}"
+    subtitle = f"{manifest['name']}: a search over {', '.join(study.space)}"
     about = tag("p", manifest["notes"].strip(), class_="notes") if manifest["notes"] else ""
     shown = joined(about, contents(parts, NAMES), parts)
     behind = {"arms": list(COLOURS), "table": {"metric": [], "arm": []}, "rows": "trials"}
     data_of = {"report": behind, "specs": drawing.specs, "columns": drawing.columns}
-    return Body(manifest["title"], said, shown, data_of)
+    return Body(manifest["title"], subtitle, shown, data_of)
 
 
 NAMES = {
@@ -100,15 +100,15 @@ def best_line(study: Study) -> str:
         return f"{len(study.best)} trials that no other beats in both {names}."
     (quantity,) = study.objectives
     best = study.best.iloc[0]
-    said = f"Trial {best['number']} is the best of {len(study.complete)}: {label(quantity)} {_text(best[quantity])}"
-    return f"{said}, at {_settings_text(study, best)}."
+    text = f"Trial {best['number']} is the best of {len(study.complete)}: {label(quantity)} {_text(best[quantity])}"
+    return f"{text}, at {_settings_text(study, best)}."
 
 
 # charts --------------------------------------------------------------------------------------------------------------
 
 
-def _by_state(of: Mapping[str, Any], there: Sequence[str]) -> Spec:
-    scale = {"domain": there, "range": [of[state] for state in there]}
+def _by_state(of: Mapping[str, Any], states: Sequence[str]) -> Spec:
+    scale = {"domain": states, "range": [of[state] for state in states]}
     return {"field": "state", "type": "nominal", "scale": scale, "legend": {"title": None, "orient": "top"}}
 
 
@@ -118,24 +118,27 @@ def _importance(importance: ImportancesOrReason, drawing: Charts) -> Html:
     rows = columns(
         {
             "metric": quantity,
-            "name": one.name,
-            "share": round5(one.share),
-            "low": round5(one.low),
-            "high": round5(one.high),
+            "name": entry.name,
+            "share": round5(entry.share),
+            "low": round5(entry.low),
+            "high": round5(entry.high),
         }
-        for quantity, found in importance.items()
-        for one in found
+        for quantity, entries in importance.items()
+        for entry in entries
     )
     x, count = number("share", "share of the variance"), max(map(len, importance.values()))
-    told = tips("share", "low", "high")
+    tooltip = tips("share", "low", "high")
     spec = chart(
         height=30 * count,
         encoding={"y": {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 260}}},
         layer=[
             layer(
-                "rule", {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "tooltip": told}, color=INK, strokeWidth=2
+                "rule",
+                {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "tooltip": tooltip},
+                color=INK,
+                strokeWidth=2,
             ),
-            layer("point", {"x": x, "tooltip": told}, filled=True, size=90, color="var(--arm-1)", opacity=1),
+            layer("point", {"x": x, "tooltip": tooltip}, filled=True, size=90, color="var(--arm-1)", opacity=1),
         ],
     )
     options = {name: label(name) for name in importance}
@@ -208,17 +211,17 @@ def _curves(study: Study, drawing: Charts) -> Html:
         for trial in study.manifest["study"]
         for step, value in sorted((trial.get("reported") or {}).items(), key=lambda pair: int(pair[0]))
     )
-    there = [state for state in COLOURS if state in set(rows.get("state", ()))]
+    present = [state for state in COLOURS if state in set(rows.get("state", ()))]
     both = {
         "x": number("step", "optimiser step"),
         "y": number("value", label(next(iter(study.objectives)))),
         "detail": {"field": "trial"},
-        "color": _by_state(COLOURS, there),
+        "color": _by_state(COLOURS, present),
     }
-    point = {**both, "shape": _by_state(SHAPES, there), "tooltip": tips("trial", "step", "value")}
+    point = {**both, "shape": _by_state(SHAPES, present), "tooltip": tips("trial", "step", "value")}
     spec = chart(
         layer=[
-            layer("line", {**both, "strokeDash": _by_state(DASHES, there)}, strokeWidth=1.2),
+            layer("line", {**both, "strokeDash": _by_state(DASHES, present)}, strokeWidth=1.2),
             layer("point", point, filled=True, size=30),
         ],
     )
@@ -227,8 +230,8 @@ def _curves(study: Study, drawing: Charts) -> Html:
 
 def _slices(study: Study, drawing: Charts) -> Html:
     """The first objective over each parameter in turn, of the trials in which it was drawn."""
-    quantity, found = next(iter(study.objectives)), []
-    for place, (name, described) in enumerate(study.space.items()):
+    quantity, figures = next(iter(study.objectives)), []
+    for index, (name, described) in enumerate(study.space.items()):
         drawn = study.complete[study.complete[name].notna()]
         rows = columns(
             {
@@ -244,8 +247,8 @@ def _slices(study: Study, drawing: Charts) -> Html:
             x = number("x", name, log=bool(described["log"]))
         point = {"x": x, "y": number("y", label(quantity)), "tooltip": tips("trial", "y", "text")}
         spec = chart(height=260, **layer("point", point, filled=True, size=55, color="var(--arm-1)", opacity=0.8))
-        found.append(drawing.add(f"slice-{place}", f"Over {name}", spec, {"rows": rows}, arms=False, log=True))
-    return tag("div", found, class_="pair") if any(found) else Html()
+        figures.append(drawing.add(f"slice-{index}", f"Over {name}", spec, {"rows": rows}, arms=False, log=True))
+    return tag("div", figures, class_="pair") if any(figures) else Html()
 
 
 # tables --------------------------------------------------------------------------------------------------------------
@@ -286,7 +289,9 @@ def _lost(study: Study) -> Html:
 def _why(study: Study, row: pd.Series) -> str:
     if row["state"] == "failed":
         return str(row["reason"] or "not recorded")
-    reported = next(one.get("reported") or {} for one in study.manifest["study"] if one["number"] == row["number"])
+    reported = next(
+        trial.get("reported") or {} for trial in study.manifest["study"] if trial["number"] == row["number"]
+    )
     last = max(map(int, reported), default=None)
     return "stopped by the pruner" + (f" after step {last}" if last is not None else "")
 

@@ -49,8 +49,8 @@ class Server(ThreadingHTTPServer):
         self.loopback = _is_loopback(host)
         self.token = "" if self.loopback else secrets.token_urlsafe(24)
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            self.address_family = found[0][0]
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self.address_family = addresses[0][0]
             super().__init__((host, port), Handler)
         except OverflowError:
             raise InputError(f"--port {port}: expected a number from 0 to 65535") from None
@@ -132,21 +132,21 @@ class Handler(BaseHTTPRequestHandler):
         if not self.server.serves(self.path):
             self.send_error(HTTPStatus.BAD_REQUEST, "expected a path of this server in the request line")
             return
-        asked = urlsplit(self.path)
-        path = unquote(asked.path)
-        given, prefix = path[: len(self.server.prefix)].encode(), self.server.prefix.encode()
-        if not hmac.compare_digest(given, prefix):
+        target = urlsplit(self.path)
+        path = unquote(target.path)
+        token_path, prefix = path[: len(self.server.prefix)].encode(), self.server.prefix.encode()
+        if not hmac.compare_digest(token_path, prefix):
             self._send("not found\n", HTTPStatus.NOT_FOUND)
             return
-        name = parse_qs(asked.query).get("experiment", [None])[0]
+        name = parse_qs(target.query).get("experiment", [None])[0]
         try:
             self._answer(path[len(self.server.prefix) :], name)
         except (ConnectionError, TimeoutError):
             raise
         except Exception as error:  # of whatever lies in the folder; nothing was sent before it was read
-            said = f"{type(error).__name__}: {error}"
-            print(f"lm: dashboard: {said}", file=sys.stderr)
-            self._send(f"cannot be shown: {said}\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+            message = f"{type(error).__name__}: {error}"
+            print(f"lm: dashboard: {message}", file=sys.stderr)
+            self._send(f"cannot be shown: {message}\n", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -36,11 +36,11 @@ def static_page(
 
 def static_tables(parts: Sequence[StaticSection], pictures: Sequence[Picture]) -> Html:
     """Tables, and pictures after the first of them."""
-    found = [_part(*part) for part in parts]
-    seen = [tag("div", _image(*one), class_="scroll") for one in pictures]
-    if seen:
-        found.insert(1, tag("section", tag("h2", "Figures" if len(seen) > 1 else "Figure"), seen))
-    return joined(found)
+    sections = [_part(*part) for part in parts]
+    images = [tag("div", _image(*picture), class_="scroll") for picture in pictures]
+    if images:
+        sections.insert(1, tag("section", tag("h2", "Figures" if len(images) > 1 else "Figure"), images))
+    return joined(sections)
 
 
 def _image(words: str, content: bytes) -> Html:
