@@ -15,10 +15,13 @@ REFERENCE ?= results/reference
 # What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
 BENCH ?=
 
+# Arguments of `make verify`: ids of worked examples and options; all examples where it is empty.
+VERIFY ?=
+
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable fuzz coverage audit bench docs references clean
+.PHONY: demo test test-all check check-portable fuzz coverage audit verify bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -50,6 +53,9 @@ coverage: .venv/installed  ## lines and branches of lm that the unit tests do no
 
 audit:  ## advisories known of the versions in constraints.txt; left out with a reason where there is nobody to ask
 	@MAKE="$(MAKE)" bash .ci/audit || test $$? = 77
+
+verify: .venv/installed  ## check the library against the worked examples; VERIFY="attn-3x4 --json" names one
+	@PYTHONPATH=tests $(BIN)/python -m worked_examples $(VERIFY)
 
 references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed
 	@set -e; lm="$(abspath $(BIN))/lm"; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; cd $(REFERENCE); \

@@ -15,7 +15,7 @@ from interrupting import listening, press_unheard
 from lm.analysis import audit
 from lm.analysis.audit import Size
 from lm.cli.commands import commands
-from lm.cli.entry import main
+from lm.cli.entry import MAKE_TARGETS, main
 from lm.cli.schema import KINDS
 from lm.config.tree import InputError
 
@@ -117,6 +117,13 @@ def test_a_signal_that_comes_as_the_process_ends_changes_nothing(name: str, mome
     done = subprocess.run([sys.executable, "-c", LATE, name, moment], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("lm: no command 'completon'. Did you mean completion?")
+
+
+@pytest.mark.parametrize("command", MAKE_TARGETS)
+def test_a_command_that_moved_names_its_make_target(command: str, capsys: Said) -> None:
+    assert main([command, "--json"]) == 2
+    expected = f"no command {command!r}: in a clone of the repository, run {MAKE_TARGETS[command]}"
+    assert capsys.readouterr().err == f"lm: {expected}\n"
 
 
 def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:
