@@ -107,7 +107,7 @@ AUDITS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", AUDITS)
-def test_an_audit_tells_advisories_from_having_nobody_to_ask(ends: str, tmp_path: Path) -> None:
+def test_the_check_of_advisories_tells_advisories_from_having_nobody_to_ask(ends: str, tmp_path: Path) -> None:
     code, said, left = AUDITS[ends]
     fake = tmp_path / "pip-audit"
     fake.write_text(
@@ -115,6 +115,6 @@ def test_an_audit_tells_advisories_from_having_nobody_to_ask(ends: str, tmp_path
         f"while [ $# -gt 0 ]; do [ $1 = --output ] && printf %s '{left}' > $2; shift; done\n{ends}\n"
     )
     fake.chmod(0o755)
-    command = ["bash", str(ROOT / ".ci" / "audit")]
+    command = ["bash", str(ROOT / ".ci" / "advisories")]
     done = subprocess.run(command, env={**os.environ, "PIP_AUDIT": str(fake)}, capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (code, said, "")
