@@ -15,10 +15,16 @@ REFERENCE ?= results/reference
 # What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
 BENCH ?=
 
+# Options of `make audit`, such as --full.
+AUDIT ?=
+
+# Arguments of `make verify`: ids of worked examples and options; all examples where it is empty.
+VERIFY ?=
+
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable golden fuzz coverage audit bench docs references clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit verify bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -26,7 +32,7 @@ demo: .venv/installed  ## train the quickstart ablation and print its table
 test: check  ## everything: the fast checks, then the tests that train, three at a time as they often wait for a process
 	$(BIN)/pytest -n 3 --dist loadscope -m "slow and not extra"
 
-test-all:  ## all there is to check, a line each: lint types fast slow extra fuzz gpu portable examples docs hooks audit, or PARTS="docs hooks"
+test-all:  ## all there is to check, a line each: lint types fast slow extra fuzz gpu portable examples docs hooks advisories, or PARTS="docs hooks"
 	@MAKE="$(MAKE)" bash .ci/all $(PARTS)
 
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
@@ -52,8 +58,14 @@ fuzz: .venv/installed  ## 10,000 made-up files and command lines; FUZZ_CASES=N t
 coverage: .venv/installed  ## lines and branches of lm that the unit tests do not reach
 	$(BIN)/pytest -n 2 -m "not slow" --cov=lm --cov-branch --cov-report=term-missing:skip-covered
 
-audit:  ## advisories known of the versions in constraints.txt; left out with a reason where there is nobody to ask
-	@MAKE="$(MAKE)" bash .ci/audit || test $$? = 77
+advisories:  ## advisories known of the versions in constraints.txt; left out with a reason where there is nobody to ask
+	@MAKE="$(MAKE)" bash .ci/advisories || test $$? = 77
+
+audit: .venv/installed  ## check the statistics on simulated experiments; AUDIT="--full" at full size, AUDIT="--cells DIR" on real cells
+	@PYTHONPATH=tests $(BIN)/python -m statistics_audit $(AUDIT)
+
+verify: .venv/installed  ## check the library against the worked examples; VERIFY="attn-3x4 --json" names one
+	@PYTHONPATH=tests $(BIN)/python -m worked_examples $(VERIFY)
 
 references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed
 	@set -e; lm="$(abspath $(BIN))/lm"; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; cd $(REFERENCE); \

@@ -27,7 +27,6 @@ ORDER = (
     "execution",
     "search",
     "ablation",
-    "verify",
     "bench",
     "chaos",
     "api",

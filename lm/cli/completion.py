@@ -94,7 +94,7 @@ def _completed(command: str, action: argparse.Action) -> dict[str, object] | Non
 
 def _may_be_pack(place: tuple[str, str]) -> bool:
     """Whether a pack, which is a file, may be given for a folder."""
-    return place in {("report", "folders"), ("trace", "folder"), ("audit", "cells")}
+    return place in {("report", "folders"), ("trace", "folder")}
 
 
 def _either(called: str, names: Sequence[str], files: bool) -> dict[str, object]:

@@ -31,6 +31,9 @@ TRAINING = ("fit", "ablate", "sweep", "reproduce")
 SEEDED = (("generate", "seed"), ("ls", "seed"), ("chaos", "seed"))
 """Commands whose `--seed` is no setting of a configuration."""
 
+MAKE_TARGETS = {"audit": "make audit", "verify": "make verify"}
+"""Former commands that are programs of the repository, with the make target that runs each."""
+
 
 def parser() -> Parser:
     """The one parser, a sub-command each for what `lm` can do."""
@@ -168,6 +171,8 @@ def _show(error: BaseException) -> None:
 
 def _run(arguments: list[str], debug: bool) -> int:
     given, rest = _split(_dashed(arguments))
+    if given and given[0] in MAKE_TARGETS:
+        raise InputError(f"no command {given[0]!r}: in a clone of the repository, run {MAKE_TARGETS[given[0]]}")
     if given and not given[0].startswith("-") and given[0] not in commands():
         raise InputError(
             f"no command {given[0]!r}.{nearest(given[0], list(commands()))} Choose from {', '.join(commands())}"

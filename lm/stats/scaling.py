@@ -7,7 +7,7 @@ is nearly linear, so that no start can end in another minimum. A is above zero, 
 Intervals come from a bootstrap over seeds: the deviations of a seed get a normal weight, the same in the baseline and
 in the arm. Percentiles of that alone are too narrow for 3 to 6 seeds, and a t for each rung is too wide where several
 rungs speak together; so they are stretched by Student's t with the degrees of freedom that Satterthwaite gives the
-statistic. `lm audit` counts how often such intervals cover.
+statistic. `make audit` counts how often such intervals cover.
 
 Legend: d draws, k rungs, s seeds.
 """

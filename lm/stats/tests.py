@@ -43,7 +43,7 @@ def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float
 def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Bias-corrected and accelerated bootstrap interval for the mean (Efron 1987); NaN for fewer than two values.
 
-    9,999 seeded resamples. Too narrow for few values, as `lm.audit` shows: a check on Student's, not a replacement.
+    9,999 seeded resamples. Too narrow for few values, as `make audit` shows: a check on Student's, not a replacement.
     """
     if len(sample) < 2:
         return math.nan, math.nan

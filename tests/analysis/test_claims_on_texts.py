@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from records import record
 from scipy import stats
+from statistics_audit.texts import drawn
 
 from lm.analysis import texts
 from lm.analysis.answers import Answer, answer, decide
-from lm.analysis.audit_text import drawn
 from lm.analysis.claims import Claim
 from lm.analysis.results import Results
 from lm.report.claims import answers, markdown_claims

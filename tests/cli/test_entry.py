@@ -12,10 +12,8 @@ from typing import Any, NoReturn
 import pytest
 from interrupting import listening, press_unheard
 
-from lm.analysis import audit
-from lm.analysis.audit import Size
 from lm.cli.commands import commands
-from lm.cli.entry import main
+from lm.cli.entry import MAKE_TARGETS, main
 from lm.cli.schema import KINDS
 from lm.config.tree import InputError
 
@@ -119,6 +117,13 @@ def test_a_signal_that_comes_as_the_process_ends_changes_nothing(name: str, mome
     assert done.stderr.startswith("lm: no command 'completon'. Did you mean completion?")
 
 
+@pytest.mark.parametrize("command", MAKE_TARGETS)
+def test_a_command_that_moved_names_its_make_target(command: str, capsys: Said) -> None:
+    assert main([command, "--json"]) == 2
+    expected = f"no command {command!r}: in a clone of the repository, run {MAKE_TARGETS[command]}"
+    assert capsys.readouterr().err == f"lm: {expected}\n"
+
+
 def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:
     def leave() -> NoReturn:
         raise SystemExit(7)
@@ -148,27 +153,6 @@ def test_what_led_to_bad_input_is_shown_where_that_is_asked_for(raising: Any, ca
 def test_without_a_command_the_help_is_printed(capsys: Said) -> None:
     assert main([]) == 0
     assert "ablate" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_an_audit_is_a_table_or_json_and_its_code_says_whether_all_is_kept(
-    capsys: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of so few experiments that no promise can be seen to be broken, until nothing is promised."""
-    monkeypatch.setattr(audit, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2, ladders=1, draws=20))
-    assert main(["audit", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verified"] is True
-    assert main(["audit"]) == 0
-    assert f"{len(found['rows'])} audits: " in capsys.readouterr().out
-    monkeypatch.setattr("lm.report.audit.all_right", lambda _: False)
-    assert main(["audit"]) == 1
-
-
-def test_cells_with_too_few_seeds_cannot_be_audited(experiment: Callable[..., Path], capsys: Said) -> None:
-    folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
-    assert main(["audit", "--cells", str(folder)]) == 2
-    assert "no arm has 12 finished seeds" in capsys.readouterr().err
 
 
 def test_a_schema_is_written_for_each_kind_of_file(tmp_path: Path) -> None:

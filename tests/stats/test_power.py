@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from statistics_audit.audit import sign_flip_ps
 from statsmodels.stats.power import TTestPower
 
-from lm.analysis.audit import sign_flip_ps
 from lm.stats.power import average_power, detectable, power, spread_ratios
 from lm.stats.tests import ALPHA
 

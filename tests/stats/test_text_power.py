@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.optimize import brentq
+from statistics_audit.audit import sign_flip_ps
+from statistics_audit.texts import lengths, scattered, truth
 
-from lm.analysis.audit import sign_flip_ps
-from lm.analysis.audit_text import lengths, scattered, truth
 from lm.stats.power import detectable
 from lm.stats.tests import ALPHA
 from lm.stats.text_power import detectable_floor, detectable_on_texts, power_on_texts

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from statistics_audit.texts import drawn
 from statsmodels.regression.linear_model import OLS
 
-from lm.analysis.audit_text import drawn
 from lm.stats.tests import ALPHA, sign_flip_p
 from lm.stats.two_way import TwoWay, cover_texts, degrees, two_way
 from lm.stats.verdicts import Comparison, Verdict, confirm

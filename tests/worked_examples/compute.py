@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.verify import attention, optimisation, positions, softmax, training
-from lm.verify.judge import Finding, failed, judge
-from lm.verify.rows import Row, plain
-from lm.verify.tensors import Given, Numbers
+from worked_examples import attention, optimisation, positions, softmax, training
+from worked_examples.judge import Finding, failed, judge
+from worked_examples.rows import Row, plain
+from worked_examples.tensors import Given, Numbers
 
 Function = Callable[[Given], Numbers]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.finding import Finding
 from lm.stats.ladder import DRAWS, Climb, Rung, climb
 from lm.stats.scaling import Law
+from statistics_audit.finding import Finding
 
 SPREAD, SHARED = 0.008, 0.35
 COMPUTE = 1e12 * np.geomspace(1, 400, 4)

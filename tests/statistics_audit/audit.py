@@ -11,10 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.analysis.audit_ladder import audit_ladders
-from lm.analysis.audit_text import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
-from lm.analysis.audit_unpaired import audit_unpaired
-from lm.analysis.finding import Finding
 from lm.analysis.results import Results, value
 from lm.stats.power import CHANCE, detectable
 from lm.stats.sequential import looks, repeated_interval, sequential
@@ -29,6 +25,10 @@ from lm.stats.tests import (
     t_interval,
 )
 from lm.stats.verdicts import Comparison, confirm, verdict
+from statistics_audit.finding import Finding
+from statistics_audit.ladder import audit_ladders
+from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
+from statistics_audit.unpaired import audit_unpaired
 
 SEEDS = (6, 10)
 DESIGNS = ((1, 6), (3, 10))

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.analysis.finding import Finding
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import Unpaired, confirm_apart, unpaired_p
 from lm.stats.verdicts import DIRECTIONS
+from statistics_audit.finding import Finding
 
 DESIGNS = ((1, 6, 6), (3, 7, 5))
 """Arms, runs of each, runs of the baseline."""

@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grads_with_norm_
 from lm.metrics.gradients import gradient_norm
 from lm.training.optim import decay_groups
 from lm.training.schedule import noam, warmup_cosine
-from lm.verify.tensors import Given, Numbers, largest, real
+from worked_examples.tensors import Given, Numbers, largest, real
 
 
 def descend_square(given: Given) -> Numbers:

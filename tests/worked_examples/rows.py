@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,7 +26,7 @@ class Row:
         id: its name.
         section: the part of the texts that it belongs to.
         formula: what is computed, in plain text.
-        compute: the function in `lm.verify.compute` that does.
+        compute: the function in `worked_examples.compute` that does.
         given: that function's inputs.
         computed: the right figures, by name.
         places: decimal places that every figure must meet even where fewer are printed, for figures that end in zeros.
@@ -71,7 +71,7 @@ _KeepsDigits.add_constructor("tag:yaml.org,2002:float", lambda _, node: Decimal(
 @functools.cache
 def load_rows() -> tuple[Row, ...]:
     """All worked examples, in the order of the texts."""
-    text = resources.files("lm.verify").joinpath("rows.yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8")
     sections = yaml.load(text, Loader=_KeepsDigits)  # noqa: S506 - a SafeLoader
     return tuple(Row(section=section, **row) for section, rows in sections.items() for row in rows)
 
@@ -81,9 +81,7 @@ def select(ids: Sequence[str]) -> list[Row]:
     rows = {row.id: row for row in load_rows()}
     for name in ids:
         if name not in rows:
-            raise InputError(
-                f"verify: no worked example {name!r}.{nearest(name, list(rows))} Choose from {', '.join(rows)}"
-            )
+            raise InputError(f"no worked example {name!r}.{nearest(name, list(rows))} Choose from {', '.join(rows)}")
     return [rows[name] for name in dict.fromkeys(ids)] or list(rows.values())
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from lm.cli import main
 from lm.model.position import alibi_slopes
-from lm.verify import attention, judge, optimisation, positions, softmax, training
-from lm.verify.compute import FUNCTIONS, compute, verify
-from lm.verify.judge import Finding
-from lm.verify.rows import Row, load_rows, select
+from worked_examples import attention, judge, optimisation, positions, softmax, training
+from worked_examples.__main__ import main
+from worked_examples.compute import FUNCTIONS, compute, verify
+from worked_examples.judge import Finding
+from worked_examples.rows import Row, load_rows, select
 
 TEXT = Path(__file__).resolve().parents[3] / "shared" / "reference" / "worked-examples.md"
 ROWS = {row.id: row for row in load_rows()}
@@ -216,7 +216,7 @@ def test_computing_leaves_the_default_type_and_the_random_stream_alone() -> None
 
 
 def test_the_command_shows_figures_verdicts_and_errata(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "gpt-mix", "attn-2x3", "rmsnorm"]) == 0
+    assert main(["gpt-mix", "attn-2x3", "rmsnorm"]) == 0
     shown = capsys.readouterr().out
     for words in (
         "0.155",
@@ -233,7 +233,7 @@ def test_the_command_shows_figures_verdicts_and_errata(capsys: pytest.CaptureFix
 
 
 def test_json_is_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--json", "gd-x2", "mlp-count", "gd-x2"]) == 0
+    assert main(["--json", "gd-x2", "mlp-count", "gd-x2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verified"] is True
     assert [row["id"] for row in found["rows"]] == ["gd-x2", "mlp-count"]
@@ -249,7 +249,7 @@ def test_a_figure_that_is_off_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     monkeypatch.setattr(positions, "alibi_slopes", broken(alibi_slopes))
-    assert main(["verify", *arguments]) == 1
+    assert main(arguments) == 1
     shown = capsys.readouterr()
     assert "OFF" in shown.out
     assert "to its last digit" in shown.out
@@ -260,14 +260,14 @@ def test_a_row_that_could_not_be_computed_is_exit_code_1_and_valid_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, "mix", lambda given: {"output": torch.tensor([torch.nan, torch.inf])})
-    assert main(["verify", "gpt-mix", "--json"]) == 1
+    assert main(["gpt-mix", "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["ours"] == {"output": [None, None]}
     assert row["verdict"] == "OFF"
 
 
 def test_an_unknown_id_is_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "ce-batch", "aliby-slopes"]) == 2
+    assert main(["ce-batch", "aliby-slopes"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.strip().splitlines()) == 1

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.verify.judge import Finding, Verdict, as_text
-from lm.verify.rows import Row, plain
+from worked_examples.judge import Finding, Verdict, as_text
+from worked_examples.rows import Row, plain
 
 SHOWN = 4
 """Numbers of a figure that the table shows; JSON has all."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-from lm.verify.rows import Printed, Row
+from worked_examples.rows import Printed, Row
 
 Verdict = Literal["agrees", "holds", "erratum in the source", "OFF"]
 

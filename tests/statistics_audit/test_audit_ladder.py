@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm.analysis import audit_ladder as module
-from lm.analysis.audit_ladder import COMPUTE, FAMILIES, LAW, Family, audit_ladders
 from lm.stats import ladder as of_ladders
 from lm.stats.ladder import Ladder, climb
 from lm.stats.scaling import quantiles
+from statistics_audit import ladder as module
+from statistics_audit.ladder import COMPUTE, FAMILIES, LAW, Family, audit_ladders
 
 
 def test_simulated_rungs_have_the_law_the_gain_and_the_noise_that_they_are_said_to_have() -> None:

@@ -3,7 +3,9 @@
 import io
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,14 @@ from scipy import stats
 from scipy.optimize import brentq
 from statsmodels.stats.power import TTestPower
 
-from lm.analysis import audit as module
-from lm.analysis.audit import (
+from lm.analysis.results import load
+from lm.stats.power import power
+from lm.stats.sequential import sequential
+from lm.stats.tests import attainable, rate_interval, sign_flip_p, t_interval
+from lm.stats.verdicts import Comparison
+from statistics_audit import audit as module
+from statistics_audit.__main__ import main
+from statistics_audit.audit import (
     FULL,
     NOISES,
     Size,
@@ -28,14 +36,9 @@ from lm.analysis.audit import (
     differences,
     sign_flip_ps,
 )
-from lm.analysis.audit_text import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
-from lm.analysis.finding import RARE, Finding
-from lm.analysis.results import load
-from lm.report.audit import all_right, expected, show_audit, to_json
-from lm.stats.power import power
-from lm.stats.sequential import sequential
-from lm.stats.tests import attainable, rate_interval, sign_flip_p, t_interval
-from lm.stats.verdicts import Comparison
+from statistics_audit.finding import RARE, Finding
+from statistics_audit.show import all_right, expected, show_audit, to_json
+from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
 
 GOOD = Finding("good", 40, 1000, 0.0, 0.05)
 BAD = Finding("bad", 100, 1000, 0.0, 0.05)
@@ -293,3 +296,26 @@ def test_q_over_seeds_alone_lets_too_many_discoveries_be_false_and_q_over_both_p
     rows = list(audit_discoveries(np.random.default_rng(0), 150))
     assert [row.verdict for row in rows] == ["falls short", "ok"] * 2
     assert rows[2].found > 0.5 > 0.1 > rows[3].found
+
+
+@pytest.mark.slow
+def test_an_audit_is_a_table_or_json_and_its_code_says_whether_all_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of so few experiments that no promise can be seen to be broken, until nothing is promised."""
+    monkeypatch.setattr(module, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2, ladders=1, draws=20))
+    assert main(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verified"] is True
+    assert main([]) == 0
+    assert f"{len(found['rows'])} audits: " in capsys.readouterr().out
+    monkeypatch.setattr("statistics_audit.__main__.all_right", lambda _: False)
+    assert main([]) == 1
+
+
+def test_cells_with_too_few_seeds_cannot_be_audited(
+    experiment: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
+    assert main(["--cells", str(folder)]) == 2
+    assert "no arm has 12 finished seeds" in capsys.readouterr().err

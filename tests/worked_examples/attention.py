@@ -12,7 +12,7 @@ from lm.model.mixing import attention_weights
 from lm.model.mlp import ReLU
 from lm.model.norm import LayerNorm
 from lm.model.position import NoPosition
-from lm.verify.tensors import Given, Numbers, fill, largest, real, shape_of
+from worked_examples.tensors import Given, Numbers, fill, largest, real, shape_of
 
 SCALED: Scale = "1/sqrt(d_k)"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Column, Table
 
-from lm.analysis.finding import Finding
+from statistics_audit.finding import Finding
 
 
 def all_right(findings: Sequence[Finding]) -> bool:

@@ -7,7 +7,7 @@ from torch import nn
 
 from lm.model.block import PreNorm
 from lm.model.norm import LayerNorm, NoNorm, RMSNorm
-from lm.verify.tensors import Given, Numbers, fill, largest, real, shape_of
+from worked_examples.tensors import Given, Numbers, fill, largest, real, shape_of
 
 CORNERS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))
 

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, one_hot, softmax
 
 from lm.metrics.tokens import perplexity
 from lm.training.objective import IGNORED, CrossEntropy
-from lm.verify.tensors import Given, Numbers, largest, real
+from worked_examples.tensors import Given, Numbers, largest, real
 
 
 def loss_of(logits: Any, targets: Any) -> tuple[Tensor, Tensor]:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lm.analysis.audit import NOISES
-from lm.analysis.audit_unpaired import audit_unpaired, judged
-from lm.analysis.finding import Finding
 from lm.stats.unpaired import Unpaired, confirm_apart, measure_apart, unpaired_p
+from statistics_audit.audit import NOISES
+from statistics_audit.finding import Finding
+from statistics_audit.unpaired import audit_unpaired, judged
 
 NORMAL = {"normal": NOISES["normal"]}
 
@@ -40,7 +40,7 @@ def test_no_test_holds_for_skewed_noise_of_unequal_spreads() -> None:
 
 @pytest.mark.slow
 def test_a_test_at_five_times_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.analysis.audit_unpaired.unpaired_p", lambda mine, base: unpaired_p(mine, base) / 5)
+    monkeypatch.setattr("statistics_audit.unpaired.unpaired_p", lambda mine, base: unpaired_p(mine, base) / 5)
     assert {each.verdict for each in rows(300, "false claims") if each.binding} == {"NOT OK"}
 
 
@@ -52,5 +52,5 @@ def test_intervals_that_are_too_short_are_caught(monkeypatch: pytest.MonkeyPatch
             half = 0.35 * (one.high - one.low)
             one.low, one.high = one.mean - half, one.mean + half
 
-    monkeypatch.setattr("lm.analysis.audit_unpaired.confirm_apart", alone)
+    monkeypatch.setattr("statistics_audit.unpaired.confirm_apart", alone)
     assert {one.verdict for one in rows(300, "joint intervals")} == {"NOT OK"}

@@ -6,7 +6,7 @@ from torch import Tensor
 from lm.model.mixing import attention_weights
 from lm.model.position import Alibi, alibi_slopes, sinusoids
 from lm.model.rope import Rope
-from lm.verify.tensors import Given, Numbers, largest, shape_of
+from worked_examples.tensors import Given, Numbers, largest, shape_of
 
 
 def uneven(gram_tt: Tensor) -> Tensor:
