@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lm.analysis.answers import DECIDED, Answer, answer, corrected
+from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
-from lm.analysis.texts import Read
+from lm.analysis.texts import DocumentCache
 from lm.report.grid import show_grid
 from lm.report.tables import escape, markdown_row
 from lm.stats.tests import ALPHA, smallest_p
@@ -31,8 +31,8 @@ def answers(results: Results, tier: str = "") -> list[Answer]:
     """
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
-    read: Read = {}
-    return corrected([answer(results, claim, read) for claim in claims if claim.at(tier)])
+    read: DocumentCache = {}
+    return adjust_p([answer_claim(results, claim, read) for claim in claims if claim.at(tier)])
 
 
 def found(one: Answer) -> str:
@@ -40,7 +40,7 @@ def found(one: Answer) -> str:
     if math.isnan(one.estimate):
         return "-"
     interval = "" if one.low == one.high else f" [{_end(one.low)}, {_end(one.high)}]"
-    over = f" over {one.over}" if one.over else ""
+    over = f" over {one.generalises_over}" if one.generalises_over else ""
     return f"{one.estimate:z.4g}{interval}{over}"
 
 
@@ -137,13 +137,13 @@ def method(given: Sequence[Answer]) -> list[str]:
             "Ranges, slopes and equivalences: the median over seeds (the typical seed), sign tests that ask for no "
             "shape of the noise, and their interval, 95 % at each end."
         )
-    if any(one.over == "seeds and text" for one in given):
+    if any(one.generalises_over == "seeds and text" for one in given):
         lines.append(
             "Over seeds and text: other seeds and other text of this kind. Student's test over seeds and documents as "
             "crossed random effects has to agree with the test over seeds; the interval holds those of both, and p is "
             "the larger."
         )
-    if reasons := dict.fromkeys(one.alone for one in given if one.alone):
+    if reasons := dict.fromkeys(one.not_over_text_because for one in given if one.not_over_text_because):
         lines.append(f"Over seeds: not over other text, because of one of these: {'; '.join(reasons)}.")
     if "" in relations:
         lines.append("Every seed: no test; the mean and the range over seeds. Any seed can refute it.")

@@ -68,7 +68,9 @@ def _loss(axes: Axes, results: LadderResults, arm: str, colour: Colour) -> None:
     if law is not None and x:
         compute = np.geomspace(min(x), max(x), 100)
         axes.plot(compute, law.loss(compute), color=colour, linewidth=1.2)
-    told = next((one.climb.forecast for one in results.arms if one.climb and arm in (one.name, _base(results))), None)
+    told = next(
+        (one.scaling.forecast for one in results.arms if one.scaling and arm in (one.name, _base(results))), None
+    )
     if told is not None and x:
         one = told.baseline if arm == _base(results) else told.arm
         at = x[-1] * (1.12 if arm == _base(results) else 1.2)
@@ -83,17 +85,17 @@ def _base(results: LadderResults) -> str:
 def _law(results: LadderResults, arm: str) -> Law | None:
     if arm == _base(results):
         return results.law.law if results.law else None
-    return next((one.climb.law for one in results.arms if one.name == arm and one.climb), None)
+    return next((one.scaling.law for one in results.arms if one.name == arm and one.scaling), None)
 
 
 def _gain(axes: Axes, results: LadderResults, arm: str, colour: Colour, aside: float) -> None:
     """Gains with their intervals, hollow where the law was read beyond the rungs; ends far out are cut off."""
     found = next(one for one in results.arms if one.name == arm)
-    if found.climb is None or found.climb.gains is None:
+    if found.scaling is None or found.scaling.gains is None:
         return
     compute = {rung["name"]: rung["compute"][arm] for rung in results.manifest["rungs"]}
     x, y = [], []
-    for at, one in zip(found.at, found.climb.gains, strict=True):
+    for at, one in zip(found.at, found.scaling.gains, strict=True):
         if not np.isfinite(one.log.value):
             continue
         value, low, high = np.exp(np.clip([one.log.value, one.log.low, one.log.high], *np.log([1 / LARGEST, LARGEST])))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from lm.analysis.effects import Effects, FactorEffect
-from lm.analysis.pace import UNITS, Pace, mean_share
+from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
 from lm.analysis.results import Results
-from lm.analysis.words import of_seeds
+from lm.analysis.verdict_text import format_seeds
 from lm.report.tables import heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.quantities import describe
@@ -14,24 +14,24 @@ TRAINING = "Training needed to be as good as the baseline"
 EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")
 
 
-def pace_columns(paces: Sequence[Pace]) -> list[str]:
+def pace_columns(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
     """The headings of the shares, in units that were counted."""
     return ["arm", *(f"{unit} [95 % interval]" for unit in _units(paces)), "steps by seed", "not reached"]
 
 
-def _units(paces: Sequence[Pace]) -> list[str]:
+def _units(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
     return [unit for unit in UNITS if unit == "steps" or any(unit in one.shares for one in paces)]
 
 
-def pace_rows(paces: Sequence[Pace]) -> list[list[str]]:
+def pace_rows(paces: Sequence[StepsToBaselineLoss]) -> list[list[str]]:
     """For each arm the mean share in each unit with its interval; those of some seeds only say so."""
     rows = []
     for one in paces:
-        reached = f"{one.seeds - len(one.missed)} of {of_seeds(one.seeds)}"
+        reached = f"{one.seeds - len(one.missed)} of {format_seeds(one.seeds)}"
         partly = f" (on {reached})" if one.missed else ""
         means = [_share(one.shares.get(unit, []), partly) for unit in _units(paces)]
         by_seed = ", ".join(f"{share:z.2f}" for share in one.shares.get("steps", [])) or "-"
-        missed = f"on {len(one.missed)} of {of_seeds(one.seeds)}" if one.missed else "-"
+        missed = f"on {len(one.missed)} of {format_seeds(one.seeds)}" if one.missed else "-"
         rows.append([one.arm, *means, by_seed, missed])
     return rows
 
@@ -43,7 +43,7 @@ def _share(shares: Sequence[float], partly: str) -> str:
     return f"{mean_share(shares):z.3f}" + (f" [{low:z.3f}, {high:z.3f}]" if len(shares) > 1 else "") + partly
 
 
-def pace_notes(paces: Sequence[Pace]) -> list[str]:
+def pace_notes(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
     """How the shares are to be read."""
     found = [
         "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lm.analysis.runs import ALONE, Found, Run
+from lm.analysis.runs import NO_EXPERIMENT, Run, RunIndex
 from lm.report.page import show
 
 COLUMNS = {
@@ -98,18 +98,21 @@ def counts(found: Sequence[Run]) -> dict[str, int]:
     return {state: sum(run.state == state for run in _distinct(found)) for state in COLUMNS}
 
 
-def _by_experiment(found: Found) -> dict[str, list[Run]]:
-    names = [*found.experiments, *([ALONE] if any(run.experiment == ALONE for run in found.runs) else [])]
+def _by_experiment(found: RunIndex) -> dict[str, list[Run]]:
+    names = [
+        *found.experiments,
+        *([NO_EXPERIMENT] if any(run.experiment == NO_EXPERIMENT for run in found.runs) else []),
+    ]
     return {name: [run for run in found.runs if run.experiment == name] for name in names}
 
 
-def _counts(found: Found, name: str, of_it: Sequence[Run]) -> dict[str, int]:
+def _counts(found: RunIndex, name: str, of_it: Sequence[Run]) -> dict[str, int]:
     """How many cells of an experiment are in each state; what a search has yet to begin is missing."""
     number = counts(of_it)
     return {**number, "missing": number["missing"] + found.to_come.get(name, 0)}
 
 
-def status_json(found: Found) -> dict[str, Any]:
+def status_json(found: RunIndex) -> dict[str, Any]:
     """What `lm status` prints, for programs."""
     return {
         "experiments": {
@@ -125,7 +128,7 @@ def status_json(found: Found) -> dict[str, Any]:
     }
 
 
-def show_status(found: Found, console: Console) -> None:
+def show_status(found: RunIndex, console: Console) -> None:
     """Prints of each experiment how many cells are in which state, then what trains, what went wrong, what is left."""
     columns, rows, lines = status_parts(found)
     if rows:
@@ -134,7 +137,7 @@ def show_status(found: Found, console: Console) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def status_parts(found: Found) -> tuple[list[str], list[list[str]], list[str]]:
+def status_parts(found: RunIndex) -> tuple[list[str], list[list[str]], list[str]]:
     """What `lm status` shows: the columns and rows of its table, and the lines below it."""
     every = counts(found.runs)
     kept = [state for state in COLUMNS if state in ALWAYS or every[state]]
@@ -156,7 +159,7 @@ def status_parts(found: Found) -> tuple[list[str], list[list[str]], list[str]]:
 
 
 def _experiment(name: str) -> str:
-    return "(no experiment)" if name == ALONE else name
+    return "(no experiment)" if name == NO_EXPERIMENT else name
 
 
 def training_line(run: Run) -> str:
@@ -171,7 +174,7 @@ def training_line(run: Run) -> str:
     return f"{run.name}: {at}; {run.holder}"
 
 
-def _left_line(found: Found) -> str:
+def _left_line(found: RunIndex) -> str:
     of_all, to_come = counts(found.runs), sum(found.to_come.values())
     left = of_all["training"] + of_all["interrupted"] + of_all["missing"] + to_come
     if not left:
@@ -189,7 +192,7 @@ def _left_line(found: Found) -> str:
 
 def run_json(run: Run) -> dict[str, Any]:
     """A run, for programs."""
-    alone = run.experiment == ALONE
+    alone = run.experiment == NO_EXPERIMENT
     return {
         "name": run.name,
         "experiment": None if alone else run.experiment,

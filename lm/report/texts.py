@@ -6,7 +6,7 @@ import numpy as np
 
 from lm.analysis.averages import last_validations
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.texts import LOSS_OF, Texts, generalises, known_texts, plural
+from lm.analysis.texts import LOSS_OF, Texts, generalises, plural, texts_by_quantity
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
 from lm.store.quantities import averaged, describe
@@ -17,7 +17,7 @@ def text_notes(results: Results) -> Iterator[str]:
     """A line on what the intervals of judged quantities cover, and one on the noise of each where it is known."""
     if len(results.arms) < 2:
         return
-    found = known_texts(results)
+    found = texts_by_quantity(results)
     yield from _covers(results, found)
     for name, texts in found.items():
         if texts.noise and name in (HEADLINE, *results.judged):
