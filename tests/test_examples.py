@@ -12,7 +12,7 @@ MODULES = (
     "lm.api.results",
     "lm.api.runs",
     "lm.analysis.rates",
-    "lm.analysis.words",
+    "lm.analysis.verdict_text",
     "lm.bench.ratios",
     "lm.bench.show",
     "lm.elsewhere.table",

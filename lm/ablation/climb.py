@@ -19,7 +19,7 @@ from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
 from lm.report.write import write_report
-from lm.stats.scaling import FEWEST
+from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store
 
 
@@ -106,12 +106,12 @@ def show_ladder_plan(
         say(f"! {line}")
     if (ways := plans[0].experiment.ways) is not None:
         say(describe_autotune(ways))
-    if len(plans) < FEWEST:
-        say(f"{len(plans)} rungs: differences by compute, and no law, which takes {FEWEST}.")
+    if len(plans) < MIN_RUNGS:
+        say(f"{len(plans)} rungs: differences by compute, and no law, which takes {MIN_RUNGS}.")
     elif ladder.forecast:
-        few = len(plans) == FEWEST
+        few = len(plans) == MIN_RUNGS
         say(
-            f"No forecast: a law of the rungs below the top one takes {FEWEST} of them."
+            f"No forecast: a law of the rungs below the top one takes {MIN_RUNGS} of them."
             if few
             else "The top rung is forecast by those below it."
         )

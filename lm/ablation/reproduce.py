@@ -17,7 +17,7 @@ from lm.ablation.ablate import Manner, carry_out, warn
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.plan import Plan, idle_arms, make_plan
-from lm.analysis.answers import Answer, corrected
+from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.results import load
 from lm.config.reading import report_name
@@ -119,7 +119,7 @@ def reproduce(files: Sequence[Path], portion: Portion, manner: Manner, plan_only
         write_report(folder, Console(quiet=True))
         given += [(path.stem, one) for one in answers(load(folder), tier)]
     _refuse(reasons, len(reasons) == len(files), f"was not run at tier {tier}")
-    names, found = [name for name, _ in given], corrected([one for _, one in given])
+    names, found = [name for name, _ in given], adjust_p([one for _, one in given])
     given = list(zip(names, found, strict=True))
     folder = manner.out / f"reproduce.{tier}"
     undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
@@ -240,7 +240,7 @@ def _write(
             "q": one.q,
             "p_holm": one.p_holm,
             "post_hoc": one.post_hoc,
-            "over": one.over,
+            "over": one.generalises_over,
             "verdict": one.verdict,
             "note": one.note,
         }

@@ -9,7 +9,7 @@ from lm.config.keys import Also, keys
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS
 from lm.config.tree import InputError, nearest
-from lm.stats.sequential import looks, sequential
+from lm.stats.sequential import plan_looks, sequential
 from lm.stats.tests import ALPHA
 
 STAGES = 4
@@ -43,7 +43,7 @@ def read_stages(value: Mapping[str, Any], comparisons: int, path: str) -> tuple[
     if numbers["stages"] > MOST_SEEDS:
         found = numbers["stages"]
         raise InputError(f"{path}.stages: expected {MOST_SEEDS} at most, as every one adds a seed, found {found}")
-    return looks(numbers["min"], numbers["max"], numbers["stages"], ALPHA / max(1, comparisons))
+    return plan_looks(numbers["min"], numbers["max"], numbers["stages"], ALPHA / max(1, comparisons))
 
 
 def settled(results: Results, planned: tuple[int, ...], confirmatory: list[str]) -> dict[str, bool]:

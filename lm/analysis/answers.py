@@ -21,7 +21,7 @@ from lm.analysis.claims import Claim, by_seed
 from lm.analysis.compare import LOST
 from lm.analysis.registration import seen_seeds
 from lm.analysis.results import Results
-from lm.analysis.texts import LOSS_OF, Read, crossed, generalises, keeps
+from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, keeps_documents, noise_over_texts
 from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
@@ -39,23 +39,31 @@ from lm.stats.two_way import TwoWay
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough seeds"]
 
-EVERY = 2
+MIN_SEEDS_OF_EXACT_CLAIMS = 2
 """Seeds with which a claim about every seed can be borne out: one seed repeats nothing. Any one can refute it."""
 
 DECIDED = ("reproduced", "not reproduced")
 
-Over = Literal["", "seeds", "seeds and text"]
+Scope = Literal["", "seeds", "seeds and text"]
 """What an answer holds of; nothing is said of one without a test, and of cells that kept no losses by document."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the results say of a claim: the mean or median over seeds, its interval, and what else there is to know.
+    """Verdict on a claim, with its estimate, interval and p.
 
-    `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
-    `p_holm` and `q` are adjusted over the claims of its kind that are answered together and were written as early, by
-    Holm and by Benjamini and Hochberg. `over` is what else than these cells it holds of, and `alone` why not of other
-    text. `post_hoc`: the claim was written when results of the seeds that it is judged on could be known.
+    Args:
+        claim: that is judged.
+        verdict: at 5 %, of this claim by itself.
+        estimate: mean or median over seeds.
+        low, high: ends of its interval.
+        seeds: that entered.
+        note: lost runs, unhealthy arms, choice of seeds.
+        p: of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
+        p_holm, q: p adjusted by Holm and by Benjamini and Hochberg, over the claims of the same kind and registration.
+        generalises_over: population that the answer holds of.
+        not_over_text_because: reason why it does not hold of other text.
+        post_hoc: true if the claim was written when results of its seeds could be known.
     """
 
     claim: Claim
@@ -68,12 +76,12 @@ class Answer:
     p: float = math.nan
     p_holm: float = math.nan
     q: float = math.nan
-    over: Over = ""
-    alone: str = ""
+    generalises_over: Scope = ""
+    not_over_text_because: str = ""
     post_hoc: bool = False
 
 
-def answer(results: Results, claim: Claim, read: Read | None = None) -> Answer:
+def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = None) -> Answer:
     """Whether the results bear the claim out, at 5 %, each claim by itself.
 
     Args:
@@ -89,7 +97,13 @@ def answer(results: Results, claim: Claim, read: Read | None = None) -> Answer:
     noise, over, alone = _of_text(results, claim, list(judged_s), {} if read is None else read)
     found = decide(claim, list(judged_s.values()), noise)
     parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), found.note, written]
-    return replace(found, note="; ".join(filter(None, parts)), over=over, alone=alone, post_hoc=post_hoc)
+    return replace(
+        found,
+        note="; ".join(filter(None, parts)),
+        generalises_over=over,
+        not_over_text_because=alone,
+        post_hoc=post_hoc,
+    )
 
 
 def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
@@ -115,7 +129,7 @@ def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[
 def _fewest_seeds(claim: Claim) -> int:
     """Return how few seeds can decide a claim."""
     if claim.exact:
-        return EVERY
+        return MIN_SEEDS_OF_EXACT_CLAIMS
     return seeds_needed(1) if claim.relation in ("less", "greater") else values_needed()
 
 
@@ -142,7 +156,7 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
     return found
 
 
-def corrected(given: Sequence[Answer]) -> list[Answer]:
+def adjust_p(given: Sequence[Answer]) -> list[Answer]:
     """Adjust p over all answers of a kind, those to claims written post hoc by themselves."""
     found = list(given)
     for family in {(one.claim.kind, one.post_hoc) for one in given}:
@@ -156,8 +170,8 @@ def corrected(given: Sequence[Answer]) -> list[Answer]:
 def _on_every_seed(claim: Claim, numbers: list[float]) -> Answer:
     verdict: Verdict = "reproduced" if all(_holds(claim, number) for number in numbers) else "not reproduced"
     note = ""
-    if verdict == "reproduced" and len(numbers) < EVERY:
-        verdict, note = "not enough seeds", f"{EVERY} could decide"
+    if verdict == "reproduced" and len(numbers) < MIN_SEEDS_OF_EXACT_CLAIMS:
+        verdict, note = "not enough seeds", f"{MIN_SEEDS_OF_EXACT_CLAIMS} could decide"
     return Answer(claim, verdict, float(np.mean(numbers)), min(numbers), max(numbers), len(numbers), note)
 
 
@@ -222,9 +236,9 @@ def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def _of_text(results: Results, claim: Claim, seeds: list[int], read: Read) -> tuple[TwoWay | None, Over, str]:
+def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
     """The noise of the claim's number over seeds and text, what its answer holds of, and why not of other text."""
-    if claim.exact or not any(keeps(record) for arm in claim.arms for record in results.of(arm)):
+    if claim.exact or not any(keeps_documents(record) for arm in claim.arms for record in results.of(arm)):
         return None, "", ""
     weights = {arm: weight for arm, weight in claim.contrast.items() if weight}
     reasons = {
@@ -237,7 +251,7 @@ def _of_text(results: Results, claim: Claim, seeds: list[int], read: Read) -> tu
         if holds:
             return None, "seeds", reason
     try:
-        return crossed(results, weights, claim.metric, seeds, read)[0], "seeds and text", ""
+        return noise_over_texts(results, weights, claim.metric, seeds, read)[0], "seeds and text", ""
     except InputError as error:
         return None, "seeds", str(error)
 
@@ -254,6 +268,6 @@ def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
     for arm in claim.arms:
         records = (results.records[arm, seed] for seed in results.manifest["seeds"])
         statuses: list[str] = [record["status"] for record in records if record is not None]
-        statuses += ["damaged" for of, _ in results.damaged if of == arm]
+        statuses += ["damaged" for of, _ in results.corrupt_records if of == arm]
         parts += [f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds" for kind in LOST if kind in statuses]
     return [*parts, f"{entered} of {seeds} seeds enter"] if entered < seeds else parts

@@ -20,7 +20,7 @@ HARMLESS = ("threads",)
 NOT_RECORDED = "not recorded"
 
 
-def circumstances_of(record: Record) -> dict[str, str]:
+def provenance_of(record: Record) -> dict[str, str]:
     """What should be alike in all cells of an experiment: code, device, precision, threads, own code, packages.
 
     What a record does not say is `not recorded`, which is like nothing but itself. Sources known to compute the
@@ -49,12 +49,12 @@ def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:
     Their code is its source where all of them say it: a commit may change nothing that computes, and a checkout with
     changes may be edited between two cells. It is the commit where one does not.
     """
-    found = [circumstances_of(record) for record in records]
+    found = [provenance_of(record) for record in records]
     other = SOURCE if any(each[SOURCE] == NOT_RECORDED for each in found) else COMMIT
     return [{name: said for name, said in each.items() if name != other} for each in found]
 
 
-def differing(records: Iterable[Record]) -> dict[str, list[str]]:
+def differing_provenance(records: Iterable[Record]) -> dict[str, list[str]]:
     """The circumstances in which records differ, each with all that was found."""
     all_found = _of_all(records)
     names = dict.fromkeys(name for found in all_found for name in found if not name.startswith(OWN_CODE))
@@ -62,16 +62,16 @@ def differing(records: Iterable[Record]) -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
 
 
-def mixed(records: Sequence[Record]) -> list[str]:
+def mixed_provenance(records: Sequence[Record]) -> list[str]:
     """The circumstances in which the cells of one arm differ that say what was computed: code, packages, precision."""
-    return [name for name in differing(records) if name not in ("device", *HARMLESS)]
+    return [name for name in differing_provenance(records) if name not in ("device", *HARMLESS)]
 
 
-def confounded(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
+def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     """The circumstances that no (arm, baseline) record of either side shares with one of the other.
 
     There the difference between the arms may as well be one between the circumstances, on every seed. What one side
-    does not record at all is not known to differ: `unlike` tells of it.
+    does not record at all is not known to differ: `provenance_diff` reports it.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
     for number, found in enumerate(_of_all(record for pair in pairs for record in pair)):
@@ -82,19 +82,19 @@ def confounded(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     return [n for n in known if n not in HARMLESS and not mine[n] & base[n]]
 
 
-def unlike(record: Record, base: Record) -> list[str]:
+def provenance_diff(record: Record, base: Record) -> list[str]:
     """The circumstances but this package's code in which two records of one seed differ, or that one does not say."""
-    mine, other = circumstances_of(record), circumstances_of(base)
+    mine, other = provenance_of(record), provenance_of(base)
     names = [n for n in {**mine, **other} if n not in (COMMIT, SOURCE, *HARMLESS) and not n.startswith(OWN_CODE)]
     sides = {n: (mine.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
     unsaid = " (not recorded on one side)"
     return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
 
 
-def in_words(record: Record) -> str:
+def format_provenance(record: Record) -> str:
     """The circumstances of a record in one line, the commit cut short."""
     parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
-    for name, text in circumstances_of(record).items():
+    for name, text in provenance_of(record).items():
         if name in (COMMIT, SOURCE):
             continue
         if name == "threads":

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.comparability import confounded, mixed
+from lm.analysis.comparability import confounded_provenance, mixed_provenance
 from lm.analysis.results import Results, paired, quantities, value
-from lm.analysis.texts import Texts, generalises, known_texts, of_quantity
-from lm.analysis.words import in_words
+from lm.analysis.texts import Texts, generalises, noise_of_quantity, texts_by_quantity
+from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.text_power import detectable_floor, detectable_on_texts
 from lm.stats.two_way import TwoWay, cover_texts, set_p_over_texts
-from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain, tested
+from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, num_tested, plain
 from lm.store.quantities import describe
 
 LOST = ("diverged", "failed", "damaged")
@@ -51,28 +51,29 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    known = known_texts(results)
+    known = texts_by_quantity(results)
     judged = _judged(results, known)
     for quantity in quantities(results):
         for arm in results.arms:
-            found = judged.get((arm, quantity)) or _described(results, arm, quantity)
-            row = _row(results, arm, quantity) | columns_of(found)
-            reason = withheld(results, arm, quantity)
+            comparison = judged.get((arm, quantity)) or _described(results, arm, quantity)
+            row = _row(results, arm, quantity) | columns_of(comparison)
+            reason = reason_not_comparable(results, arm, quantity)
             if reason:
                 row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
-            said = in_words(found.verdict) + (_survivors(results, row) if (arm, quantity) in judged else "")
-            told = _illness(results, arm) + _mixture(results, arm) if (arm, quantity) in judged else ""
-            row["verdict"] = (reason or said) + told
-            well = all(health_words(results, side) == HEALTHY for side in (arm, results.arms[0]))
-            row |= {"health": health_words(results, arm), "bold": row["significant"] and well}
-            if (noise := of_quantity(known, arm, quantity)) is not None:
+            row["verdict"] = reason or format_verdict(comparison.verdict)
+            if (arm, quantity) in judged:
+                row["verdict"] += "" if reason else _missing_seeds_suffix(results, row)
+                row["verdict"] += _health_suffix(results, arm) + _mixed_provenance_suffix(results, arm)
+            well = all(health_text(results, side) == HEALTHY for side in (arm, results.arms[0]))
+            row |= {"health": health_text(results, arm), "bold": row["significant"] and well}
+            if (noise := noise_of_quantity(known, arm, quantity)) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
-                row["detectable_floor"] = found.detectable_floor
+                row["detectable_floor"] = comparison.detectable_floor
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def health_words(results: Results, arm: str) -> str:
+def health_text(results: Results, arm: str) -> str:
     """Returns what the column of health says of an arm; one of which no run ended well has no health."""
     if any(record["status"] == "ok" for record in results.of(arm)):
         return results.health[arm] or HEALTHY
@@ -81,11 +82,11 @@ def health_words(results: Results, arm: str) -> str:
 
 def _statuses(results: Results, arm: str) -> list[str]:
     """Returns what became of the runs of an arm that are there."""
-    damaged = ["damaged" for of, _ in results.damaged if of == arm]
+    damaged = ["damaged" for of, _ in results.corrupt_records if of == arm]
     return [*(str(record["status"]) for record in results.of(arm)), *damaged]
 
 
-def _illness(results: Results, arm: str) -> str:
+def _health_suffix(results: Results, arm: str) -> str:
     """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
     baseline, ill = results.arms[0], results.health
     if arm == baseline:
@@ -94,10 +95,10 @@ def _illness(results: Results, arm: str) -> str:
     return f" ({'; '.join(sides)})" if sides else ""
 
 
-def _mixture(results: Results, arm: str) -> str:
+def _mixed_provenance_suffix(results: Results, arm: str) -> str:
     """What stands beside the verdict on an arm whose cells, or whose baseline's, were not all made alike."""
     sides = list(zip(*results.pairs(arm).values(), strict=True)) if arm != results.arms[0] else []
-    names = dict.fromkeys(name for side in sides for name in mixed(side))
+    names = dict.fromkeys(name for side in sides for name in mixed_provenance(side))
     return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
@@ -109,7 +110,7 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
         for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
     )
     judged = confirmatory | exploratory
-    noises = {key: of_quantity(known, *key) for key in judged} if generalises(results) else {}
+    noises = {key: noise_of_quantity(known, *key) for key in judged} if generalises(results) else {}
     noise_of = {key: noise for key, noise in noises.items() if noise is not None}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
@@ -118,15 +119,15 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
     else:
         confirm(list(confirmatory.values()))
     explore(list(exploratory.values()))
-    share = tested([comparison.p for comparison in confirmatory.values()])
+    share = num_tested([comparison.p for comparison in confirmatory.values()])
     for key, noise in noise_of.items():
         alpha = ALPHA / share if key in confirmatory else ALPHA
         cover_texts(judged[key], noise, alpha)
-        _could_show(judged[key], noise, alpha)
+        _set_detectable(judged[key], noise, alpha)
     return judged
 
 
-def _could_show(one: Comparison, noise: TwoWay, alpha: float) -> None:
+def _set_detectable(one: Comparison, noise: TwoWay, alpha: float) -> None:
     """What a comparison whose interval covers text would have shown, in the place of what its seeds alone would."""
     if not math.isnan(one.detectable):
         one.detectable = detectable_on_texts(len(one.differences), noise, alpha)
@@ -150,13 +151,13 @@ def _margin(results: Results, quantity: str) -> float:
     return float(results.manifest.get("margin", {}).get(quantity, math.nan))
 
 
-INNER = ("differences", "better", "margin", "mine", "base", "detectable_floor", "p_equivalent_both")
+HIDDEN_FIELDS = ("differences", "better", "margin", "mine", "base", "detectable_floor", "p_equivalent_both")
 """What a comparison knows of itself that is no column of its own."""
 
 
 def columns_of(found: Comparison) -> dict[str, Any]:
     """A comparison as columns of the table."""
-    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in INNER}
+    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in HIDDEN_FIELDS}
     return {"pairs": len(found.differences), "difference": found.mean, **columns}
 
 
@@ -197,7 +198,7 @@ def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dic
     }
 
 
-def withheld(results: Results, arm: str, quantity: str) -> str:
+def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
     """Why no verdict may be given on an arm, empty where one may: something else differs as the arms do."""
     if arm == results.manifest["baseline"]:
         return ""
@@ -206,24 +207,24 @@ def withheld(results: Results, arm: str, quantity: str) -> str:
     if pairs and texts[0] != texts[1] and describe(quantity).per_token:
         return f"{NOT_COMPARABLE}: tokenizers differ"
     changed = results.manifest["arms"][arm]["changes"]
-    other = [name for name in confounded(pairs) if f"trainer.{name}" not in changed]
+    other = [name for name in confounded_provenance(pairs) if f"trainer.{name}" not in changed]
     return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
 
 
-def _survivors(results: Results, row: Mapping[str, Any]) -> str:
+def _missing_seeds_suffix(results: Results, row: Mapping[str, Any]) -> str:
     """What became of the seeds on which an arm is not compared, to stand beside its verdict."""
     arm, seeds = row["arm"], len(results.manifest["seeds"])
     if arm == results.manifest["baseline"] or row["pairs"] == seeds:
         return ""
-    return lost_beside(results, arm, f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else "")
+    return lost_runs_suffix(results, arm, f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else "")
 
 
-def lost_beside(results: Results, arm: str, on: str = "") -> str:
+def lost_runs_suffix(results: Results, arm: str, on: str = "") -> str:
     """What became of the lost cells of an arm and of the baseline, to stand beside a verdict; empty where none is."""
-    return beside(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
+    return format_lost_runs(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
 
 
-def beside(on: str, mine: Sequence[str], base: Sequence[str]) -> str:
+def format_lost_runs(on: str, mine: Sequence[str], base: Sequence[str]) -> str:
     """Words to stand beside a verdict: what it rests on, and how many runs of the arm and the baseline were lost."""
     lost = []
     for statuses, name in ((mine, ""), (base, "baseline: ")):

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from lm.analysis.compare import compare, health_words, lost_beside, withheld
+from lm.analysis.compare import compare, health_text, lost_runs_suffix, reason_not_comparable
 from lm.analysis.results import Results, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.stats.ladder import Climb, Ladder, Rung, climb, misfit
-from lm.stats.scaling import FEWEST, Law, interval
+from lm.stats.ladder import Ladder, ScalePoint, ScalingFit, fit_scaling, misfit
+from lm.stats.scaling import MIN_RUNGS, Law, interval
 from lm.stats.tests import ALPHA, seeds_needed
 from lm.stats.trend import Estimate, Trend
 from lm.stats.two_way import TwoWay
@@ -66,7 +66,7 @@ class ArmOf:
 
     name: str
     at: list[ArmAt]
-    climb: Climb | None
+    scaling: ScalingFit | None
     withheld: str
     bold: tuple[bool, bool]
     explored: bool
@@ -172,9 +172,9 @@ def losses(results: Results, arm: str) -> np.ndarray:
     return np.array([math.nan if one is None else value(one, results.headline) for one in found], dtype=float)
 
 
-def _rung(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) -> Rung:
+def _rung(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) -> ScalePoint:
     base = manifest["baseline"]
-    return Rung(rung["compute"][base], rung["compute"][arm], losses(results, base), losses(results, arm))
+    return ScalePoint(rung["compute"][base], rung["compute"][arm], losses(results, base), losses(results, arm))
 
 
 def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | None, str]:
@@ -182,14 +182,14 @@ def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | No
     base = manifest["baseline"]
     asked = zip(manifest["rungs"], rungs, strict=True)
     found = [one for one in (_rung(manifest, rung, results, base) for rung, results in asked) if len(one.base)]
-    if len(found) < FEWEST:
+    if len(found) < MIN_RUNGS:
         return None, (
             f"No law: {len(found)} rung{'s' * (len(found) != 1)} with runs of {base}, and a law of three parameters "
-            f"takes {FEWEST}."
+            f"takes {MIN_RUNGS}."
         )
     ladder = Ladder(found)
     law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(found))
-    if not law.there:
+    if not law.falls:
         return None, f"No law: the loss of {base} does not fall with compute."
     unknown = LawOf(law, Estimate(float(law.floor)), Estimate(float(law.exponent)), misfit(ladder, law))
     if not ladder.repeated:
@@ -227,12 +227,18 @@ def _arm(
     confirmatory = len(rungs[0].confirmatory)
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
-    found, at, reasons, lost, health = list[Rung](), list[ArmAt](), list[str](), dict[str, str](), dict[str, str]()
+    found, at, reasons, lost, health = (
+        list[ScalePoint](),
+        list[ArmAt](),
+        list[str](),
+        dict[str, str](),
+        dict[str, str](),
+    )
     for rung, results, table, noise in zip(manifest["rungs"], rungs, compared, noises, strict=True):
         one = _rung(manifest, rung, results, arm)
         if not len(one.pairs):
-            lost[rung["name"]] = lost_beside(results, arm)
-            health[rung["name"]] = health_words(results, arm)
+            lost[rung["name"]] = lost_runs_suffix(results, arm)
+            health[rung["name"]] = health_text(results, arm)
             continue
         found.append(one)
         (row,) = table[(table.metric == results.headline) & (table.arm == arm)].itertuples()
@@ -245,7 +251,7 @@ def _arm(
         not_bracketed = [name for name in (arm, manifest["baseline"]) if name not in rates or not rates[name]["curve"]]
         of_report = str(row.verdict), bool(row.bold)
         at.append(ArmAt(rung["name"], len(one.pairs), noise.get(arm), *of_report, ill, not_bracketed))
-        if reason := withheld(results, arm, results.headline):
+        if reason := reason_not_comparable(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
     if not found:
         return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost, health)
@@ -253,7 +259,7 @@ def _arm(
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
-    done = climb(found, forecast, margins, level)
+    done = fit_scaling(found, forecast, margins, level)
     covered = [_over_both(one, of_rung.noise) for one, of_rung in zip(done.differences, at, strict=True)]
     done = replace(done, differences=covered)
     needed = seeds_needed(confirmatory)

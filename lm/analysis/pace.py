@@ -17,7 +17,7 @@ UNITS = ("steps", "FLOPs", "seconds")
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepsToBaselineLoss:
     """For each seed, the share of the baseline's steps, FLOPs and seconds that an arm needs to reach its final loss.
 
     `shares` holds the seeds on which the arm reached it; a share is above one where the arm is slower. FLOPs are left
@@ -34,7 +34,7 @@ class Pace:
         return len(self.shares.get("steps", [])) + len(self.missed)
 
 
-def pace(results: Results) -> list[Pace]:
+def steps_to_baseline_loss(results: Results) -> list[StepsToBaselineLoss]:
     """The pace of each arm that left curves; none where losses are per token and tokenizers differ.
 
     Seeds on which the two were not evaluated on the same number of tokens are left out: their losses are of other text.
@@ -49,7 +49,7 @@ def pace(results: Results) -> list[Pace]:
     return [one for one in found if one.seeds]
 
 
-def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) -> Pace:
+def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) -> StepsToBaselineLoss:
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
     for seed, records in results.pairs(arm).items():
@@ -68,7 +68,7 @@ def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) ->
         for unit in UNITS:
             if all(unit in rate for rate in rates):
                 shares[unit].append(share * rates[0][unit] / rates[1][unit])
-    return Pace(arm, {unit: found for unit, found in shares.items() if found}, missed)
+    return StepsToBaselineLoss(arm, {unit: found for unit, found in shares.items() if found}, missed)
 
 
 def _per_step(record: Record) -> Mapping[str, float]:

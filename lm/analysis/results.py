@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.averages import with_averages
-from lm.analysis.comparability import differing
+from lm.analysis.comparability import differing_provenance
 from lm.analysis.curve import curve_table
 from lm.analysis.health import faults, unhealthy
 from lm.config.tree import InputError, load_yaml
@@ -41,14 +41,14 @@ class Results:
     manifest: Manifest
     records: dict[tuple[str, int], Record | None]
     store: Store
-    damaged: dict[tuple[str, int], str] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
-    unread: dict[tuple[str, str], str] = field(default_factory=dict)
+    corrupt_records: dict[tuple[str, int], str] = field(default_factory=dict)
+    corrupt_curves: dict[str, str] = field(default_factory=dict)
+    corrupt_documents: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def harmed(self) -> bool:
         """Whether any record, or any file beside one, is no longer what training wrote."""
-        return bool(self.damaged or self.broken or self.unread)
+        return bool(self.corrupt_records or self.corrupt_curves or self.corrupt_documents)
 
     @property
     def arms(self) -> list[str]:
@@ -140,12 +140,12 @@ def load(folder: Path) -> Results:
                 if store.finished(cell):
                     results.records[arm, int(seed)] = _against_files(results, store.record(cell, needed=True))
             except DamagedError as error:
-                results.damaged[arm, int(seed)] = error.wrong
-        results.broken.update(_broken(results, arm))
+                results.corrupt_records[arm, int(seed)] = error.wrong
+        results.corrupt_curves.update(_broken(results, arm))
     if not any(map(_keeps_files, filter(None, results.records.values()), itertools.repeat(store))):
-        results.unread.clear()  # a copy of the records alone
+        results.corrupt_documents.clear()  # a copy of the records alone
     for key, record in results.records.items():
-        if record is not None and record["status"] == "ok" and record["id"] not in results.broken:
+        if record is not None and record["status"] == "ok" and record["id"] not in results.corrupt_curves:
             results.records[key] = with_averages(record, store.history(record["id"]), results.judged)
     return results
 
@@ -158,7 +158,7 @@ def _against_files(results: Results, record: Record) -> Record:
     """
     folder = results.store.directory(record["id"])
     wrong, harmed = of_files(record, folder)
-    results.unread.update({(record["id"], quantity): words for quantity, words in harmed.items()})
+    results.corrupt_documents.update({(record["id"], quantity): words for quantity, words in harmed.items()})
     if wrong:
         raise DamagedError(wrong, folder / "record.json")
     return record
@@ -258,10 +258,10 @@ def _by_length(name: str) -> tuple[str, int]:
 def _curve(results: Results, record: Record) -> pd.DataFrame | None:
     """The losses of a run by step; None where its curve was not kept."""
     path = results.store.history(record["id"])
-    return curve_table(path) if path.is_file() and record["id"] not in results.broken else None
+    return curve_table(path) if path.is_file() and record["id"] not in results.corrupt_curves else None
 
 
-def unpaired(results: Results) -> list[str]:
+def data_order_mismatches(results: Results) -> list[str]:
     """The arms that on some seed did not see the baseline's tokens in the baseline's order, in words."""
     found: dict[str, list[int]] = {}
     for arm in results.arms[1:]:
@@ -280,9 +280,9 @@ def one_tokenizer(results: Results) -> bool:
     return len({record["data"]["tokenizer"] for record in results.records.values() if record is not None}) <= 1
 
 
-def circumstances(results: Results) -> dict[str, list[str]]:
+def provenance_differences(results: Results) -> dict[str, list[str]]:
     """The circumstances in which cells differ that should be alike: code, device, precision, threads, packages."""
-    return differing(record for record in results.records.values() if record is not None)
+    return differing_provenance(record for record in results.records.values() if record is not None)
 
 
 def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
@@ -292,7 +292,7 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
     a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
     found: dict[int, pd.Series] = {}
-    if any(record["id"] in results.broken for record in results.of(arm)):
+    if any(record["id"] in results.corrupt_curves for record in results.of(arm)):
         return pd.DataFrame(found)
     for seed in results.manifest["seeds"]:
         record = results.records[arm, seed]

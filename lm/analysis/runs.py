@@ -24,7 +24,7 @@ STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", 
 """What may have become of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
 
 ENDED = ("ok", "diverged", "failed", "dropped")
-ALONE = "-"
+NO_EXPERIMENT = "-"
 """Stands for the experiment and the arm of a cell that belongs to none, as `lm fit` makes them."""
 
 
@@ -57,7 +57,7 @@ class Run:
     @property
     def name(self) -> str:
         """What the run is called on a command line: experiment/arm/seed; the beginning of its id where it has none."""
-        return self.cell[:12] if self.experiment == ALONE else f"{self.experiment}/{self.arm}/{self.seed}"
+        return self.cell[:12] if self.experiment == NO_EXPERIMENT else f"{self.experiment}/{self.arm}/{self.seed}"
 
     @property
     def nll(self) -> float | None:
@@ -79,7 +79,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Found:
+class RunIndex:
     """The runs below a folder, by experiments and searches in the order of their names.
 
     Args:
@@ -95,10 +95,12 @@ class Found:
     @property
     def experiments(self) -> list[str]:
         """Their names."""
-        return list(dict.fromkeys([*(run.experiment for run in self.runs if run.experiment != ALONE), *self.to_come]))
+        return list(
+            dict.fromkeys([*(run.experiment for run in self.runs if run.experiment != NO_EXPERIMENT), *self.to_come])
+        )
 
 
-def runs(out: Path, only: str | None = None) -> Found:
+def runs(out: Path, only: str | None = None) -> RunIndex:
     """All runs below a folder of results, or those of one experiment in it.
 
     Raises:
@@ -129,8 +131,8 @@ def runs(out: Path, only: str | None = None) -> Found:
                 known[cell] = known.get(cell) or state_of(store, cell, dropped)
                 found.append(_called(known[cell], name, arm, seed))
     if only is None:
-        found += [alone(store, cell) for cell in cells_of(store) if cell not in known]
-    return Found(found, unreadable, to_come)
+        found += [run_of_cell(store, cell) for cell in cells_of(store) if cell not in known]
+    return RunIndex(found, unreadable, to_come)
 
 
 def _names(folder: Path) -> list[str]:
@@ -214,16 +216,16 @@ def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
     """What became of a cell, whoever asked for it."""
     holder, progress = store.held_by(cell), progress_of(store.work(cell))
     if holder is not None and not store.finished(cell):
-        return Run(ALONE, ALONE, None, cell, "training", progress=progress, holder=_words(holder))
+        return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
     if store.finished(cell):
         try:
             record = store.record(cell)
         except InputError as error:
-            return Run(ALONE, ALONE, None, cell, "damaged", note=str(error))
-        return Run(ALONE, ALONE, None, cell, record["status"], record, note=str(record["error"] or ""))
+            return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
+        return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or ""))
     begun = os.path.isdir(store.work(cell))
     state: State = "dropped" if dropped else "interrupted" if begun else "missing"
-    return Run(ALONE, ALONE, None, cell, state, progress=progress)
+    return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
 
 
 def _called(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
@@ -231,7 +233,7 @@ def _called(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
     return Run(experiment, arm, seed, *found)
 
 
-def alone(store: Store, cell: str) -> Run:
+def run_of_cell(store: Store, cell: str) -> Run:
     """A cell by itself, whoever asks for it, with the seed that its configuration says."""
     run, seed = state_of(store, cell), None
     for place in (store.directory(cell), store.work(cell)):
@@ -240,17 +242,17 @@ def alone(store: Store, cell: str) -> Run:
             break
         except InputError:
             continue
-    return _called(run, ALONE, ALONE, seed if type(seed) is int else None)
+    return _called(run, NO_EXPERIMENT, NO_EXPERIMENT, seed if type(seed) is int else None)
 
 
-def describes(folder: Path) -> bool:
+def is_experiment_or_search(folder: Path) -> bool:
     """Whether a folder is that of an experiment or of a search."""
     return any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json"))
 
 
-def of_folder(folder: Path) -> Found:
+def runs_of_folder(folder: Path) -> RunIndex:
     """The runs of a folder of results, or of an experiment's folder in one. Raises InputError where it is neither."""
-    if describes(folder):
+    if is_experiment_or_search(folder):
         place = folder.resolve()
         return runs(place.parent, place.name)
     return runs(folder)

@@ -11,7 +11,7 @@ from lm.stats.two_way import TwoWay, two_way
 from lm.store.documents import KEPT, Documents, read_documents
 from lm.store.record import Record
 
-FEWEST = 20
+MIN_DOCUMENTS = 20
 """Documents, or stretches, from which on their noise can be told."""
 
 LOSS_OF = {**{name: name for name in KEPT}, "bits_per_byte": "nll"}
@@ -22,7 +22,7 @@ share of the difference that hardly matters, and none where the difference is ze
 """
 
 
-Read = dict[tuple[str, str], Documents]
+DocumentCache = dict[tuple[str, str], Documents]
 """Losses by document that were read already, by cell and by which loss they are of."""
 
 
@@ -42,11 +42,13 @@ def generalises(results: Results) -> bool:
 
 def texts(results: Results, quantity: str = HEADLINE) -> Texts:
     """What is known of the noise of the text in a quantity of LOSS_OF, of each arm but the baseline."""
-    read: Read = {}
+    read: DocumentCache = {}
     found, kinds = Texts({}, "document", {}), set[str]()
     for arm in results.arms[1:]:
         try:
-            noise, kind = crossed(results, {arm: 1.0, results.arms[0]: -1.0}, quantity, list(results.pairs(arm)), read)
+            noise, kind = noise_over_texts(
+                results, {arm: 1.0, results.arms[0]: -1.0}, quantity, list(results.pairs(arm)), read
+            )
         except InputError as error:
             found.lacking[arm] = str(error)
             continue
@@ -55,8 +57,8 @@ def texts(results: Results, quantity: str = HEADLINE) -> Texts:
     return Texts(found.noise, next(iter(kinds)) if len(kinds) == 1 else "document", found.lacking)
 
 
-def crossed(
-    results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: Read
+def noise_over_texts(
+    results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: DocumentCache
 ) -> tuple[TwoWay, str]:
     """The noise of a weighted sum of arms in a quantity, over seeds and documents, and what stands for documents.
 
@@ -80,8 +82,8 @@ def crossed(
     every = [one for side in sides for _, one in side]
     if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for one in every):
         raise InputError("cells were not evaluated on the same documents")
-    if (held := int((first.tokens_d > 0).sum())) < FEWEST:
-        raise InputError(f"{held} {plural(first.kind)} are too few to tell, it takes {FEWEST}")
+    if (held := int((first.tokens_d > 0).sum())) < MIN_DOCUMENTS:
+        raise InputError(f"{held} {plural(first.kind)} are too few to tell, it takes {MIN_DOCUMENTS}")
     factor = _multiple([results.records[arm, seed] for arm in weights for seed in seeds], quantity)
     sum_sd = factor * np.array([sum(weight * one.nll_d for weight, one in side) for side in sides])
     return two_way(sum_sd, first.tokens_d.astype(np.float64)), first.kind
@@ -92,24 +94,24 @@ def plural(kind: str) -> str:
     return f"{kind}es" if kind == "stretch" else f"{kind}s"
 
 
-def known_texts(results: Results) -> dict[str, Texts]:
+def texts_by_quantity(results: Results) -> dict[str, Texts]:
     """The same by quantity, of the losses that are kept by document and of what is judged, as far as measured."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
     asked = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
     return {name: texts(results, name) for name in asked if any(name in metrics for metrics in measured)}
 
 
-def of_quantity(found: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
+def noise_of_quantity(found: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
     """The noise of an arm's difference in a quantity; None where it is not known."""
     return found[quantity].noise.get(arm) if quantity in found else None
 
 
-def keeps(record: Record) -> bool:
+def keeps_documents(record: Record) -> bool:
     """Whether a cell kept losses by document, of either split."""
     return any(record.get(part) for part, _ in KEPT.values())
 
 
-def _documents(results: Results, record: Record | None, read: Read, quantity: str) -> Documents:
+def _documents(results: Results, record: Record | None, read: DocumentCache, quantity: str) -> Documents:
     """The losses by document behind a quantity of a cell, each read once. Raises InputError where there are none."""
     loss = LOSS_OF[quantity]
     if record is None or not record.get(KEPT[loss][0]):

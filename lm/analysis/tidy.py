@@ -14,7 +14,7 @@ CURVES = ("experiment", "arm", "seed", "step")
 
 def status_of(results: Results, arm: str, seed: int) -> str:
     """What became of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` where it was not trained yet."""
-    if (arm, seed) in results.damaged:
+    if (arm, seed) in results.corrupt_records:
         return "damaged"
     record = results.records[arm, seed]
     return "missing" if record is None else str(record["status"])
@@ -49,7 +49,7 @@ def curves(results: Results) -> pd.DataFrame:
     found = []
     for arm in results.arms:
         records = results.of(arm)
-        if any(record["id"] in results.broken for record in records):
+        if any(record["id"] in results.corrupt_curves for record in records):
             continue
         for seed in results.manifest["seeds"]:
             record = results.records[arm, seed]

@@ -192,10 +192,14 @@ def add_results(command: Parser, more: str = "") -> None:
 
 def called(folder: Path) -> Path:
     """A folder that was asked for, or that of the experiment or ladder in `results` for which its name may stand."""
-    from lm.analysis.runs import describes
+    from lm.analysis.runs import is_experiment_or_search
 
     named = RESULTS / folder
-    return named if not folder.exists() and (describes(named) or (named / "ladder.json").is_file()) else folder
+    return (
+        named
+        if not folder.exists() and (is_experiment_or_search(named) or (named / "ladder.json").is_file())
+        else folder
+    )
 
 
 def add_experiment(command: Parser) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.elsewhere.table import Row, Table, number, only
+from lm.elsewhere.table import Row, Table, filter_rows, number
 from lm.stats.verdicts import Better
 from lm.store.quantities import QUANTITIES
 
@@ -15,7 +15,7 @@ Seed = int | str
 Status = Literal["ok", "diverged", "failed", "damaged", "missing"]
 Pairing = Literal["auto", "paired", "unpaired"]
 
-WORDS: dict[Status, tuple[str, ...]] = {
+STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "ok": ("ok", "finished", "complete", "completed", "success", "succeeded"),
     "diverged": ("diverged",),
     "failed": ("failed", "fail", "crashed", "killed", "pruned", "unfinished", "error"),
@@ -24,12 +24,12 @@ WORDS: dict[Status, tuple[str, ...]] = {
 }
 """What trackers say of how a run ended, and what that is called here."""
 
-STATUS = {word: status for status, words in WORDS.items() for word in words}
+STATUS = {word: status for status, words in STATUS_ALIASES.items() for word in words}
 STATUS_COLUMNS = ("status", "state", "State")
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompareRequest:
     """What is to be compared in a table of runs.
 
     Args:
@@ -48,7 +48,7 @@ class Asked:
     arm: str = "arm"
     seed: str = "seed"
     higher: tuple[str, ...] = ()
-    otherwise: Better = "lower"
+    default_direction: Better = "lower"
     only: tuple[tuple[str, str], ...] = ()
     pairing: Pairing = "auto"
     margin: float = math.nan
@@ -59,7 +59,7 @@ class Run:
     """A run: what became of it, that in its source's words where it did not go well, and what it measured."""
 
     status: Status
-    said: str
+    source_status: str
     values: Mapping[str, float]
 
 
@@ -105,9 +105,9 @@ class Runs:
         return [run.status for (of, _), run in self.runs.items() if of == arm]
 
 
-def gather(table: Table, asked: Asked) -> Runs:
+def gather(table: Table, asked: CompareRequest) -> Runs:
     """The runs of a table. Raises InputError for a column, an arm or a number that is not there, and for doubles."""
-    table = only(table, asked.only)
+    table = filter_rows(table, asked.only)
     arm = table.column(asked.arm, "--arm-column")
     seed = table.find(asked.seed)
     if seed is None and asked.pairing != "unpaired":
@@ -146,7 +146,7 @@ def gather(table: Table, asked: Asked) -> Runs:
     known = {name: _better(table, name, column) for name, column in columns.items()}
     known |= dict.fromkeys(asked.higher, "higher")
     assumed = [name for name in asked.metrics if known[name] is None and name not in QUANTITIES]
-    better = known | dict.fromkeys(assumed, asked.otherwise)
+    better = known | dict.fromkeys(assumed, asked.default_direction)
     notes = [*table.notes, *strange]
     return Runs(
         table, arms, seeds, runs, list(asked.metrics), list(columns), better, assumed, paired, why, asked.margin, notes
@@ -231,7 +231,11 @@ def _better(table: Table, name: str, column: str) -> Better:
 
 
 def _pairing(
-    runs: Mapping[tuple[str, Seed], Run], arms: Sequence[str], seeds: Sequence[Seed], asked: Asked, seedless: bool
+    runs: Mapping[tuple[str, Seed], Run],
+    arms: Sequence[str],
+    seeds: Sequence[Seed],
+    asked: CompareRequest,
+    seedless: bool,
 ) -> tuple[bool, str]:
     """Whether runs are paired by seed, and why not: seeds match where some arm has all, so that others lack runs."""
     if asked.pairing == "unpaired":

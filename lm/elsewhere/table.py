@@ -100,7 +100,7 @@ def as_text(value: Any) -> str | None:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def flat(tree: Mapping[str, Any], before: str = "") -> Row:
+def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
     """A mapping of mappings as one row, its keys joined with dots; lists are left out.
 
     A mapping with a `value`, and perhaps a `desc`, is how W&B writes down a setting.
@@ -110,13 +110,13 @@ def flat(tree: Mapping[str, Any], before: str = "") -> Row:
         if isinstance(value, Mapping) and value and value.keys() <= {"value", "desc"}:
             value = value.get("value")
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}.")
+            found |= flatten(value, f"{before}{key}.")
         elif not isinstance(value, list) and (text := as_text(value)) is not None:
             found[f"{before}{key}"] = text
     return found
 
 
-def only(table: Table, wanted: Sequence[tuple[str, str]]) -> Table:
+def filter_rows(table: Table, wanted: Sequence[tuple[str, str]]) -> Table:
     """The rows in which columns hold these texts. Raises InputError where there are none."""
     rows = table.rows
     for name, text in wanted:

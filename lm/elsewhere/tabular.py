@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, require_regular
-from lm.elsewhere.table import Row, Table, as_text, flat
+from lm.elsewhere.table import Row, Table, as_text, flatten
 from lm.stats.verdicts import Better
 from lm.store.spreadsheet import unmarked_rows
 
@@ -82,7 +82,7 @@ def read_parquet(path: Path) -> Table:
         found: list[dict[str, Any]] = pq.read_table(io.BytesIO(content(path))).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not valid parquet: {str(error).partition(chr(10))[0]}") from None
-    return _table(path, "a table of parquet", [flat(one) for one in found])
+    return _table(path, "a table of parquet", [flatten(one) for one in found])
 
 
 def read_json(path: Path) -> Table:
@@ -95,7 +95,7 @@ def read_json(path: Path) -> Table:
         raise InputError(f"{path}: not valid JSON, as a list or a mapping a line: {error}") from None
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise InputError(f"{path}: expected a list of mappings, one a run, found {type(found).__name__}")
-    return _table(path, "a table of JSON", [flat(one) for one in found])
+    return _table(path, "a table of JSON", [flatten(one) for one in found])
 
 
 # what they hold ------------------------------------------------------------------------------------------------------

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lm.analysis.answers import DECIDED, Answer, corrected
-from lm.analysis.answers import answer as answer_claim
+from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
-from lm.analysis.texts import Read
+from lm.analysis.texts import DocumentCache
 from lm.report.grid import show_grid
 from lm.report.tables import escape, markdown_row
 from lm.stats.tests import ALPHA, smallest_p
@@ -32,8 +31,8 @@ def answers(results: Results, tier: str = "") -> list[Answer]:
     """
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
-    read: Read = {}
-    return corrected([answer_claim(results, claim, read) for claim in claims if claim.at(tier)])
+    read: DocumentCache = {}
+    return adjust_p([answer_claim(results, claim, read) for claim in claims if claim.at(tier)])
 
 
 def format_estimate(answer: Answer) -> str:
@@ -41,7 +40,7 @@ def format_estimate(answer: Answer) -> str:
     if math.isnan(answer.estimate):
         return "-"
     interval = "" if answer.low == answer.high else f" [{_end(answer.low)}, {_end(answer.high)}]"
-    over = f" over {answer.over}" if answer.over else ""
+    over = f" over {answer.generalises_over}" if answer.generalises_over else ""
     return f"{answer.estimate:z.4g}{interval}{over}"
 
 
@@ -150,13 +149,13 @@ def claim_notes(answers: Sequence[Answer]) -> list[str]:
             "Ranges, slopes and equivalences: the median over seeds (the typical seed), sign tests that ask for no "
             "shape of the noise, and their interval, 95 % at each end."
         )
-    if any(answer.over == "seeds and text" for answer in answers):
+    if any(answer.generalises_over == "seeds and text" for answer in answers):
         lines.append(
             "Over seeds and text: other seeds and other text of this kind. Student's test over seeds and documents as "
             "crossed random effects has to agree with the test over seeds; the interval holds those of both, and p is "
             "the larger."
         )
-    if reasons := dict.fromkeys(answer.alone for answer in answers if answer.alone):
+    if reasons := dict.fromkeys(answer.not_over_text_because for answer in answers if answer.not_over_text_because):
         lines.append(f"Over seeds: not over other text, because of one of these: {'; '.join(reasons)}.")
     if "" in relations:
         lines.append("Every seed: no test; the mean and the range over seeds. Any seed can refute it.")

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from lm.analysis.comparability import in_words, unlike
+from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.results import Results, value
 from lm.report.tables import number
 from lm.stats.tests import t_interval
@@ -101,7 +101,7 @@ def made_under(results: Results) -> list[str]:
     for arm in results.arms:
         counts: dict[str, int] = {}
         for record in results.of(arm):
-            counts[in_words(record)] = counts.get(in_words(record), 0) + 1
+            counts[format_provenance(record)] = counts.get(format_provenance(record), 0) + 1
         parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in counts.items()]
         lines.append(f"{arm}: {'; '.join(parts) or 'no cell yet'}")
     return lines
@@ -113,7 +113,7 @@ def unlike_pairs(results: Results) -> list[str]:
     for arm in results.arms[1:]:
         seeds_by_field: dict[str, list[int]] = {}
         for seed, (own, base) in results.pairs(arm).items():
-            for name in unlike(own, base):
+            for name in provenance_diff(own, base):
                 seeds_by_field.setdefault(name, []).append(seed)
         for name, seeds in seeds_by_field.items():
             listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from lm.analysis.elsewhere import UNCHECKED, arms_of_unequal_spread, compare_runs
+from lm.analysis.compare_external import UNCHECKED, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.elsewhere.runs import Runs
@@ -145,7 +145,7 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     """What became of runs that did not go well, or are not there."""
     not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
     for (arm, seed), run in not_ok[:MOST_NAMED]:
-        why = f" ({run.said})" if run.said else ""
+        why = f" ({run.source_status})" if run.source_status else ""
         yield f"{arm} seed {seed} {run.status}{why}. It enters no mean."
     if len(not_ok) > MOST_NAMED:
         yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."

@@ -11,7 +11,7 @@ from lm.report.autotune import describe_autotune
 from lm.report.tables import heading, number, signed
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
-from lm.stats.trend import FEWEST_PAIRS, Estimate, Trend
+from lm.stats.trend import MIN_PAIRS, Estimate, Trend
 from lm.store.damage import is_number
 from lm.store.ladder import RungOf
 from lm.store.quantities import describe
@@ -77,13 +77,13 @@ def worth_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
     for rung in results.manifest["rungs"]:
         for arm in results.arms:
             place = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
-            if place is None or arm.climb is None:
+            if place is None or arm.scaling is None:
                 nothing = f"no pair to compare{arm.lost.get(rung['name'], '')}"
                 rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
                 bold.append(False)
                 continue
-            at, of = arm.at[place], arm.climb.differences[place]
-            arm_gain = arm.climb.gains[place] if arm.climb.gains else None
+            at, of = arm.at[place], arm.scaling.differences[place]
+            arm_gain = arm.scaling.gains[place] if arm.scaling.gains else None
             difference = signed(of.value, of.low, of.high, digits(results))
             text = gain(arm_gain) + (NOT_BRACKETED if arm_gain is not None and at.not_bracketed else "")
             rows.append([rung["name"], arm.name, str(at.pairs), difference, text, at.verdict])
@@ -100,10 +100,10 @@ def trend_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
     """How an arm's difference and gain move with compute; bold where a healthy arm's trend is called anything."""
     rows: Rows = []
     for arm in results.arms:
-        if arm.climb is None:
+        if arm.scaling is None:
             rows += [[arm.name, of, "-", "no pair to compare"] for of in ("difference", "gain, a factor")]
             continue
-        first, second = arm.climb.of_difference, arm.climb.of_gain
+        first, second = arm.scaling.of_difference, arm.scaling.of_gain
         slope = signed(first.slope.value, first.slope.low, first.slope.high, digits(results))
         rows.append([arm.name, "difference", slope, trend_text(first, f"{first.margin:z.3g}", arm)])
         margin = f"a factor of {exp(second.margin):z.3g}"
@@ -115,7 +115,7 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     """What a trend is called, or why it is not, and on which rungs the arm or the baseline was not healthy."""
     words = {
         "none": "-",
-        "too few": f"too few seeds: {FEWEST_PAIRS} pairs on each rung could say more",
+        "too few": f"too few seeds: {MIN_PAIRS} pairs on each rung could say more",
         "holds": f"holds within {margin}",
         "turns": "turns: it changes, and in the middle it is not told from zero",
     }
@@ -136,9 +136,9 @@ def forecast_rows(results: LadderResults) -> Rows:
     base, top = results.manifest["baseline"], results.rungs[-1]
     rows: Rows = []
     for arm in results.arms:
-        if arm.climb is None or arm.climb.forecast is None:
+        if arm.scaling is None or arm.scaling.forecast is None:
             continue
-        forecast, of_arm, of_base = arm.climb.forecast, losses(top, arm.name), losses(top, base)
+        forecast, of_arm, of_base = arm.scaling.forecast, losses(top, arm.name), losses(top, base)
         if not rows:
             rows.append(_forecast_row(base, forecast.baseline, float(np.nanmean(of_base)), results, False))
         rows.append(_forecast_row(arm.name, forecast.arm, float(np.nanmean(of_arm)), results, False))
@@ -229,7 +229,7 @@ def worth_notes(results: LadderResults) -> list[str]:
             "its loss from the second size on, 65 of 100 show a trend that is not there, and the top interval covers "
             "the gain in 27."
         )
-    kinds = {estimate.beyond for arm in results.arms if arm.climb for estimate in arm.climb.gains or []} - {""}
+    kinds = {estimate.beyond for arm in results.arms if arm.scaling for estimate in arm.scaling.gains or []} - {""}
     if kinds & {"above", "below"}:
         lines.append("Above the top rung or below the first the law is read where nothing was trained.")
     if "floor" in kinds:
@@ -297,7 +297,7 @@ def forecast_notes(results: LadderResults) -> list[str]:
     """What a forecast rests on, or why there is none."""
     if not results.manifest["forecast"]:
         return []
-    if any(arm.climb and arm.climb.forecast for arm in results.arms):
+    if any(arm.scaling and arm.scaling.forecast for arm in results.arms):
         return [
             "By the laws of the baseline and of the arm through the rungs below, which had no part of the top one. "
             "The interval holds the laws' noise and that of the seeds trained there. It holds under the law alone: "

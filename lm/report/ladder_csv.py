@@ -28,7 +28,7 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
 def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
     arm = next((arm for arm in results.arms if arm.name == name), None)
     place = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
-    if arm is None or arm.climb is None or place is None:
+    if arm is None or arm.scaling is None or place is None:
         missing: Estimate | None = None
         return {
             "pairs": 0,
@@ -39,12 +39,12 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
             "rate_bracketed": "",
             "verdict": "",
         }
-    gain = arm.climb.gains[place] if arm.climb.gains else None
+    gain = arm.scaling.gains[place] if arm.scaling.gains else None
     logs = gain.log if gain else Estimate()
     of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
     return {
         "pairs": arm.at[place].pairs,
-        **_columns("difference", arm.climb.differences[place]),
+        **_columns("difference", arm.scaling.differences[place]),
         "over": "seeds" if arm.at[place].noise is None else "seeds and text",
         **_columns("gain", of_gain),
         "beyond": gain.beyond if gain else "",
@@ -62,7 +62,7 @@ def trend_table(results: LadderResults) -> pd.DataFrame:
     """A row for each arm and kind of trend; of gains the slope is of the natural logarithm, per decade of compute."""
     rows = []
     for arm in results.arms:
-        kinds = (("difference", arm.climb.of_difference), ("log gain", arm.climb.of_gain)) if arm.climb else ()
+        kinds = (("difference", arm.scaling.of_difference), ("log gain", arm.scaling.of_gain)) if arm.scaling else ()
         for kind, trend in kinds:
             says = arm.withheld if arm.withheld and trend.kind != "none" else trend.kind
             row: dict[str, object] = {"arm": arm.name, "of": kind, "says": says, "margin": trend.margin}

@@ -69,7 +69,9 @@ def _loss(axes: Axes, results: LadderResults, arm: str, colour: Colour) -> None:
         compute = np.geomspace(min(x), max(x), 100)
         axes.plot(compute, law.loss(compute), color=colour, linewidth=1.2)
     base = _base(results)
-    forecast = next((other.climb.forecast for other in results.arms if other.climb and arm in (other.name, base)), None)
+    forecast = next(
+        (other.scaling.forecast for other in results.arms if other.scaling and arm in (other.name, base)), None
+    )
     if forecast is not None and x:
         estimate = forecast.baseline if arm == base else forecast.arm
         at = x[-1] * (1.12 if arm == base else 1.2)
@@ -84,17 +86,17 @@ def _base(results: LadderResults) -> str:
 def _law(results: LadderResults, arm: str) -> Law | None:
     if arm == _base(results):
         return results.law.law if results.law else None
-    return next((entry.climb.law for entry in results.arms if entry.name == arm and entry.climb), None)
+    return next((entry.scaling.law for entry in results.arms if entry.name == arm and entry.scaling), None)
 
 
 def _gain(axes: Axes, results: LadderResults, arm: str, colour: Colour, aside: float) -> None:
     """Gains with their intervals, hollow where the law was read beyond the rungs; ends far out are cut off."""
     entry = next(candidate for candidate in results.arms if candidate.name == arm)
-    if entry.climb is None or entry.climb.gains is None:
+    if entry.scaling is None or entry.scaling.gains is None:
         return
     compute = {rung["name"]: rung["compute"][arm] for rung in results.manifest["rungs"]}
     x, y = [], []
-    for at, gain in zip(entry.at, entry.climb.gains, strict=True):
+    for at, gain in zip(entry.at, entry.scaling.gains, strict=True):
         if not np.isfinite(gain.log.value):
             continue
         value, low, high = np.exp(

@@ -51,8 +51,8 @@ def rows(ladders: Sequence[LadderResults]) -> Rows:
             gains = _gains(arm)
             cells = [gains.get(rung, "-") for rung in _rungs(ladders)]
             trends = ["no pair to compare"] * 2
-            if arm.climb is not None:
-                gain, difference = arm.climb.of_gain, arm.climb.of_difference
+            if arm.scaling is not None:
+                gain, difference = arm.scaling.of_gain, arm.scaling.of_difference
                 trends = [trend_text(gain, f"a factor of {exp(gain.margin):z.3g}", arm)]
                 trends.append(trend_text(difference, f"{difference.margin:z.3g}", arm))
             of = f"{arm.name}, {base}"
@@ -64,10 +64,10 @@ def rows(ladders: Sequence[LadderResults]) -> Rows:
 
 def _gains(arm: ArmOf) -> dict[str, str]:
     """The gain at each rung where there is one."""
-    if arm.climb is None or not arm.climb.gains:
+    if arm.scaling is None or not arm.scaling.gains:
         return {}
     gains = {}
-    for at, gain in zip(arm.at, arm.climb.gains, strict=True):
+    for at, gain in zip(arm.at, arm.scaling.gains, strict=True):
         text = "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value))
         gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
     return gains

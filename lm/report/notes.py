@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis.results import Results, circumstances, one_tokenizer, unpaired
+from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.report.autotune import describe_autotune
 from lm.report.costs import unlike_pairs
 from lm.report.failure import whereabouts
@@ -149,7 +149,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
     missing: dict[str, list[int]] = {}
     flagged: dict[tuple[str, str], dict[int, list[tuple[int, str]]]] = {}
     for (arm, seed), record in sorted(results.records.items()):
-        if (arm, seed) in results.damaged:
+        if (arm, seed) in results.corrupt_records:
             continue
         if record is None:
             missing.setdefault(arm, []).append(seed)
@@ -180,21 +180,21 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
 def _damaged(results: Results) -> Iterator[str]:
     """Cells whose record or curve is no longer what training wrote, and what is left out for that."""
     cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
-    for (arm, seed), wrong in sorted(results.damaged.items()):
+    for (arm, seed), wrong in sorted(results.corrupt_records.items()):
         path = CELLS / cell_of[arm, seed] / "record.json"
         yield f"Warning: {arm} seed {seed} is damaged and enters no mean: {path}: {wrong}."
     for (arm, seed), cell in sorted(cell_of.items()):
-        if cell in results.broken:
+        if cell in results.corrupt_curves:
             yield (
                 f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
-                f"none of its steps are counted: {CELLS / cell / 'history.csv'}: {results.broken[cell]}."
+                f"none of its steps are counted: {CELLS / cell / 'history.csv'}: {results.corrupt_curves[cell]}."
             )
         for quantity in KEPT:
-            if (cell, quantity) in results.unread:
+            if (cell, quantity) in results.corrupt_documents:
                 yield (
                     f"Warning: the losses by document of {arm} seed {seed} are damaged, so that the noise of the text "
                     f"in {describe(quantity).label} is not known where {arm} is compared: "
-                    f"{CELLS / cell / results.unread[cell, quantity]}."
+                    f"{CELLS / cell / results.corrupt_documents[cell, quantity]}."
                 )
 
 
@@ -204,9 +204,11 @@ def _comparability(results: Results) -> Iterator[str]:
             "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and cannot be "
             "compared between them; bits per byte can."
         )
-    yield from (f"Not paired: {line}." for line in unpaired(results))
+    yield from (f"Not paired: {line}." for line in data_order_mismatches(results))
     yield from unlike_pairs(results)
-    yield from (f"Cells differ in {name}: {', '.join(values)}." for name, values in circumstances(results).items())
+    yield from (
+        f"Cells differ in {name}: {', '.join(values)}." for name, values in provenance_differences(results).items()
+    )
     if autotuned := results.manifest.get("ways"):
         yield describe_autotune(autotuned)
 

@@ -111,11 +111,11 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
     """The arms at its top rung."""
     top, lines = results.manifest["rungs"][-1]["name"], []
     for arm in results.arms:
-        if arm.climb is None or arm.at[-1].rung != top:
+        if arm.scaling is None or arm.at[-1].rung != top:
             nothing = f"no pair to compare{arm.lost.get(top, '')}"
             lines.append(ArmLine(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
             continue
-        at, of = arm.at[-1], arm.climb.differences[-1]
+        at, of = arm.at[-1], arm.scaling.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))
         lines.append(ArmLine(arm.name, str(at.pairs), text, at.verdict, at.ill or HEALTHY, at.bold))
     judged = f"difference [95 %] of {label(results.manifest['metric'])} at the top rung, {top}"

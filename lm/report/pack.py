@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
-from lm.analysis.runs import describes
+from lm.analysis.runs import is_experiment_or_search
 from lm.config.tree import InputError, LessError, nearest, path_name
 from lm.report.study import load_study
 from lm.store import disk
@@ -28,7 +28,7 @@ BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
 
 def can_be_packed(folder: Path) -> bool:
     """Whether a folder is that of an experiment, of a search or of a ladder."""
-    return describes(folder) or os.path.isfile(folder / LADDER)
+    return is_experiment_or_search(folder) or os.path.isfile(folder / LADDER)
 
 
 def rungs_of(folder: Path) -> list[Path]:
@@ -59,7 +59,7 @@ def cells_of(folder: Path) -> list[str]:
     else:
         cells = [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
         for below in (*sorted((folder / "tune").glob("*")), *(folder.with_name(folder.name + twin) for twin in TWINS)):
-            cells += cells_of(below) if describes(below) else []
+            cells += cells_of(below) if is_experiment_or_search(below) else []
     return sorted(set(cells))
 
 

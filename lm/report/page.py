@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lm.analysis.effects import effects
 from lm.analysis.orders import orders
-from lm.analysis.pace import Pace, pace
+from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
 from lm.analysis.results import Results
 from lm.report.costs import cost_notes, costs, made_under
 from lm.report.grid import show_grid
@@ -29,7 +29,7 @@ Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
 """A title, column headings, rows, and the notes below them."""
 
 
-def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:
+def sections(results: Results, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
     """The tables below the first one: effects of a factorial design, pace, costs."""
     tables: list[Section] = []
     if (of_factors := effects(results)) is not None:
@@ -46,7 +46,7 @@ def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:
 
 def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
     """Prints the tables and their notes; narrower terminals get fewer columns of the first, and long words below it."""
-    paces, noted = pace(results), list[str]()
+    paces, noted = steps_to_baseline_loss(results), list[str]()
     columns, rows, bold = summary(results, table, paces)
     num_columns = len(columns) if console.width >= 170 else 6 if console.width < NARROW else 8
     if console.width < NARROW:
@@ -93,7 +93,7 @@ def show(
 
 def markdown(results: Results, table: pd.DataFrame, figures: list[str], first: Sequence[str] | None = None) -> str:
     """The report as one page of Markdown; `first` are the lines of another first table than the usual one."""
-    paces = pace(results)
+    paces = steps_to_baseline_loss(results)
     shown = _first(*summary(results, table, paces)) if first is None else first
     lines = [f"# {escape(results.manifest['title'])}", "", *shown, "", *listed(notes(results, table))]
     if results.manifest["notes"]:

@@ -127,8 +127,10 @@ def explain_missing(results: Results) -> str:
     cells = {cell for arm in results.manifest["arms"].values() for cell in arm["cells"].values()}
     ended_well = {r["id"] for r in results.records.values() if r is not None and r["status"] == "ok"}
     without_curve = sum(not results.store.history(cell).is_file() for cell in ended_well)
-    damaged = len(results.damaged) + sum(results.store.history(cell).is_file() for cell in results.broken)
-    damaged += len(results.unread)
+    damaged = len(results.corrupt_records) + sum(
+        results.store.history(cell).is_file() for cell in results.corrupt_curves
+    )
+    damaged += len(results.corrupt_documents)
     records = sum(not results.store.finished(cell) for cell in cells)
     parts = [
         (records, "the records of {} cells are not there"),

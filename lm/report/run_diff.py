@@ -6,17 +6,17 @@ from typing import Any
 
 from rich.console import Console
 
-from lm.analysis.unlike import Unlike, said
+from lm.analysis.run_diff import RunDiff, format_value
 from lm.report.page import show
 from lm.store.quantities import QUANTITIES, describe
 
 
-def diff_json(difference: Unlike) -> dict[str, Any]:
+def diff_json(difference: RunDiff) -> dict[str, Any]:
     """What `lm diff` prints, for programs."""
     return asdict(difference)
 
 
-def show_diff(difference: Unlike, names: tuple[str, str], console: Console, measured: bool) -> None:
+def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, measured: bool) -> None:
     """Prints what differs, a table a kind; `measured` where both sides are runs."""
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"A: {names[0]}")
@@ -28,7 +28,9 @@ def show_diff(difference: Unlike, names: tuple[str, str], console: Console, meas
         if not pairs:
             say(f"{title}: no difference")
             continue
-        show("", [title, "A", "B"], [[name, said(a), said(b)] for name, (a, b) in pairs.items()], console)
+        show(
+            "", [title, "A", "B"], [[name, format_value(a), format_value(b)] for name, (a, b) in pairs.items()], console
+        )
     if not measured:
         return
     first = [name for name in QUANTITIES if name in difference.metrics]

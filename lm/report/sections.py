@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from lm.analysis.effects import Effects, FactorEffect
-from lm.analysis.pace import UNITS, Pace, mean_share
+from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
 from lm.analysis.results import Results
-from lm.analysis.words import of_seeds
+from lm.analysis.verdict_text import format_seeds
 from lm.report.tables import heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.quantities import describe
@@ -14,24 +14,24 @@ TRAINING = "Training needed to be as good as the baseline"
 EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")
 
 
-def pace_columns(paces: Sequence[Pace]) -> list[str]:
+def pace_columns(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
     """The headings of the shares, in units that were counted."""
     return ["arm", *(f"{unit} [95 % interval]" for unit in _units(paces)), "steps by seed", "not reached"]
 
 
-def _units(paces: Sequence[Pace]) -> list[str]:
+def _units(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
     return [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
 
 
-def pace_rows(paces: Sequence[Pace]) -> list[list[str]]:
+def pace_rows(paces: Sequence[StepsToBaselineLoss]) -> list[list[str]]:
     """For each arm the mean share in each unit with its interval; those of some seeds only say so."""
     rows = []
     for pace in paces:
-        reached = f"{pace.seeds - len(pace.missed)} of {of_seeds(pace.seeds)}"
+        reached = f"{pace.seeds - len(pace.missed)} of {format_seeds(pace.seeds)}"
         partly = f" (on {reached})" if pace.missed else ""
         means = [_share(pace.shares.get(unit, []), partly) for unit in _units(paces)]
         by_seed = ", ".join(f"{share:z.2f}" for share in pace.shares.get("steps", [])) or "-"
-        missed = f"on {len(pace.missed)} of {of_seeds(pace.seeds)}" if pace.missed else "-"
+        missed = f"on {len(pace.missed)} of {format_seeds(pace.seeds)}" if pace.missed else "-"
         rows.append([pace.arm, *means, by_seed, missed])
     return rows
 
@@ -43,7 +43,7 @@ def _share(shares: Sequence[float], partly: str) -> str:
     return f"{mean_share(shares):z.3f}" + (f" [{low:z.3f}, {high:z.3f}]" if len(shares) > 1 else "") + partly
 
 
-def pace_notes(paces: Sequence[Pace]) -> list[str]:
+def pace_notes(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
     """How the shares are to be read."""
     notes = [
         "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "

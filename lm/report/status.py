@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lm.analysis.runs import ALONE, Found, Run
+from lm.analysis.runs import NO_EXPERIMENT, Run, RunIndex
 from lm.report.page import show
 
 COLUMNS = {
@@ -98,18 +98,19 @@ def counts(runs: Sequence[Run]) -> dict[str, int]:
     return {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
 
 
-def _by_experiment(index: Found) -> dict[str, list[Run]]:
-    names = [*index.experiments, *([ALONE] if any(run.experiment == ALONE for run in index.runs) else [])]
+def _by_experiment(index: RunIndex) -> dict[str, list[Run]]:
+    without = any(run.experiment == NO_EXPERIMENT for run in index.runs)
+    names = [*index.experiments, *([NO_EXPERIMENT] if without else [])]
     return {name: [run for run in index.runs if run.experiment == name] for name in names}
 
 
-def _counts(index: Found, name: str, of_it: Sequence[Run]) -> dict[str, int]:
+def _counts(index: RunIndex, name: str, of_it: Sequence[Run]) -> dict[str, int]:
     """How many cells of an experiment are in each state; what a search has yet to begin is missing."""
     number = counts(of_it)
     return {**number, "missing": number["missing"] + index.to_come.get(name, 0)}
 
 
-def status_json(index: Found) -> dict[str, Any]:
+def status_json(index: RunIndex) -> dict[str, Any]:
     """What `lm status` prints, for programs."""
     return {
         "experiments": {
@@ -125,7 +126,7 @@ def status_json(index: Found) -> dict[str, Any]:
     }
 
 
-def show_status(index: Found, console: Console) -> None:
+def show_status(index: RunIndex, console: Console) -> None:
     """Prints of each experiment how many cells are in which state, then what trains, what went wrong, what is left."""
     columns, rows, lines = status_parts(index)
     if rows:
@@ -134,7 +135,7 @@ def show_status(index: Found, console: Console) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def status_parts(index: Found) -> tuple[list[str], list[list[str]], list[str]]:
+def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]]:
     """What `lm status` shows: the columns and rows of its table, and the lines below it."""
     every = counts(index.runs)
     states = [state for state in COLUMNS if state in ALWAYS or every[state]]
@@ -156,7 +157,7 @@ def status_parts(index: Found) -> tuple[list[str], list[list[str]], list[str]]:
 
 
 def _experiment(name: str) -> str:
-    return "(no experiment)" if name == ALONE else name
+    return "(no experiment)" if name == NO_EXPERIMENT else name
 
 
 def training_line(run: Run) -> str:
@@ -171,7 +172,7 @@ def training_line(run: Run) -> str:
     return f"{run.name}: {at}; {run.holder}"
 
 
-def _left_line(index: Found) -> str:
+def _left_line(index: RunIndex) -> str:
     of_all, to_come = counts(index.runs), sum(index.to_come.values())
     left = of_all["training"] + of_all["interrupted"] + of_all["missing"] + to_come
     if not left:
@@ -189,7 +190,7 @@ def _left_line(index: Found) -> str:
 
 def run_json(run: Run) -> dict[str, Any]:
     """A run, for programs."""
-    alone = run.experiment == ALONE
+    alone = run.experiment == NO_EXPERIMENT
     return {
         "name": run.name,
         "experiment": None if alone else run.experiment,

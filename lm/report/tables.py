@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.compare import LOST
-from lm.analysis.pace import Pace, mean_share
+from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.words import of_seeds
+from lm.analysis.verdict_text import format_seeds
 from lm.stats.verdicts import Better
 from lm.store.quantities import SHOWN, describe
 from lm.store.spreadsheet import marked, marked_cell
@@ -123,7 +123,7 @@ def heading(quantity: str) -> str:
     return meaning.label + ARROWS[meaning.better]
 
 
-def format_steps_ratio(pace: Pace | None) -> str:
+def format_steps_ratio(pace: StepsToBaselineLoss | None) -> str:
     """The share of the baseline's steps that an arm needs, in a few words."""
     if pace is None:
         return "-"
@@ -131,12 +131,12 @@ def format_steps_ratio(pace: Pace | None) -> str:
     mean = f"{mean_share(reached):z.2f}" if reached else ""
     if not pace.missed:
         return mean
-    missed = f"not reached on {len(pace.missed)} of {of_seeds(pace.seeds)}"
+    missed = f"not reached on {len(pace.missed)} of {format_seeds(pace.seeds)}"
     return f"{missed}; on the others {mean}" if mean else missed
 
 
 def summary(
-    results: Results, table: pd.DataFrame, paces: Sequence[Pace] = ()
+    results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """Column headings, rows of text, and for each row whether it is bold: a test found a difference of healthy arms.
 

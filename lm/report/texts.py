@@ -6,7 +6,7 @@ import numpy as np
 
 from lm.analysis.averages import last_validations
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.texts import LOSS_OF, Texts, generalises, known_texts, plural
+from lm.analysis.texts import LOSS_OF, Texts, generalises, plural, texts_by_quantity
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
 from lm.store.quantities import averaged, describe
@@ -17,9 +17,9 @@ def text_notes(results: Results) -> Iterator[str]:
     """A line on what the intervals of judged quantities cover, and one on the noise of each where it is known."""
     if len(results.arms) < 2:
         return
-    texts_by_quantity = known_texts(results)
-    yield from _covers(results, texts_by_quantity)
-    for name, texts in texts_by_quantity.items():
+    texts_of = texts_by_quantity(results)
+    yield from _covers(results, texts_of)
+    for name, texts in texts_of.items():
         if texts.noise and name in (HEADLINE, *results.judged):
             parts = [f"{arm} {_errors(noise, texts.kind, name)}" for arm, noise in texts.noise.items()]
             yield f"Standard errors of the differences in {describe(name).label}: {'; '.join(parts)}."

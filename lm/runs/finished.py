@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 from torch import nn
 
-from lm.analysis.called import located
 from lm.analysis.results import read_manifest
+from lm.analysis.run_lookup import find_one
 from lm.analysis.runs import folders_of
 from lm.config.components import blame, build, resolve
 from lm.config.fingerprint import dotted_classes
@@ -39,7 +39,7 @@ def find(run: str, out: Path) -> Path:
     """
     if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
-    found = located(run, out)
+    found = find_one(run, out)
     folder = Store(out).directory(found.cell)
     if not os.path.isfile(folder / "record.json"):
         raise InputError(f"{run}: no finished run: {training_line(found) if found.holder else found.state}")

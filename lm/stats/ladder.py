@@ -17,8 +17,17 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from lm.stats.scaling import DELTA, FEWEST, TUNING, Array, Law, fit, interval, means_drawn
-from lm.stats.trend import Estimate, Trend, judged, line, noise, of_draws, of_means, trend_of_means
+from lm.stats.scaling import DELTA, MIN_RUNGS, TUNING, Array, Law, draw_means, fit, interval
+from lm.stats.trend import (
+    Estimate,
+    Trend,
+    estimate_from_draws,
+    estimate_from_means,
+    judge_trend,
+    mean_variances,
+    trend_of_means,
+    trend_weights,
+)
 
 DRAWS = 1_000
 
@@ -27,7 +36,7 @@ Beyond = Literal["", "above", "below", "floor"]
 
 
 @dataclass(frozen=True)
-class Rung:
+class ScalePoint:
     """Losses at one size.
 
     Args:
@@ -75,7 +84,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Climb:
+class ScalingFit:
     """What was found of one arm, by rung where there are several; None for what there is no law for."""
 
     differences: list[Estimate]
@@ -94,7 +103,7 @@ class Ladder:
         draws: of every mean; those of the baseline are the same for every arm.
     """
 
-    def __init__(self, rungs: Sequence[Rung], draws: int = DRAWS) -> None:
+    def __init__(self, rungs: Sequence[ScalePoint], draws: int = DRAWS) -> None:
         self.rungs = list(rungs)
         self.compute_k = np.array([rung.compute for rung in rungs])
         self.arm_compute_k = np.array([rung.arm_compute for rung in rungs])
@@ -104,8 +113,8 @@ class Ladder:
         for place, rung in enumerate(rungs):
             normal_ds = np.random.default_rng(place).normal(size=(draws, len(rung.baseline_s)))
             centre = rung.base.mean()
-            base.append(centre * np.exp(means_drawn(rung.baseline_s, normal_ds) / centre - 1))
-            paired.append(means_drawn(rung.arm_s - rung.baseline_s, normal_ds))
+            base.append(centre * np.exp(draw_means(rung.baseline_s, normal_ds) / centre - 1))
+            paired.append(draw_means(rung.arm_s - rung.baseline_s, normal_ds))
         self.base_dk, self.difference_dk = np.stack(base, axis=1), np.stack(paired, axis=1)
         self.arm_k = self.base_k + self.difference_k
         self.arm_dk = np.maximum(self.base_dk + self.difference_dk, 1e-3 * self.base_dk)
@@ -130,9 +139,9 @@ class Ladder:
         return fit(compute_k, of_k[:rungs], delta), fit(compute_k, of_dk[:, :rungs], delta)
 
 
-def climb(
-    rungs: Sequence[Rung], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
-) -> Climb:
+def fit_scaling(
+    rungs: Sequence[ScalePoint], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
+) -> ScalingFit:
     """All that there is to say of an arm.
 
     Args:
@@ -146,16 +155,16 @@ def climb(
     values = [rung.pairs for rung in rungs]
     by_rung = [_mean(one) for one in values]
     of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
-    if len(rungs) < FEWEST or not ladder.repeated:
+    if len(rungs) < MIN_RUNGS or not ladder.repeated:
         unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
-        return Climb(by_rung, None, None, of_difference, unknown, None)
+        return ScalingFit(by_rung, None, None, of_difference, unknown, None)
     laws = ladder.laws(ladder.base_k, ladder.base_dk, len(rungs))
     gains, of_gain = None, Trend(margin=margins[1])
-    if laws[0].there:
+    if laws[0].falls:
         gains, of_gain = gains_of(ladder, laws, margins[1], level)
     own = ladder.laws(ladder.arm_k, ladder.arm_dk, len(rungs))[0]
-    told = forecast_of(ladder) if forecast and len(rungs) > FEWEST else None
-    return Climb(by_rung, gains, own if own.there else None, of_difference, of_gain, told)
+    told = forecast_of(ladder) if forecast and len(rungs) > MIN_RUNGS else None
+    return ScalingFit(by_rung, gains, own if own.falls else None, of_difference, of_gain, told)
 
 
 def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
@@ -173,12 +182,14 @@ def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float)
         log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
         found.append(Gain(log, _beyond(needed, ladder.compute_k)))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
-    spread_k = noise(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
+    spread_k = mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
-    rise_k, middle_k = line(ladder.compute_k, spread_k)
-    slope, narrow = (of_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level))
-    middle = of_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
-    return found, judged(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
+    rise_k, middle_k = trend_weights(ladder.compute_k, spread_k)
+    slope, narrow = (
+        estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
+    )
+    middle = estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
+    return found, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
 
 
 def forecast_of(ladder: Ladder) -> Forecast | None:
@@ -189,7 +200,7 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     below, top = len(ladder.rungs) - 1, ladder.rungs[-1]
     base, base_d = ladder.laws(ladder.base_k, ladder.base_dk, below)
     arm, arm_d = ladder.laws(ladder.arm_k, ladder.arm_dk, below)
-    if not (base.there and arm.there):
+    if not (base.falls and arm.falls):
         return None
     lower = ladder.rungs[:below]
     normal_d = np.random.default_rng(below).normal(size=len(ladder.base_dk))
@@ -216,7 +227,7 @@ def misfit(ladder: Ladder, law: Law) -> tuple[float, float]:
     p is NaN for three rungs, through which a law goes, and where noise is not known.
     """
     missed_k = np.log(ladder.base_k / law.loss(ladder.compute_k))
-    largest, spare = float(np.abs(missed_k).max()), len(missed_k) - FEWEST
+    largest, spare = float(np.abs(missed_k).max()), len(missed_k) - MIN_RUNGS
     free = ladder.n_k - 1
     if not spare or not free.any() or not ladder.relative_k.any():
         return largest, math.nan
@@ -225,7 +236,7 @@ def misfit(ladder: Ladder, law: Law) -> tuple[float, float]:
 
 
 def _mean(values: Array) -> Estimate:
-    return of_means([values], np.ones(1), 0.95) if len(values) > 1 else Estimate(float(values.mean()))
+    return estimate_from_means([values], np.ones(1), 0.95) if len(values) > 1 else Estimate(float(values.mean()))
 
 
 def _variance(values: Array) -> float:

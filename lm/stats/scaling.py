@@ -22,7 +22,7 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 
-FEWEST = 3
+MIN_RUNGS = 3
 """Rungs that a law of three parameters takes."""
 
 EXPONENTS = np.geomspace(0.005, 4.0, 14)
@@ -71,7 +71,7 @@ class Law:
         return self.exponent * (self.loss(compute) - self.floor)
 
     @property
-    def there(self) -> bool:
+    def falls(self) -> bool:
         """Whether the losses fell with compute, so that there is a law."""
         return bool(np.isfinite(self.scale).all())
 
@@ -92,8 +92,8 @@ def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA)
     (1.5, 0.3, 1.550477)
     """
     c_k, y_dk = np.asarray(compute, dtype=float), np.atleast_2d(np.asarray(loss, dtype=float))
-    if len(c_k) < FEWEST:
-        raise ValueError(f"{len(c_k)} rungs, expected {FEWEST} or more: a law has three parameters")
+    if len(c_k) < MIN_RUNGS:
+        raise ValueError(f"{len(c_k)} rungs, expected {MIN_RUNGS} or more: a law has three parameters")
     if not (c_k > 0).all() or not (y_dk > 0).all():
         raise ValueError("expected computes and losses above zero")
     reference = math.exp(float(np.log(c_k).mean()))
@@ -157,7 +157,7 @@ def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
 # seeds ---------------------------------------------------------------------------------------------------------------
 
 
-def means_drawn(values_s: Array, weights_ds: Array) -> Array:
+def draw_means(values_s: Array, weights_ds: Array) -> Array:
     """Means that a rung's seeds might as well have had, (d,): a standard normal weight for each seed's deviation.
 
     `values_s` is NaN for a seed that was lost. What is paired is given the same weights.

@@ -64,7 +64,7 @@ def spent(alpha: float, fraction: float) -> float:
     return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(min(1.0, fraction))))
 
 
-def looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
+def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
     """Pairs at which to look: at most `stages`, evenly spaced, from the first n >= minimum that could find anything.
 
     A look at fewer pairs could not: no p of theirs is as small as the error that may be spent by then. The last look is

@@ -10,7 +10,7 @@ from scipy import stats
 
 from lm.stats.scaling import Array, interval
 
-FEWEST_PAIRS = 3
+MIN_PAIRS = 3
 """Pairs that every rung needs before a trend is called anything."""
 
 Kind = Literal["grows", "holds", "fades", "turns", "inconclusive", "too few", "none"]
@@ -52,7 +52,7 @@ class Trend:
     margin: float = math.nan
 
 
-def noise(variance_k: Array, seeds_k: Array) -> Array:
+def mean_variances(variance_k: Array, seeds_k: Array) -> Array:
     """The variance of each rung's mean, if all rungs have the noise that they have together.
 
     That of a few seeds of one may be small by chance, and would then draw the line alone: with such weights intervals
@@ -63,7 +63,7 @@ def noise(variance_k: Array, seeds_k: Array) -> Array:
     return found
 
 
-def line(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
+def trend_weights(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
     """The weights with which heights make up the slope per decade of compute of the best line, and its middle."""
     x_k, w_k = np.log10(compute_k), 1 / variance_k
     middle = w_k / w_k.sum()
@@ -71,7 +71,7 @@ def line(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
     return w_k * off / (w_k @ off**2), middle
 
 
-def of_means(values: Sequence[Array], weights_k: Array, confidence: float) -> Estimate:
+def estimate_from_means(values: Sequence[Array], weights_k: Array, confidence: float) -> Estimate:
     """A weighted sum of the means of several rungs' values, with Welch's interval."""
     n_k = np.array([len(one) for one in values])
     parts_k = weights_k**2 * np.array([one.var(ddof=1) for one in values]) / n_k
@@ -83,7 +83,7 @@ def of_means(values: Sequence[Array], weights_k: Array, confidence: float) -> Es
     return Estimate(value, value - half, value + half)
 
 
-def of_draws(
+def estimate_from_draws(
     values_k: Array, draws_dk: Array, weights_k: Array, sources: Sequence[Array], of: Sequence[int], confidence: float
 ) -> Estimate:
     """The same of heights that have draws and not seeds of their own; unbounded where a height may be."""
@@ -94,7 +94,7 @@ def of_draws(
     return Estimate(value, *interval(value, drawn, sources, of, confidence))
 
 
-def judged(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
+def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
     """What may be said of a slope.
 
     Args:
@@ -107,7 +107,7 @@ def judged(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, mar
     if math.isnan(slope.value):
         return Trend("none", slope, middle, margin)
     kind: Kind = "inconclusive"
-    if fewest < FEWEST_PAIRS:
+    if fewest < MIN_PAIRS:
         kind = "too few"
     elif narrow.within(margin):
         kind = "holds"
@@ -121,9 +121,9 @@ def trend_of_means(compute_k: Array, values: Sequence[Array], margin: float, con
     fewest = min(len(one) for one in values)
     if len(values) < 2 or fewest < 2:
         return Trend("too few" if fewest < 2 else "none", margin=margin)
-    spread_k = noise(np.array([one.var(ddof=1) for one in values]), np.array([len(one) for one in values]))
+    spread_k = mean_variances(np.array([one.var(ddof=1) for one in values]), np.array([len(one) for one in values]))
     if not spread_k.all():
         spread_k = np.ones(len(values))
-    rise_k, middle_k = line(compute_k, spread_k)
-    slope, narrow = (of_means(values, rise_k, level) for level in (confidence, 2 * confidence - 1))
-    return judged(slope, narrow, of_means(values, middle_k, confidence), fewest, margin)
+    rise_k, middle_k = trend_weights(compute_k, spread_k)
+    slope, narrow = (estimate_from_means(values, rise_k, level) for level in (confidence, 2 * confidence - 1))
+    return judge_trend(slope, narrow, estimate_from_means(values, middle_k, confidence), fewest, margin)

@@ -120,5 +120,5 @@ def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:
         said = replace(said, within=math.nan, kind="inconclusive" if said.kind == "equivalent" else said.kind)
     if said.kind in DIRECTIONS and one.low <= 0 <= one.high:
         one.significant = False
-        said = replace(said, kind="one text")
+        said = replace(said, kind="seeds only")
     one.verdict = said

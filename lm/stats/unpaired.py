@@ -22,18 +22,18 @@ from scipy import optimize, special, stats
 
 from lm.stats.power import CHANCE, spread_ratios
 from lm.stats.tests import ALPHA, Effect, bonferroni, noncentral_interval, unbiased
-from lm.stats.verdicts import Better, Comparison, Verdict, agreeing, direction, tested
+from lm.stats.verdicts import Better, Comparison, Verdict, align_interval_with_test, direction, num_tested
 
-WAYS = 200_000
+EXACT_DIVISIONS = 200_000
 """Ways up to which all are counted, among them those of 10 runs against 10."""
 
-RANDOM_WAYS = 2**16
+RANDOM_DIVISIONS = 2**16
 """Random ones that stand for all beyond, fewer of very many runs."""
 
-LARGEST = 2**24
+MAX_TABLE_SIZE = 2**24
 """Numbers of a table of ways."""
 
-SIMULATED = 2**20
+SIMULATION_SIZE = 2**20
 """Statistics that are simulated at a time to know what a test could have found."""
 
 TIE = 1e-9
@@ -86,7 +86,7 @@ def runs_needed(comparisons: int, alpha: float = ALPHA) -> int:
 
 
 @functools.lru_cache(maxsize=2)
-def divisions(n: int, m: int, most: int = WAYS) -> Floats:
+def permutation_weights(n: int, m: int, most: int = EXACT_DIVISIONS) -> Floats:
     """Return ways to divide n + m values, (n + m, w): one for a member of the first group, else zero.
 
     The first column is the way that was seen. Up to `most` ways all are there, beyond it random ones.
@@ -96,7 +96,7 @@ def divisions(n: int, m: int, most: int = WAYS) -> Floats:
         ways = itertools.chain.from_iterable(itertools.combinations(range(size), n))
         members = np.fromiter(ways, dtype=np.intp).reshape(-1, n)
     else:
-        draws = min(RANDOM_WAYS, most, LARGEST // size)
+        draws = min(RANDOM_DIVISIONS, most, MAX_TABLE_SIZE // size)
         members = np.random.default_rng(0).random((draws, size)).argsort(axis=1)[:, :n]
         members[0] = np.arange(n)
     inside = np.zeros((len(members), size))
@@ -110,7 +110,7 @@ class _Sums:
     Args:
         values: of the arm and then of the baseline, (..., n + m).
         n: of the arm.
-        ways: as `divisions` has them.
+        ways: as `permutation_weights` has them.
     """
 
     def __init__(self, values: Floats, n: int, ways: Floats) -> None:
@@ -161,7 +161,7 @@ def permutation_p(mine: Sequence[float], base: Sequence[float]) -> float:
 
 
 def _sums(mine: Sequence[float], base: Sequence[float]) -> _Sums:
-    return _Sums(np.array([*mine, *base], dtype=float), len(mine), divisions(len(mine), len(base)))
+    return _Sums(np.array([*mine, *base], dtype=float), len(mine), permutation_weights(len(mine), len(base)))
 
 
 def permutation_interval(mine: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
@@ -187,7 +187,7 @@ def _end(sums: _Sums, inside: float, step: float, level: float) -> float:
     while float(sums.p(inside + far)) > level:
         far *= 2
     kept, rejected = inside, inside + far
-    points = max(1, min(8, SIMULATED // len(sums.arm_members)))
+    points = max(1, min(8, SIMULATION_SIZE // len(sums.arm_members)))
     while abs(rejected - kept) > 1e-8 * abs(far):
         ends = np.linspace(kept, rejected, points + 2)
         last = max(np.flatnonzero(sums.p(ends[1:-1, None]) > level), default=-1) + 1
@@ -231,7 +231,7 @@ def welch_interval(mine: Sequence[float], base: Sequence[float], confidence: flo
     return difference - reach, difference + reach
 
 
-def bootstrap_of_two(mine: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
+def bootstrap_unpaired(mine: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
     """BCa bootstrap interval for a difference of means, 9,999 seeded resamples; NaN where a group has under two."""
     if min(len(mine), len(base)) < 2:
         return math.nan, math.nan
@@ -255,7 +255,7 @@ def pooled_sd(mine: Sequence[float], base: Sequence[float]) -> float:
     return math.sqrt(squares / freedom)
 
 
-def effect_of_two(mine: Sequence[float], base: Sequence[float]) -> Effect:
+def effect_size_unpaired(mine: Sequence[float], base: Sequence[float]) -> Effect:
     """The difference in pooled standard deviations, and the 95 % interval of the truth; NaN for under four values."""
     n, m = len(mine), len(base)
     if not n or not m or n + m < 4:
@@ -269,7 +269,7 @@ def effect_of_two(mine: Sequence[float], base: Sequence[float]) -> Effect:
     return Effect(cohen, unbiased(freedom) * cohen, low / root, high / root)
 
 
-def detectable_apart(n: int, m: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
+def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest difference that n other runs and m would show both tests with the given chance.
 
     As `lm.stats.power.detectable`, of normal noise of one spread, `sd` as n runs and m showed it. Infinite where no p
@@ -295,8 +295,8 @@ def _detectable(n: int, m: int, alpha: float, chance: float) -> float:
 
 def _reaches(n: int, m: int, alpha: float) -> Floats:
     """Return how far apart the means have to be for both tests in simulated experiments with a spread of one (e,)."""
-    ways = divisions(n, m, 2**13)
-    random, count = np.random.default_rng(n), max(100, min(2_000, SIMULATED // ways.shape[1]))
+    ways = permutation_weights(n, m, 2**13)
+    random, count = np.random.default_rng(n), max(100, min(2_000, SIMULATION_SIZE // ways.shape[1]))
     noise = random.normal(size=(count, n + m))
     arm, base = (part - part.mean(axis=1, keepdims=True) for part in (noise[:, :n], noise[:, n:]))
     sums = _Sums(np.concatenate([arm, base], axis=1), n, ways)
@@ -315,17 +315,17 @@ def _reaches(n: int, m: int, alpha: float) -> Floats:
 # verdicts ------------------------------------------------------------------------------------------------------------
 
 
-def plain_apart(mine: Sequence[float], base: Sequence[float]) -> Unpaired:
+def describe_unpaired(mine: Sequence[float], base: Sequence[float]) -> Unpaired:
     """Two groups with Welch's interval, of which nothing is claimed."""
     low, high = welch_interval(mine, base)
     return Unpaired([], low=low, high=high, plain_low=low, plain_high=high, mine=mine, base=base)
 
 
-def measure_apart(mine: Sequence[float], base: Sequence[float], better: Better = None) -> Unpaired:
+def measure_unpaired(mine: Sequence[float], base: Sequence[float], better: Better = None) -> Unpaired:
     """The same with what is needed to judge them: p, the bootstrap interval and the effect size."""
-    size, (low, high) = effect_of_two(mine, base), bootstrap_of_two(mine, base)
+    size, (low, high) = effect_size_unpaired(mine, base), bootstrap_unpaired(mine, base)
     return replace(
-        plain_apart(mine, base),
+        describe_unpaired(mine, base),
         better=better,
         p=unpaired_p(mine, base),
         bootstrap_low=low,
@@ -336,15 +336,15 @@ def measure_apart(mine: Sequence[float], base: Sequence[float], better: Better =
     )
 
 
-def confirm_apart(family: Sequence[Unpaired]) -> None:
+def confirm_unpaired(family: Sequence[Unpaired]) -> None:
     """Judges comparisons as `lm.stats.verdicts.confirm` does: at Bonferroni's share of alpha, with joint intervals."""
-    count = tested([one.p for one in family])
+    count = num_tested([one.p for one in family])
     for one, p in zip(family, bonferroni([one.p for one in family]), strict=True):
         n, m, alpha = len(one.mine), len(one.base), ALPHA / count
         one.p_adjusted, one.significant, one.interval = p, p <= ALPHA, "joint"
         low, high = unpaired_interval(one.mine, one.base, alpha)
-        one.low, one.high = agreeing(one, low, high)
-        one.detectable = detectable_apart(n, m, pooled_sd(one.mine, one.base), alpha)
+        one.low, one.high = align_interval_with_test(one, low, high)
+        one.detectable = detectable_unpaired(n, m, pooled_sd(one.mine, one.base), alpha)
         one.verdict = replace(_verdict(one, count), pairs=n, against=m)
 
 

@@ -51,12 +51,12 @@ Kind = Literal[
     "lower",
     "equivalent",
     "inconclusive",
-    "one text",
+    "seeds only",
     "too few",
     "too early",
     "undecided",
 ]
-"""What is said; `one text`: found over seeds, not over texts. In stages it is too early before the first look, and
+"""What is said; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
 undecided between two."""
 
 DIRECTIONS = ("better", "worse", "higher", "lower")
@@ -152,12 +152,12 @@ def measure(differences: Sequence[float], better: Better = None, margin: float =
     return found
 
 
-def tested(p_values: Sequence[float]) -> int:
+def num_tested(p_values: Sequence[float]) -> int:
     """How many comparisons have a p, and share alpha."""
     return max(1, sum(not math.isnan(p) for p in p_values))
 
 
-def _could_show(one: Comparison, alpha: float) -> None:
+def _set_detectable(one: Comparison, alpha: float) -> None:
     if len(one.differences) > 1:
         one.detectable = detectable(len(one.differences), float(np.std(one.differences, ddof=1)), alpha)
 
@@ -169,11 +169,11 @@ def _equivalence(family: Sequence[Comparison]) -> list[float]:
 def confirm(family: Sequence[Comparison]) -> None:
     """Judges confirmatory comparisons: sign-flip tests with their joint intervals, and tests of equivalence (Holm)."""
     p_values = [one.p for one in family]
-    count, adjusted = tested(p_values), bonferroni(p_values)
+    count, adjusted = num_tested(p_values), bonferroni(p_values)
     for one, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
         one.p_adjusted, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
         one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / count)
-        _could_show(one, ALPHA / count)
+        _set_detectable(one, ALPHA / count)
         margin = None if math.isnan(one.margin) else one.margin
         one.verdict = verdict(one.mean, p, len(one.differences), count, one.better, margin, p_equivalent)
         if one.identical:
@@ -186,10 +186,10 @@ def _joint(one: Comparison, alpha: float) -> tuple[float, float]:
     Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
     in the interval as the test has it.
     """
-    return agreeing(one, *sign_flip_interval(one.differences, alpha))
+    return align_interval_with_test(one, *sign_flip_interval(one.differences, alpha))
 
 
-def agreeing(one: Comparison, low: float, high: float) -> tuple[float, float]:
+def align_interval_with_test(one: Comparison, low: float, high: float) -> tuple[float, float]:
     """An interval that leaves out zero exactly where the test found a difference."""
     if one.identical:
         return 0.0, 0.0
@@ -266,7 +266,7 @@ def _explored(one: Comparison, q_seeds: float) -> Verdict:
     if one.p_equivalent <= ALPHA:
         return Verdict("equivalent", pairs, within=one.margin, q=one.p_equivalent)
     if q_seeds <= ALPHA:
-        return Verdict("one text", pairs, q=one.q)
+        return Verdict("seeds only", pairs, q=one.q)
     if smallest_p(pairs) > ALPHA:
         return too_few(pairs)
     return Verdict("inconclusive", pairs, q=one.q)

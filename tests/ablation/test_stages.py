@@ -17,7 +17,7 @@ from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch
-from lm.stats.sequential import looks
+from lm.stats.sequential import plan_looks
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 
@@ -40,7 +40,7 @@ def write(folder: Path, **changes: Any) -> Path:
 def test_stages_are_the_looks_at_the_level_of_one_comparison(tmp_path: Path) -> None:
     arms = {**ARMS, "other": {"model.norm": "RMSNorm"}}
     experiment = load_experiment(write(tmp_path, arms=arms, seeds={"min": 6, "max": 24, "stages": 3}), {})
-    assert experiment.inference.looks == looks(6, 24, 3, 0.025)
+    assert experiment.inference.looks == plan_looks(6, 24, 3, 0.025)
     assert experiment.seeds == list(range(24))
     assert load_experiment(write(tmp_path, seeds={"min": 6, "max": 24}), {}, [1, 2]).inference.looks == ()
 
@@ -57,7 +57,7 @@ def test_the_manifest_of_a_stage_holds_its_seeds_and_all_looks(tmp_path: Path) -
 def test_a_clear_difference_is_settled_and_none_is_not(experiment: MakeExperiment) -> None:
     far, near = [x - 0.4 for x in BASE], [x + (-1) ** i * 0.01 for i, x in enumerate(BASE)]
     results = load(experiment({"base": BASE, "far": far, "near": near}))
-    assert settled(results, looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
+    assert settled(results, plan_looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_training_stops_where_the_difference_is_found(tmp_path: Path, capsys: py
     short = {"trainer.max_steps": 5, "trainer.val_check_interval": 5, "trainer.limit_val_batches": 1}
     spec = write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}, common=short)
     assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--workers", "2"]) == 0
-    first = looks(6, 12, 2, 0.05)[0]
+    first = plan_looks(6, 12, 2, 0.05)[0]
     assert f"after {first} seeds: every confirmatory difference is found" in capsys.readouterr().err
     assert len(list((tmp_path / "out" / "cells").glob("[0-9a-f]*"))) == 2 * first
 
@@ -106,7 +106,7 @@ def test_quantities_declared_beside_the_headline_take_more_seeds(tmp_path: Path)
     with pytest.raises(InputError, match=r"6 seeds cannot reach significance in 3 comparisons \(7 could\)"):
         check_power(experiment)
     staged = load_experiment(write(tmp_path, secondary=["accuracy"], seeds={"min": 6, "max": 24, "stages": 3}), {})
-    assert staged.inference.looks == looks(6, 24, 3, 0.025)
+    assert staged.inference.looks == plan_looks(6, 24, 3, 0.025)
 
 
 def test_what_is_declared_is_in_the_manifest(tmp_path: Path) -> None:

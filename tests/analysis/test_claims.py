@@ -10,7 +10,7 @@ import pytest
 from records import blank, inside
 from scipy import stats
 
-from lm.analysis.answers import Answer, answer, corrected, decide
+from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
 from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim, read_claims
 from lm.analysis.results import Results, load, value
 from lm.config.tree import InputError
@@ -53,11 +53,11 @@ def against_base(arm: str, relation: str, **options: Any) -> Claim:
     ],
 )
 def test_verdicts(experiment: MakeExperiment, claim: Claim, verdict: str) -> None:
-    assert answer(results(experiment), claim).verdict == verdict
+    assert answer_claim(results(experiment), claim).verdict == verdict
 
 
 def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interval(experiment: MakeExperiment) -> None:
-    found = answer(results(experiment), against_base("better", "less", margin=-0.2))
+    found = answer_claim(results(experiment), against_base("better", "less", margin=-0.2))
     by_hand = np.subtract(BETTER, BASE)
     assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-12)
     assert (found.low, found.high) == pytest.approx(sign_flip_interval(by_hand.tolist()), rel=1e-9)
@@ -66,7 +66,7 @@ def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interv
 
 
 def test_of_a_range_the_number_is_the_median_with_its_tests_interval(experiment: MakeExperiment) -> None:
-    found = answer(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
+    found = answer_claim(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
     assert found.estimate == np.median(BASE)
     assert (found.low, found.high) == median_interval(BASE)
     assert found.p == 2.0**-6
@@ -75,7 +75,7 @@ def test_of_a_range_the_number_is_the_median_with_its_tests_interval(experiment:
 def test_a_contrast_weighs_several_arms(experiment: MakeExperiment) -> None:
     claim = Claim("x", "nll", "less", {"better": 0.5, "near": 0.5, "base": -1.0})
     expected = np.mean(0.5 * np.array(BETTER) + 0.5 * np.array(NEAR) - np.array(BASE))
-    assert answer(results(experiment), claim).estimate == pytest.approx(expected, rel=1e-12)
+    assert answer_claim(results(experiment), claim).estimate == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_slope_is_that_of_logarithms(experiment: MakeExperiment) -> None:
@@ -85,14 +85,14 @@ def test_a_slope_is_that_of_logarithms(experiment: MakeExperiment) -> None:
         stats.linregress(np.log(list(sizes.values())), np.log(values)).slope
         for values in zip(BASE, BETTER, NEAR, strict=True)
     ]
-    found = answer(results(experiment), claim)
+    found = answer_claim(results(experiment), claim)
     assert found.estimate == pytest.approx(np.median(by_hand), rel=1e-9)
     assert found.verdict == "reproduced"
 
 
 def test_few_seeds_decide_nothing_that_has_noise(experiment: MakeExperiment) -> None:
     three = load(experiment({"base": BASE[:3], "better": BETTER[:3]}))
-    found = answer(three, against_base("better", "less"))
+    found = answer_claim(three, against_base("better", "less"))
     assert (found.verdict, found.note) == ("not enough seeds", "6 could decide")
 
 
@@ -110,29 +110,29 @@ def test_few_seeds_decide_nothing_that_has_noise(experiment: MakeExperiment) -> 
 def test_a_range_a_slope_and_an_equivalence_need_five_seeds(
     experiment: MakeExperiment, claim: Claim, seeds: int
 ) -> None:
-    found = answer(load(experiment({"base": BASE[:seeds], "better": BETTER[:seeds]})), claim)
+    found = answer_claim(load(experiment({"base": BASE[:seeds], "better": BETTER[:seeds]})), claim)
     assert (found.verdict, found.note) == ("not enough seeds", "5 could decide")
     assert (found.low, found.high) == (-math.inf, math.inf)
-    enough = answer(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
+    enough = answer_claim(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
     assert enough.verdict == ("not reproduced" if claim.high == 0 else "reproduced")
 
 
 def test_to_be_beyond_one_of_two_ends_takes_six_seeds(experiment: MakeExperiment) -> None:
     claim = against_base("better", "equivalent", margin=0.01)
-    five = answer(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
+    five = answer_claim(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
     assert (five.verdict, five.note, five.p) == ("not enough seeds", "6 could decide", 2 / 2**5)
-    six = answer(load(experiment({"base": BASE, "better": BETTER})), claim)
+    six = answer_claim(load(experiment({"base": BASE, "better": BETTER})), claim)
     assert (six.verdict, six.p) == ("not reproduced", 2 / 2**6)
 
 
 def test_a_claim_about_every_seed_is_refuted_by_one_and_borne_out_by_two(experiment: MakeExperiment) -> None:
     one, two = (load(experiment({"base": BASE[:n], "better": BETTER[:n]})) for n in (1, 2))
     claim = against_base("better", "less", exact=True)
-    alone = answer(one, claim)
+    alone = answer_claim(one, claim)
     assert (alone.verdict, alone.note) == ("not enough seeds", "2 could decide")
-    assert answer(two, claim).verdict == "reproduced"
-    assert math.isnan(answer(two, claim).p)
-    assert answer(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
+    assert answer_claim(two, claim).verdict == "reproduced"
+    assert math.isnan(answer_claim(two, claim).p)
+    assert answer_claim(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
 
 
 @pytest.mark.parametrize("n", [5, 8, 12])
@@ -147,10 +147,10 @@ def test_skewed_noise_bears_no_range_out_that_the_median_is_not_in(n: int, upwar
 
 
 def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperiment) -> None:
-    found = answer(results(experiment, bad=["diverged", *BETTER[1:]]), against_base("bad", "less"))
+    found = answer_claim(results(experiment, bad=["diverged", *BETTER[1:]]), against_base("bad", "less"))
     assert (found.seeds, found.verdict) == (5, "not enough seeds")
     assert found.note == "bad diverged on 1 of 6 seeds; 5 of 6 seeds enter; 6 could decide"
-    gone = answer(results(experiment, bad=["diverged"] * 6), against_base("bad", "less"))
+    gone = answer_claim(results(experiment, bad=["diverged"] * 6), against_base("bad", "less"))
     assert (gone.verdict, gone.note) == ("not enough seeds", "no seed on which all arms were measured")
     assert math.isnan(gone.estimate)
 
@@ -164,7 +164,7 @@ def given(kind: str, p: float, verdict: Any = "inconclusive") -> Answer:
 
 def test_p_is_corrected_over_the_claims_of_a_kind() -> None:
     many = [given("published", 0.01), given("ours", 0.03), given("published", 0.04), given("identity", math.nan)]
-    found = corrected(many)
+    found = adjust_p(many)
     assert [one.p for one in found[:3]] == [0.01, 0.03, 0.04]
     assert [one.p_holm for one in found[:3:2]] == holm([0.01, 0.04])
     assert found[1].p_holm == 0.03
@@ -172,7 +172,7 @@ def test_p_is_corrected_over_the_claims_of_a_kind() -> None:
 
 
 def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
-    many = corrected(
+    many = adjust_p(
         [
             given("ours", 0.03, "reproduced"),
             given("published", 0.01, "reproduced"),
@@ -194,7 +194,7 @@ def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
 
 
 def test_a_row_has_both_p_and_an_interval_without_ends_says_so() -> None:
-    (one,) = corrected([given("ours", 0.25, "not enough seeds")])
+    (one,) = adjust_p([given("ours", 0.25, "not enough seeds")])
     assert row(one)[0] == "ours"
     assert row(one)[5:8] == ["0.25", "0.25", "0.25"]
     endless = Answer(one.claim, "not enough seeds", 0.1, -math.inf, math.inf, 3, "6 could decide", 0.25)
@@ -321,7 +321,7 @@ def test_expectations_read_as_they_were_claimed() -> None:
 
 
 def test_a_claim_on_what_no_cell_holds_as_a_number_is_not_measured(experiment: MakeExperiment) -> None:
-    found = answer(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
+    found = answer_claim(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
     assert (found.verdict, found.seeds) == ("not enough seeds", 0)
     assert found.note == "no seed on which all arms were measured"
 
@@ -329,6 +329,6 @@ def test_a_claim_on_what_no_cell_holds_as_a_number_is_not_measured(experiment: M
 def test_a_damaged_cell_enters_no_claim_and_is_named_beside_it(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     (folder.parent / "cells" / "better-2" / "record.json").write_text("{")
-    found = answer(load(folder), against_base("better", "less"))
+    found = answer_claim(load(folder), against_base("better", "less"))
     assert found.seeds == 5
     assert "better damaged on 1 of 6 seeds; 5 of 6 seeds enter" in found.note

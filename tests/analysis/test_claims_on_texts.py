@@ -12,7 +12,7 @@ from scipy import stats
 from statistics_audit.texts import drawn
 
 from lm.analysis import texts
-from lm.analysis.answers import Answer, answer, decide
+from lm.analysis.answers import Answer, answer_claim, decide
 from lm.analysis.claims import Claim
 from lm.analysis.results import Results
 from lm.report.claims import answers, markdown_claims
@@ -119,7 +119,7 @@ def test_of_a_mean_the_interval_holds_both_and_p_is_the_larger(
     kept: Kept, weights: dict[str, float], margin: float, metric: str
 ) -> None:
     for world in (LITTLE, MUCH):
-        found = answer(kept(world), Claim("x", metric, "less", weights, margin=margin))
+        found = answer_claim(kept(world), Claim("x", metric, "less", weights, margin=margin))
         number_s, sums_sd = world.numbers(weights)
         distances = (number_s - margin).tolist()
         assert found.p == pytest.approx(max(sign_flip_p(distances), world.p(weights, margin, 0)), rel=1e-4)
@@ -128,19 +128,21 @@ def test_of_a_mean_the_interval_holds_both_and_p_is_the_larger(
         low, high = (end + margin for end in sign_flip_interval(distances))
         ends = min(low, number_s.mean() - reach), max(high, number_s.mean() + reach)
         assert (found.low, found.high) == pytest.approx(ends, abs=1e-6)
-        assert found.over == "seeds and text"
+        assert found.generalises_over == "seeds and text"
 
 
 def test_bits_per_byte_are_a_multiple_of_the_loss(kept: Kept) -> None:
-    nats, bits = (answer(kept(MUCH), Claim("x", name, "less", LESS.contrast)) for name in ("nll", "bits_per_byte"))
-    assert bits.over == "seeds and text"
+    nats, bits = (
+        answer_claim(kept(MUCH), Claim("x", name, "less", LESS.contrast)) for name in ("nll", "bits_per_byte")
+    )
+    assert bits.generalises_over == "seeds and text"
     assert bits.p == pytest.approx(nats.p)
     assert (bits.low, bits.high) == pytest.approx((2 * nats.low, 2 * nats.high))  # as the made-up records have it
 
 
 def test_of_an_equivalence_both_kinds_of_test_must_place_it_inside(kept: Kept) -> None:
     for world, verdict in ((LITTLE, "reproduced"), (MUCH, "inconclusive")):
-        found = answer(kept(world), Claim("x", "nll", "equivalent", LESS.contrast, margin=0.05))
+        found = answer_claim(kept(world), Claim("x", "nll", "equivalent", LESS.contrast, margin=0.05))
         number_s, sums_sd = world.numbers(LESS.contrast)
         sides = [
             max(sign_test_p(number_s.tolist(), end, side), world.p(LESS.contrast, end, tail))  # type: ignore[arg-type]
@@ -157,14 +159,14 @@ def test_of_an_equivalence_both_kinds_of_test_must_place_it_inside(kept: Kept) -
 
 
 def test_what_seeds_alone_bear_out_is_said_to_be_so_and_is_not_reproduced(kept: Kept) -> None:
-    little, much = (answer(kept(world), LESS) for world in (LITTLE, MUCH))
+    little, much = (answer_claim(kept(world), LESS) for world in (LITTLE, MUCH))
     assert (little.verdict, little.note) == ("reproduced", "")
     assert (much.verdict, much.note) == ("inconclusive", "found over seeds, not over texts")
-    alone = answer(kept(MUCH, generalise="seeds"), LESS)
-    assert (alone.verdict, alone.over) == ("reproduced", "seeds")
-    beyond = answer(kept(LITTLE), Claim("x", "nll", "range", LESS.contrast, low=0.0))
-    assert (beyond.verdict, beyond.over) == ("not reproduced", "seeds and text")
-    assert answer(kept(MUCH), Claim("x", "nll", "range", LESS.contrast, low=0.0)).verdict == "inconclusive"
+    within_text = answer_claim(kept(MUCH, generalise="seeds"), LESS)
+    assert (within_text.verdict, within_text.generalises_over) == ("reproduced", "seeds")
+    beyond = answer_claim(kept(LITTLE), Claim("x", "nll", "range", LESS.contrast, low=0.0))
+    assert (beyond.verdict, beyond.generalises_over) == ("not reproduced", "seeds and text")
+    assert answer_claim(kept(MUCH), Claim("x", "nll", "range", LESS.contrast, low=0.0)).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -182,9 +184,9 @@ def test_what_seeds_alone_bear_out_is_said_to_be_so_and_is_not_reproduced(kept: 
 def test_otherwise_it_is_over_seeds_and_the_report_says_why(
     kept: Kept, claim: Claim, manifest: Any, reason: str
 ) -> None:
-    found = answer(kept(MUCH, **manifest), claim)
-    assert found.over == "seeds"
-    assert reason in found.alone
+    found = answer_claim(kept(MUCH, **manifest), claim)
+    assert found.generalises_over == "seeds"
+    assert reason in found.not_over_text_because
     page = "\n".join(markdown_claims([("x", found)]))
     assert "over seeds |" in page
     assert escape(reason) in page
@@ -221,8 +223,8 @@ def test_claims_together_read_each_file_once_and_are_answered_as_one_by_one(
     together = answers(kept(MUCH, claims=claims))
     read = [(f"{arm}-{seed}", name) for arm in ARMS for seed in range(SEEDS) for name in KEPT]
     assert sorted(opened) == sorted(one for one in read if one[0] < "other" or one[1] == "nll")
-    alone = [answer(kept(MUCH), Claim(**one)) for one in claims]
-    assert [(one.p, one.low, one.high) for one in together] == [(one.p, one.low, one.high) for one in alone]
+    within_text = [answer_claim(kept(MUCH), Claim(**one)) for one in claims]
+    assert [(one.p, one.low, one.high) for one in together] == [(one.p, one.low, one.high) for one in within_text]
     assert len({one.p for one in together[:3]}) == 3
 
 
@@ -236,8 +238,8 @@ def test_false_claims_about_other_text_are_as_rare_as_they_are_said_to_be() -> N
         for place, known in enumerate((None, noise)):
             counts["less"][place] += decide(LESS, number_s.tolist(), known).verdict in ("reproduced", "not reproduced")
             counts["equivalent"][place] += decide(equal, (number_s + 2.0).tolist(), known).verdict == "reproduced"
-    for alone, both in counts.values():
-        assert alone > 0.1 * trials
+    for within_text, both in counts.values():
+        assert within_text > 0.1 * trials
         assert both <= stats.binom.isf(1e-5, trials, ALPHA)
 
 

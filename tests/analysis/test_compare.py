@@ -14,7 +14,16 @@ from records import blank
 from scipy import stats
 
 from lm.analysis.compare import compare
-from lm.analysis.results import Results, circumstances, curves, load, one_tokenizer, paired, unpaired, value
+from lm.analysis.results import (
+    Results,
+    curves,
+    data_order_mismatches,
+    load,
+    one_tokenizer,
+    paired,
+    provenance_differences,
+    value,
+)
 from lm.config.tree import InputError
 from lm.stats.power import detectable
 from lm.stats.sequential import repeated_interval, sequential, stage_alpha
@@ -480,7 +489,7 @@ def test_a_circumstance_that_the_arm_is_about_withholds_nothing(experiment: Make
 
 
 def test_cells_that_saw_the_same_batches_are_paired(experiment: MakeExperiment) -> None:
-    assert unpaired(load(experiment({"base": BASE, "arm": MIXED}))) == []
+    assert data_order_mismatches(load(experiment({"base": BASE, "arm": MIXED}))) == []
 
 
 @pytest.mark.parametrize(
@@ -494,7 +503,7 @@ def test_a_cell_that_saw_other_batches_is_reported(
         if (arm, seed) == ("arm", 2):
             record[section][key] = changed
 
-    assert unpaired(load(experiment({"base": BASE, "arm": MIXED}, change))) == [
+    assert data_order_mismatches(load(experiment({"base": BASE, "arm": MIXED}, change))) == [
         "arm seed 2 saw other batches than the baseline"
     ]
 
@@ -509,7 +518,7 @@ def test_arms_with_another_tokenizer_are_not_paired_a_line_an_arm(experiment: Ma
     results = load(
         experiment({"base": [2.0, 2.1, 1.9], "bytes": [1.0, 1.1, "failed"], "same": [1.0, None, 1.2]}, change)
     )
-    assert unpaired(results) == [
+    assert data_order_mismatches(results) == [
         "bytes seeds 0, 1 saw other batches than the baseline",
         "same seeds 0, 2 saw other batches than the baseline",
     ]
@@ -526,8 +535,8 @@ def test_circumstances_that_differ_between_cells_are_reported(experiment: MakeEx
             record["provenance"]["packages"]["torch"] = "3"
             record["provenance"]["git"]["commit"] = "d"
 
-    assert circumstances(load(experiment({"base": BASE, "arm": MIXED}))) == {}
-    found = circumstances(load(experiment({"base": BASE, "arm": MIXED}, change)))
+    assert provenance_differences(load(experiment({"base": BASE, "arm": MIXED}))) == {}
+    found = provenance_differences(load(experiment({"base": BASE, "arm": MIXED}, change)))
     assert found == {"commit": ["c", "d"], "torch version": ["2", "3"]}
 
 

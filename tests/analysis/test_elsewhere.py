@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 from lm.analysis.compare import compare
-from lm.analysis.elsewhere import arms_of_unequal_spread, compare_runs
+from lm.analysis.compare_external import arms_of_unequal_spread, compare_runs
 from lm.analysis.results import load
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError
-from lm.elsewhere.found import read
-from lm.elsewhere.runs import Asked, Runs, gather
+from lm.elsewhere.detect import read
+from lm.elsewhere.runs import CompareRequest, Runs, gather
 from lm.report.tables import as_csv
 from lm.stats.unpaired import unpaired_p
 
@@ -27,7 +27,7 @@ BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66, 1.71]
 MIXED = [2.1, 2.0, 1.95, 2.0, 2.3, 1.9, 2.0]
 
 
-def runs_of(folder: Path, rows: list[tuple[Any, ...]], asked: Asked, columns: str = "arm,seed,loss") -> Runs:
+def runs_of(folder: Path, rows: list[tuple[Any, ...]], asked: CompareRequest, columns: str = "arm,seed,loss") -> Runs:
     path = folder / "runs.csv"
     path.write_text("\n".join([columns, *(",".join(map(str, row)) for row in rows)]) + "\n")
     return gather(read(path), asked)
@@ -61,7 +61,7 @@ def test_the_cells_of_an_experiment_say_what_its_report_says(
     path = tmp_path / "cells.csv"
     path.write_text(as_csv(cells(results)), encoding="utf-8")
     margin = manifest.get("margin", {}).get("nll", math.nan)
-    runs = gather(read(path), Asked("base", tuple(results.judged), margin=margin))
+    runs = gather(read(path), CompareRequest("base", tuple(results.judged), margin=margin))
     mine, theirs = (table.set_index(["metric", "arm"]).sort_index() for table in (compare_runs(runs), compare(results)))
     assert {name for name, _ in mine.index} == {name for name, _ in theirs.index}
     shared = [name for name in theirs.columns if name in mine.columns]
@@ -76,7 +76,7 @@ def test_the_cells_of_an_experiment_say_what_its_report_says(
 
 def test_seeds_that_match_are_paired_and_runs_that_lack_are_missing(tmp_path: Path) -> None:
     arms: Arms = {"plain": dict(enumerate(BASE)), "new": {**dict(enumerate(BETTER[:6])), 0: "nan", 1: "-inf"}}
-    runs = runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",)))
+    runs = runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",)))
     found = row(compare_runs(runs), "new")
     assert runs.paired
     assert (found.n, found.diverged, found.missing, found.pairs) == (4, 2, 1, 4)
@@ -86,14 +86,14 @@ def test_seeds_that_match_are_paired_and_runs_that_lack_are_missing(tmp_path: Pa
 
 def test_the_order_of_the_rows_changes_nothing(tmp_path: Path) -> None:
     rows = rows_of({"plain": dict(enumerate(BASE)), "new": dict(enumerate(BETTER))})
-    asked = Asked("plain", ("loss",))
+    asked = CompareRequest("plain", ("loss",))
     one, other = (compare_runs(runs_of(tmp_path, order, asked)) for order in (rows, rows[::-1]))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
 def test_seeds_that_do_not_match_are_tested_unpaired_and_that_is_said(tmp_path: Path) -> None:
     arms = {"plain": dict(enumerate(BASE)), "new": {seed + 4: one for seed, one in enumerate(BETTER)}}
-    table = compare_runs(runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",))))
+    table = compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",))))
     found = row(table, "new")
     assert found.verdict == "better (unpaired: seeds do not match)"
     assert (found.design, found.interval, found.missing, found.pairs) == ("unpaired", "joint", 0, 0)
@@ -106,32 +106,34 @@ def test_seeds_that_do_not_match_are_tested_unpaired_and_that_is_said(tmp_path: 
 
 def test_unpaired_is_a_choice_and_takes_no_seeds(tmp_path: Path) -> None:
     rows = rows_of({"plain": dict(enumerate(BASE)), "new": dict(enumerate(BETTER))})
-    found = row(compare_runs(runs_of(tmp_path, rows, Asked("plain", ("loss",), pairing="unpaired"))), "new")
+    found = row(compare_runs(runs_of(tmp_path, rows, CompareRequest("plain", ("loss",), pairing="unpaired"))), "new")
     assert found.verdict == "better (unpaired: as was asked for)"
-    asked = Asked("plain", ("loss",), pairing="unpaired")
+    asked = CompareRequest("plain", ("loss",), pairing="unpaired")
     seedless = runs_of(tmp_path, [(arm, value) for arm, _, value in rows], asked, columns="arm,loss")
     other = row(compare_runs(seedless), "new")
     assert other.verdict == "better (unpaired: there are no seeds)"
     assert (other.p, other.low, other.high) == (found.p, found.low, found.high)
     with pytest.raises(InputError, match=r"--seed-column 'seed': no filled column\. It has arm, loss"):
-        runs_of(tmp_path, [("plain", 1), ("new", 2)], Asked("plain", ("loss",)), columns="arm,loss")
+        runs_of(tmp_path, [("plain", 1), ("new", 2)], CompareRequest("plain", ("loss",)), columns="arm,loss")
 
 
 def test_pairs_can_be_asked_for_on_the_seeds_that_are_shared(tmp_path: Path) -> None:
     arms = {"plain": dict(enumerate(BASE)), "new": {seed + 1: one for seed, one in enumerate(BETTER)}}
-    found = row(compare_runs(runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",), pairing="paired"))), "new")
+    found = row(
+        compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",), pairing="paired"))), "new"
+    )
     assert (found.pairs, found.missing, found.design) == (6, 1, "paired")
     assert found.verdict == "better (on 6 of 8 seeds)"
     arms["new"] = {seed + 100: one for seed, one in enumerate(BETTER)}
     with pytest.raises(InputError, match="--paired: new shares no seed with plain"):
-        runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",), pairing="paired"))
+        runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",), pairing="paired"))
     with pytest.raises(InputError, match="--margin: equivalence is tested on pairs"):
-        runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",), margin=0.1))
+        runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",), margin=0.1))
 
 
 def test_few_runs_that_are_not_paired_show_nothing(tmp_path: Path) -> None:
     arms: Arms = {"plain": {0: 2.0, 1: 2.1, 2: 1.9}, "new": {5: 1.0, 6: 1.1, 7: 0.9}, "gone": {8: "nan"}}
-    table = compare_runs(runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",))))
+    table = compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",))))
     words = "3 runs against 3 cannot reach significance (4 against 4 could) (unpaired: seeds do not match)"
     assert row(table, "new").verdict == words
     assert row(table, "gone").verdict == "no runs to compare (1 diverged) (unpaired: seeds do not match)"
@@ -141,7 +143,7 @@ def test_arms_that_spread_far_more_or_less_than_the_baseline_are_named(tmp_path:
     wide = {seed + 10: 2 + (-1) ** seed * seed for seed in range(4)}
     arms = {"plain": dict(enumerate(BASE)), "wide": wide, "narrow": {20 + s: 1 + s / 100 for s in range(5)}}
     arms["alike"] = {30 + seed: value + 0.5 for seed, value in enumerate(BASE[1:])}
-    runs = runs_of(tmp_path, rows_of(arms), Asked("plain", ("loss",)))
+    runs = runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",)))
     assert arms_of_unequal_spread(runs, "loss") == ["wide", "narrow"]
 
 
@@ -152,10 +154,10 @@ def test_arms_that_spread_far_more_or_less_than_the_baseline_are_named(tmp_path:
     ("metric", "how", "verdict"),
     [
         ("loss", {}, "better"),
-        ("loss", {"otherwise": "higher"}, "worse"),
+        ("loss", {"default_direction": "higher"}, "worse"),
         ("loss", {"higher": ("loss",)}, "worse"),
         ("val/accuracy", {}, "worse"),
-        ("eval_nll", {"otherwise": "higher"}, "better"),
+        ("eval_nll", {"default_direction": "higher"}, "better"),
         ("parameters", {}, "lower"),
     ],
 )
@@ -163,5 +165,5 @@ def test_lower_is_better_unless_it_is_known_or_said_otherwise(
     metric: str, how: dict[str, Any], verdict: str, tmp_path: Path
 ) -> None:
     rows = rows_of({"plain": dict(enumerate(BASE)), "new": dict(enumerate(BETTER))})
-    runs = runs_of(tmp_path, rows, Asked("plain", (metric,), **how), columns=f"arm,seed,{metric}")
+    runs = runs_of(tmp_path, rows, CompareRequest("plain", (metric,), **how), columns=f"arm,seed,{metric}")
     assert row(compare_runs(runs), "new", metric).verdict == verdict

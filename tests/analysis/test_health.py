@@ -13,7 +13,7 @@ import yaml
 from records import blank, inside
 
 from lm.analysis import health
-from lm.analysis.answers import answer
+from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.health import faults, last_tenth, unhealthy
@@ -299,7 +299,7 @@ def test_the_configuration_of_a_cell_says_what_clipping_did(experiment: MakeExpe
 @pytest.mark.parametrize("exact", [False, True])
 def test_an_answer_to_a_claim_says_that_an_arm_was_unhealthy(experiment: MakeExperiment, exact: bool) -> None:
     results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("base")))
-    found = answer(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
+    found = answer_claim(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
     assert found.verdict == "reproduced"
     assert found.note == ("" if exact else "base unhealthy: most steps are clipped")
 

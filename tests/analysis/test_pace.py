@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm.analysis.pace import pace, steps_to_reach
+from lm.analysis.pace import steps_to_baseline_loss, steps_to_reach
 from lm.analysis.results import Results, load
 from lm.store.files import write_atomic
 
@@ -41,7 +41,9 @@ def costs(arm: str, seed: int, record: dict[str, Any]) -> None:
 def test_an_arm_that_is_twice_as_fast_needs_half_the_steps(experiment: MakeExperiment) -> None:
     # Between steps 10 and 20 the arm goes from 3 to 1.5, so it is at 2 by step 10 + 10 * 2 / 3.
     fast = (3.0, 1.5, 1.2, 1.0)
-    (found,) = pace(with_curves(experiment, {"base": [BASE, BASE], "arm": [fast, (4.0, 2.0, 1.0, 0.5)]}, costs))
+    (found,) = steps_to_baseline_loss(
+        with_curves(experiment, {"base": [BASE, BASE], "arm": [fast, (4.0, 2.0, 1.0, 0.5)]}, costs)
+    )
     steps = [(10 + 20 / 3) / 40, 0.5]
     assert found.shares["steps"] == pytest.approx(steps)
     assert found.shares["FLOPs"] == pytest.approx([2 * share for share in steps])
@@ -51,31 +53,31 @@ def test_an_arm_that_is_twice_as_fast_needs_half_the_steps(experiment: MakeExper
 
 def test_the_loss_of_the_same_seed_is_what_counts(experiment: MakeExperiment) -> None:
     curves: Curves = {"base": [BASE, (5.0, 4.0, 3.5, 3.0)], "arm": [(4.0, 3.0, 2.0, 1.0)] * 2}
-    (found,) = pace(with_curves(experiment, curves))
+    (found,) = steps_to_baseline_loss(with_curves(experiment, curves))
     assert found.shares["steps"] == pytest.approx([30 / 40, 20 / 40])
 
 
 def test_an_arm_that_never_gets_there_on_some_seed_says_on_which(experiment: MakeExperiment) -> None:
     slow = (6.0, 5.0, 4.0, 3.0)
-    (found,) = pace(with_curves(experiment, {"base": [BASE] * 3, "arm": [slow, BASE, slow]}))
+    (found,) = steps_to_baseline_loss(with_curves(experiment, {"base": [BASE] * 3, "arm": [slow, BASE, slow]}))
     assert (found.missed, found.shares["steps"], found.seeds) == ([0, 2], [1.0], 3)
 
 
 @pytest.mark.parametrize("losses", [BASE, (5.0, 1.5, 1.9, 2.0), (2.0, 2.0, 2.0, 2.0), (2.0, 3.0, 4.0, 5.0)])
 def test_the_baseline_against_itself_needs_all_of_it(experiment: MakeExperiment, losses: tuple[float, ...]) -> None:
-    (found,) = pace(with_curves(experiment, {"base": [losses], "arm": [losses]}, costs))
+    (found,) = steps_to_baseline_loss(with_curves(experiment, {"base": [losses], "arm": [losses]}, costs))
     assert found.shares["steps"] == [1.0]
 
 
 def test_a_baseline_that_got_worse_is_held_to_its_last_loss(experiment: MakeExperiment) -> None:
     # It is down to its last loss, 2, for the first time at step 10 + 10 * 3 / 4; the arm is at step 30.
     curves: Curves = {"base": [(5.0, 1.0, 1.5, 2.0)], "arm": [(5.0, 4.0, 2.0, 1.9)]}
-    (found,) = pace(with_curves(experiment, curves))
+    (found,) = steps_to_baseline_loss(with_curves(experiment, curves))
     assert found.shares["steps"] == pytest.approx([30 / 17.5])
 
 
 def test_flops_that_nobody_counted_are_left_out(experiment: MakeExperiment) -> None:
-    (found,) = pace(with_curves(experiment, {"base": [BASE], "arm": [BASE]}))
+    (found,) = steps_to_baseline_loss(with_curves(experiment, {"base": [BASE], "arm": [BASE]}))
     assert list(found.shares) == ["steps"]
 
 
@@ -86,10 +88,10 @@ def test_seeds_without_a_curve_or_with_other_text_are_left_out(experiment: MakeE
 
     results = with_curves(experiment, {"base": [BASE] * 3, "arm": [BASE] * 3}, other)
     write_atomic(results.store.history("arm-2"), "step,train_loss\n10,1.0\n")
-    assert pace(results)[0].seeds == 1
+    assert steps_to_baseline_loss(results)[0].seeds == 1
     for seed in range(3):
         write_atomic(results.store.history(f"base-{seed}"), "step,train_loss\n10,1.0\n")
-    assert pace(results) == []
+    assert steps_to_baseline_loss(results) == []
 
 
 def test_losses_per_token_of_several_tokenizers_have_no_pace(experiment: MakeExperiment) -> None:
@@ -97,8 +99,8 @@ def test_losses_per_token_of_several_tokenizers_have_no_pace(experiment: MakeExp
         record["data"]["tokenizer"] = arm
 
     curves: Curves = {"base": [BASE], "arm": [tuple(np.array(BASE) / 2)]}
-    assert pace(with_curves(experiment, curves, change)) == []
-    (found,) = pace(with_curves(experiment, curves, change, metric="bits_per_byte"))
+    assert steps_to_baseline_loss(with_curves(experiment, curves, change)) == []
+    (found,) = steps_to_baseline_loss(with_curves(experiment, curves, change, metric="bits_per_byte"))
     assert found.shares["steps"] == [20 / 40]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lm.ablation.plan import finite_claim
-from lm.analysis.answers import answer, corrected
+from lm.analysis.answers import adjust_p, answer_claim
 from lm.analysis.claims import Claim
 from lm.analysis.registration import fingerprint, register, seen_seeds
 from lm.analysis.results import Results, load
@@ -28,12 +28,12 @@ def results(experiment: MakeExperiment, seen: list[int], count: int = 12, **mani
 
 
 def test_a_claim_written_before_its_seeds_is_judged_on_all_of_them(experiment: MakeExperiment) -> None:
-    given = answer(results(experiment, []), CLAIM)
+    given = answer_claim(results(experiment, []), CLAIM)
     assert (given.seeds, given.post_hoc, given.note) == (12, False, "")
 
 
 def test_a_claim_written_after_some_seeds_is_judged_on_the_others(experiment: MakeExperiment) -> None:
-    given = answer(results(experiment, [0, 1, 2, 3, 4, 5]), CLAIM)
+    given = answer_claim(results(experiment, [0, 1, 2, 3, 4, 5]), CLAIM)
     differences = [arm - base for arm, base in zip(BETTER[6:], BASE[6:], strict=True)]
     assert given.estimate == pytest.approx(sum(differences) / 6, rel=1e-12)
     assert (given.seeds, given.verdict, given.post_hoc) == (6, "reproduced", False)
@@ -41,22 +41,20 @@ def test_a_claim_written_after_some_seeds_is_judged_on_the_others(experiment: Ma
 
 
 def test_a_claim_with_too_few_unseen_seeds_is_judged_on_all_and_counted_apart(experiment: MakeExperiment) -> None:
-    given = answer(results(experiment, [0, 1, 2, 3, 4, 5, 8]), CLAIM)
+    given = answer_claim(results(experiment, [0, 1, 2, 3, 4, 5, 8]), CLAIM)
     assert (given.seeds, given.verdict, given.post_hoc) == (12, "reproduced", True)
     assert given.note == "post hoc: results of seeds 0 to 5, 8 could be known when it was written"
     before = replace(given, post_hoc=False)
-    lines = tally(corrected([given, before]))
+    lines = tally(adjust_p([given, before]))
     assert [line.split(":")[0] for line in lines] == ["published", "published, post hoc"]
     assert "published, post hoc" in "\n".join(markdown_claims([("demo", given)]))
 
 
 def test_corrections_are_over_claims_written_equally_early(experiment: MakeExperiment) -> None:
-    first = replace(answer(results(experiment, []), CLAIM), p=0.04)
+    first = replace(answer_claim(results(experiment, []), CLAIM), p=0.04)
     later = [replace(first, post_hoc=True, p=p) for p in (0.02, 0.03)]
-    assert [each.p_holm for each in corrected([first, *later])] == [0.04, 0.04, 0.04]
-    assert [each.p_holm for each in corrected([first, *(replace(each, post_hoc=False) for each in later)])] == [
-        0.06
-    ] * 3
+    assert [each.p_holm for each in adjust_p([first, *later])] == [0.04, 0.04, 0.04]
+    assert [each.p_holm for each in adjust_p([first, *(replace(each, post_hoc=False) for each in later)])] == [0.06] * 3
 
 
 def test_seeds_that_the_file_says_were_seen_count_as_seen(experiment: MakeExperiment) -> None:
@@ -68,7 +66,7 @@ def test_seeds_that_the_file_says_were_seen_count_as_seen(experiment: MakeExperi
 
 
 def test_an_identity_holds_whatever_was_seen(experiment: MakeExperiment) -> None:
-    given = answer(results(experiment, SEEDS), replace(CLAIM, kind="identity"))
+    given = answer_claim(results(experiment, SEEDS), replace(CLAIM, kind="identity"))
     assert (given.seeds, given.post_hoc) == (12, False)
 
 
@@ -79,7 +77,7 @@ def test_a_claim_about_every_seed_is_judged_on_two_unseen_ones(experiment: MakeE
         claims=[finite_claim(claim)],
         registered={fingerprint(claim): {"written": None, "seen": SEEDS[:10]}},
     )
-    assert answer(load(folder), claim).seeds == 2
+    assert answer_claim(load(folder), claim).seeds == 2
 
 
 @pytest.mark.parametrize(

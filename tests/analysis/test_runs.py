@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from records import record
 
-from lm.analysis.called import chosen, located, of_side
-from lm.analysis.runs import ALONE, of_folder, runs
+from lm.analysis.run_lookup import find_one, find_run_or_arm, select_runs
+from lm.analysis.runs import NO_EXPERIMENT, runs, runs_of_folder
 from lm.config.tree import InputError
 from lm.report.status import seconds_left, status_json
 from lm.store.files import to_json, write_atomic
@@ -60,7 +60,7 @@ def test_who_holds_a_cell_trains_it_until_its_process_is_gone(folder: Path) -> N
     store = Store(folder.parent)
     begun(store, "better-2")
     with store.lock("better-2"):
-        (run,) = chosen(runs(folder.parent).runs, state="training")
+        (run,) = select_runs(runs(folder.parent).runs, state="training")
         assert (run.name, run.progress and run.progress["step"]) == ("demo/better/2", 30)
         assert f"process {os.getpid()} on host {socket.gethostname()}" in str(run.holder)
         assert seconds_left(runs(folder.parent).runs) == 35
@@ -71,14 +71,14 @@ def test_who_holds_a_cell_trains_it_until_its_process_is_gone(folder: Path) -> N
     assert states(folder.parent)["demo/better/2"] == "interrupted"
     lease.write_bytes(replace(gone, machine="elsewhere").written())
     assert states(folder.parent)["demo/better/2"] == "training"
-    (run,) = chosen(runs(folder.parent).runs, state="training")
+    (run,) = select_runs(runs(folder.parent).runs, state="training")
     assert str(run.holder).endswith("whether it still runs cannot be seen from here")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "step": "x", "steps": 2, "at": 1}'])
 def test_progress_that_cannot_be_read_is_none(folder: Path, content: str) -> None:
     write_atomic(Store(folder.parent).work("better-2") / FILE, content)
-    (run,) = chosen(runs(folder.parent).runs, state="interrupted")
+    (run,) = select_runs(runs(folder.parent).runs, state="interrupted")
     assert run.progress is None
 
 
@@ -125,7 +125,7 @@ def test_a_search_has_its_trials_and_those_to_come(tmp_path: Path) -> None:
     assert of_it == {"s/trial_0/0": "ok", "s/trial_1/0": "dropped", "s/trial_2/0": "missing"}
     assert "e.tune/arm.trial_2/0" in {run.name for run in found.runs}
     assert status_json(found)["experiments"]["s"]["missing"] == 3
-    assert located("s/trial_0/0", tmp_path).cell == "one"
+    assert find_one("s/trial_0/0", tmp_path).cell == "one"
 
 
 def test_a_run_of_no_experiment_is_called_by_its_id_and_has_the_seed_of_its_configuration(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_run_of_no_experiment_is_called_by_its_id_and_has_the_seed_of_its_conf
     store.finish("abcdef", record("abcdef", 2.0, 0))
     (store.directory("abcdef") / "config.yaml").write_text("seed: 7\n")
     (run,) = runs(tmp_path).runs
-    assert (run.experiment, run.name, run.seed) == (ALONE, "abcdef", 7)
+    assert (run.experiment, run.name, run.seed) == (NO_EXPERIMENT, "abcdef", 7)
 
 
 def test_a_damaged_manifest_is_named_and_keeps_nothing_else_from_being_seen(folder: Path) -> None:
@@ -147,17 +147,17 @@ def test_a_damaged_manifest_is_named_and_keeps_nothing_else_from_being_seen(fold
 
 def test_an_experiments_own_folder_shows_that_one_alone(folder: Path) -> None:
     Store(folder.parent).finish("alone", record("alone", 2.0, 0))
-    assert len(of_folder(folder).runs) == 6
-    assert len(of_folder(folder.parent).runs) == 7
+    assert len(runs_of_folder(folder).runs) == 6
+    assert len(runs_of_folder(folder.parent).runs) == 7
 
 
 def test_runs_are_found_by_experiment_arm_seed_status_and_id(folder: Path) -> None:
     found = runs(folder.parent).runs
-    assert [run.name for run in chosen(found, arm="base", seed=1)] == ["demo/base/1"]
-    assert [run.name for run in chosen(found, "demo", state="failed")] == ["demo/better/1"]
-    assert [run.name for run in chosen(found, beginning="better-2")] == ["demo/better/2"]
+    assert [run.name for run in select_runs(found, arm="base", seed=1)] == ["demo/base/1"]
+    assert [run.name for run in select_runs(found, "demo", state="failed")] == ["demo/better/1"]
+    assert [run.name for run in select_runs(found, beginning="better-2")] == ["demo/better/2"]
     with pytest.raises(InputError, match=r"no arm .beter.\. Did you mean better"):
-        chosen(found, arm="beter")
+        select_runs(found, arm="beter")
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_runs_are_found_by_experiment_arm_seed_status_and_id(folder: Path) -> No
 )
 def test_a_name_that_means_no_run_or_several_is_answered_with_the_nearest(folder: Path, text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        located(text, folder.parent)
+        find_one(text, folder.parent)
     assert words.format(out=folder.parent) in str(caught.value)
 
 
 def test_a_name_means_one_run(folder: Path) -> None:
-    assert located("demo/better/0", folder.parent).cell == "better-0"
-    assert located("better-1", folder.parent).cell == "better-1"
-    assert [run.seed for run in of_side("demo/better", folder.parent)[1]] == [0, 1, 2]
-    assert [run.seed for run in of_side("demo/better/1", folder.parent)[1]] == [1]
+    assert find_one("demo/better/0", folder.parent).cell == "better-0"
+    assert find_one("better-1", folder.parent).cell == "better-1"
+    assert [run.seed for run in find_run_or_arm("demo/better", folder.parent)[1]] == [0, 1, 2]
+    assert [run.seed for run in find_run_or_arm("demo/better/1", folder.parent)[1]] == [1]

@@ -7,15 +7,16 @@ import pandas as pd
 import pytest
 
 from lm.config.tree import InputError
-from lm.elsewhere.found import read
-from lm.elsewhere.runs import Asked, Runs, gather
-from lm.elsewhere.table import flat
+from lm.elsewhere.detect import read
+from lm.elsewhere.runs import CompareRequest as Request
+from lm.elsewhere.runs import Runs, gather
+from lm.elsewhere.table import flatten
 
-ASKED = Asked("plain", ("loss",))
+ASKED = Request("plain", ("loss",))
 ROWS = "arm,seed,loss,lr\nplain,0,2.5,0.1\nplain,1,2,0.2\nnew,0,1.5,0.1\nnew,1,1e0,0.2\n"
 
 
-def runs_of(folder: Path, text: str, asked: Asked = ASKED, name: str = "runs.csv") -> Runs:
+def runs_of(folder: Path, text: str, asked: Request = ASKED, name: str = "runs.csv") -> Runs:
     (folder / name).write_text(text, encoding="utf-8")
     return gather(read(folder / name), asked)
 
@@ -66,7 +67,7 @@ def test_a_parquet_file_holds_the_same(tmp_path: Path) -> None:
 
 def test_columns_may_be_called_otherwise_and_rows_chosen(tmp_path: Path) -> None:
     text = "model,replicate,loss,set\nplain,a,2,x\nnew,a,1,x\nnew,a,7,y\n"
-    asked = Asked("plain", ("loss",), "model", "replicate", only=(("set", "x"),))
+    asked = Request("plain", ("loss",), "model", "replicate", only=(("set", "x"),))
     assert values(runs_of(tmp_path, text, asked)) == {("plain", "a"): 2.0, ("new", "a"): 1.0}
 
 
@@ -115,12 +116,12 @@ def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "asked", "words"),
     [
-        (ROWS, Asked("plane", ("loss",)), r"--baseline 'plane': no such arm. Did you mean plain\? It has plain, new"),
-        (ROWS, Asked("plain", ("los",)), r"--metric 'los': no filled column. Did you mean loss\? It has arm, seed"),
-        (ROWS, Asked("plain", ("loss",), "arms"), r"--arm-column 'arms': no filled column. Did you mean arm\?"),
-        (ROWS, Asked("plain", ("loss",), "arm", "sed"), r"--seed-column 'sed': no filled column. Did you mean seed\?"),
-        (ROWS, Asked("plain", ("seed",)), "arm and seed tell runs apart and measure nothing"),
-        (ROWS, Asked("plain", ("loss",), only=(("lr", "3"),)), "--only lr=3: no such run.* lr is '0.1', '0.2'"),
+        (ROWS, Request("plane", ("loss",)), r"--baseline 'plane': no such arm. Did you mean plain\? It has plain, new"),
+        (ROWS, Request("plain", ("los",)), r"--metric 'los': no filled column. Did you mean loss\? It has arm, seed"),
+        (ROWS, Request("plain", ("loss",), "arms"), r"--arm-column 'arms': no filled column. Did you mean arm\?"),
+        (ROWS, Request("plain", ("loss",), "arm", "sed"), r"--seed-column 'sed': no filled.* Did you mean seed\?"),
+        (ROWS, Request("plain", ("seed",)), "arm and seed tell runs apart and measure nothing"),
+        (ROWS, Request("plain", ("loss",), only=(("lr", "3"),)), "--only lr=3: no such run.* lr is '0.1', '0.2'"),
         (ROWS + "new,1,3,0\n", ASKED, "arm 'new' seed 1 is there twice, again in row 6; expected each"),
         (ROWS + "new,1.0,3,0\n", ASKED, "arm 'new' seed 1 is there twice"),
         (ROWS + "new,2,high,0\n", ASKED, "row 6: loss: expected a number, found 'high'"),
@@ -137,7 +138,7 @@ def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path) -> No
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_cannot_be_compared_is_one_line(text: str, asked: Asked, words: str, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_one_line(text: str, asked: Request, words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words) as caught:
         runs_of(tmp_path, text, asked)
     assert str(caught.value).count("\n") == 0
@@ -154,4 +155,7 @@ def test_what_holds_no_runs_is_one_line(tmp_path: Path) -> None:
 
 
 def test_lists_are_left_out_of_a_row() -> None:
-    assert flat({"a": {"b": 1.5, "c": [1]}, "d": {"value": "x", "desc": None}, "e": None}) == {"a.b": "1.5", "d": "x"}
+    assert flatten({"a": {"b": 1.5, "c": [1]}, "d": {"value": "x", "desc": None}, "e": None}) == {
+        "a.b": "1.5",
+        "d": "x",
+    }

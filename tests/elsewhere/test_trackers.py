@@ -18,12 +18,12 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
 from lm.config.tree import InputError
-from lm.elsewhere.found import read
-from lm.elsewhere.of_tensorboard import USUAL
-from lm.elsewhere.runs import Asked, Runs, gather
+from lm.elsewhere.detect import read
+from lm.elsewhere.runs import CompareRequest, Runs, gather
+from lm.elsewhere.tensorboard_reader import USUAL
 
 MADE = Path(__file__).parent / "made"
-ASKED = Asked("plain", ("loss",))
+ASKED = CompareRequest("plain", ("loss",))
 
 VALUES = {("plain", 0): 1.5, ("plain", 1): 1.75, ("new", 0): 1.25}
 """The last loss of each run that ended well, of those that `MAKE` makes; `new` with seed 1 diverged."""
@@ -238,12 +238,12 @@ def test_trials_of_optuna_are_read_from_its_journal_and_its_table(tmp_path: Path
     )
     trials(study)
     before = path.read_bytes()
-    found = gather(read(path), Asked("plain", ("value",)))
+    found = gather(read(path), CompareRequest("plain", ("value",)))
     check_trials(found)
     assert found.better["value"] == "higher"
     assert path.read_bytes() == before
     study.trials_dataframe().to_csv(tmp_path / "trials.csv")
-    check_trials(gather(read(tmp_path / "trials.csv"), Asked("plain", ("value",))))
+    check_trials(gather(read(tmp_path / "trials.csv"), CompareRequest("plain", ("value",))))
     path.write_bytes(before.replace(b'"op_code":4', b'"op_code":77'))
     with pytest.raises(InputError, match=r"study\.log: (Optuna cannot read it|holds no trial)"):
         read(path)
@@ -254,7 +254,7 @@ def test_trials_of_optuna_are_read_from_its_database(tmp_path: Path) -> None:
     path = tmp_path / "a study.db"
     trials(optuna.create_study(storage=f"sqlite:///{path}", study_name="demo"))
     before = path.read_bytes()
-    check_trials(gather(read(path), Asked("plain", ("value",))))
+    check_trials(gather(read(path), CompareRequest("plain", ("value",))))
     assert path.read_bytes() == before
 
 

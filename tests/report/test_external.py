@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm.analysis.elsewhere import UNCHECKED, compare_runs
+from lm.analysis.compare_external import UNCHECKED, compare_runs
 from lm.cli import main
-from lm.elsewhere.found import read
-from lm.elsewhere.runs import Asked, gather
+from lm.elsewhere.detect import read
+from lm.elsewhere.runs import CompareRequest, gather
 from lm.report.external_figures import differences, draw_runs, every_run
 
 Said = pytest.CaptureFixture[str]
@@ -107,7 +107,7 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
 @pytest.mark.parametrize("shift", [0, 3])
 def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path: Path) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}, shift)
-    runs = gather(read(path), Asked("plain", ("loss", "accuracy")))
+    runs = gather(read(path), CompareRequest("plain", ("loss", "accuracy")))
     compared = compare_runs(runs)
     forest, every = differences(runs, compared), every_run(runs)
     assert forest is not None

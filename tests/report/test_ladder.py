@@ -35,12 +35,12 @@ from lm.store.store import Store
 def test_a_ladder_says_what_an_arm_is_worth_at_every_rung_and_with_more_compute(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path))
     (arm,) = found.arms
-    assert arm.climb is not None
-    assert arm.climb.gains is not None
-    for one in arm.climb.gains:
+    assert arm.scaling is not None
+    assert arm.scaling.gains is not None
+    for one in arm.scaling.gains:
         assert one.log.low < math.log(1.3) < one.log.high
     assert [at.verdict for at in arm.at] == ["better"] * 4
-    assert arm.climb.of_gain.kind == "holds"
+    assert arm.scaling.of_gain.kind == "holds"
     assert arm.bold[1]
     rows, bold = worth_rows(found)
     assert [row[:3] for row in rows] == [[name, "arm", "6"] for name in ("s", "m", "l", "xl")]
@@ -68,9 +68,9 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monke
     rows = list(csv.DictReader(io.StringIO(str(files["table.csv"]))))
     assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
     (arm,) = found.arms
-    assert arm.climb is not None
-    assert arm.climb.gains is not None
-    assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.climb.gains[0].log.value))
+    assert arm.scaling is not None
+    assert arm.scaling.gains is not None
+    assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.scaling.gains[0].log.value))
     trends = list(csv.DictReader(io.StringIO(str(files["trends.csv"]))))
     assert [row["of"] for row in trends] == ["difference", "log gain"]
 
@@ -149,8 +149,8 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
     )
     assert worth_rows(apart)[0][3][5] == "no pair to compare (6 diverged; baseline: 6 diverged)"
     assert "rung m, rung xl" in " ".join(worth_notes(found))
-    assert found.arms[0].climb is not None
-    assert found.arms[0].climb.forecast is None
+    assert found.arms[0].scaling is not None
+    assert found.arms[0].scaling.forecast is None
     assert "No forecast" in markdown_ladder(found)
     nothing = load_ladder(make_ladder(tmp_path / "none", lambda *_: None))
     assert "No law: 0 rungs" in markdown_ladder(nothing)
@@ -304,8 +304,8 @@ def test_differences_cover_text_where_documents_are_kept_and_the_rest_is_said_to
 
     kept = load_ladder(make_ladder(tmp_path, seeds=(6, 6), change=keep))
     (arm,) = kept.arms
-    assert arm.climb is not None
-    for place, found in enumerate(arm.climb.differences):
+    assert arm.scaling is not None
+    for place, found in enumerate(arm.scaling.differences):
         pairs_s = [usual("arm", place, seed) - usual("base", place, seed) for seed in range(6)]
         seeds, text = np.var(pairs_s, ddof=1) / 6, np.var(of_text_d, ddof=1) / 30
         alone = stats.t.interval(0.95, 5, np.mean(pairs_s), np.sqrt(seeds))

@@ -17,7 +17,7 @@ from ladders import NAMES, make_ladder
 
 import lm
 from lm.analysis.results import load
-from lm.analysis.runs import describes
+from lm.analysis.runs import is_experiment_or_search
 from lm.cli import main
 from lm.config.tree import InputError, LessError
 from lm.report.pack import cells_of, opened, pack, unpack
@@ -203,7 +203,7 @@ def test_a_file_that_is_no_pack_by_name_says_what_is_expected(folder: Path) -> N
     with pytest.raises(InputError, match=r"demo2: its name does not end in \.lmpack"), opened(file):
         pass
     with opened(file, folder.parent / "report") as place:
-        assert describes(place.folder)
+        assert is_experiment_or_search(place.folder)
 
 
 def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +243,7 @@ def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> No
     assert left == contents
     assert not list((tmp_path / "new").glob(".unpack*"))
     assert load(found.folder).records["arm", 0] == load(folder).records["arm", 0]
-    assert not load(found.folder).broken
+    assert not load(found.folder).corrupt_curves
     again = unpack(file, tmp_path / "new")
     assert (again.put, len(again.there), again.kept) == ([], 7, [])
 

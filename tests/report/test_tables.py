@@ -14,7 +14,7 @@ from rich.console import Console
 from scipy import stats
 
 from lm.analysis.compare import compare
-from lm.analysis.pace import Pace
+from lm.analysis.pace import StepsToBaselineLoss
 from lm.analysis.results import HEADLINE, Results, load
 from lm.report.notes import axes, notes
 from lm.report.page import markdown, terminal
@@ -460,16 +460,18 @@ def test_stages_are_explained(experiment: MakeExperiment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pace", "text"),
+    ("steps", "text"),
     [
-        (Pace("a", {"steps": [0.5, 0.75]}), "0.62"),
-        (Pace("a", {"steps": [0.5]}, [1, 2]), "not reached on 2 of 3 seeds; on the others 0.50"),
-        (Pace("a", {}, [0]), "not reached on 1 of 1 seed"),
+        (StepsToBaselineLoss("a", {"steps": [0.5, 0.75]}), "0.62"),
+        (StepsToBaselineLoss("a", {"steps": [0.5]}, [1, 2]), "not reached on 2 of 3 seeds; on the others 0.50"),
+        (StepsToBaselineLoss("a", {}, [0]), "not reached on 1 of 1 seed"),
         (None, "-"),
     ],
 )
-def test_a_share_is_never_given_without_the_seeds_that_did_not_get_there(pace: Pace | None, text: str) -> None:
-    assert format_steps_ratio(pace) == text
+def test_a_share_is_never_given_without_the_seeds_that_did_not_get_there(
+    steps: StepsToBaselineLoss | None, text: str
+) -> None:
+    assert format_steps_ratio(steps) == text
 
 
 def test_a_factorial_design_has_its_effects_in_the_page_and_in_the_terminal(experiment: MakeExperiment) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lm.analysis.curve import curve_table
-from lm.analysis.pace import Pace, pace
+from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
 from lm.analysis.results import Results
 from lm.report import write
 from lm.report.write import write_report
@@ -57,11 +57,11 @@ def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_t
 ) -> None:
     calls: list[object] = []
 
-    def counted(results: Results) -> list[Pace]:
+    def counted(results: Results) -> list[StepsToBaselineLoss]:
         calls.append(results)
-        return pace(results)
+        return steps_to_baseline_loss(results)
 
-    monkeypatch.setattr("lm.report.page.pace", counted)
+    monkeypatch.setattr("lm.report.page.steps_to_baseline_loss", counted)
     monkeypatch.setattr(write, "draw_figures", lambda *_: {})
     write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
     assert len(calls) == 2

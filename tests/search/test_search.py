@@ -16,7 +16,7 @@ from helpers import RUN, known
 from optuna.storages.journal import JournalFileBackend
 from undrawn import UNDRAWN
 
-from lm.analysis.called import located
+from lm.analysis.run_lookup import find_one
 from lm.cli import main
 from lm.config.tree import load_yaml
 from lm.store.store import Store
@@ -113,7 +113,7 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
     assert f"best: {tmp_path / 'out/small/best.yaml'} (lm fit takes it), of {', '.join(names)}" in done.stderr
     best = check(load_yaml(tmp_path / "out/small/best.yaml"))
     assert best.id == found["study"][best_of(found)]["cells"][str(found["seeds"][0])]
-    assert located(names[0], tmp_path / "out").cell == best.id
+    assert find_one(names[0], tmp_path / "out").cell == best.id
     table = (tmp_path / "out/small/table.md").read_text()
     again = sweep(spec, tmp_path / "out", "--workers", "2")
     assert "12 done, 0 to come" in again.stderr

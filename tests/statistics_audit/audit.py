@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lm.analysis.results import Results, value
 from lm.stats.power import CHANCE, detectable
-from lm.stats.sequential import looks, repeated_interval, sequential
+from lm.stats.sequential import plan_looks, repeated_interval, sequential
 from lm.stats.tests import (
     ALPHA,
     TIE,
@@ -133,7 +133,7 @@ def _claims(means: Array, p: Array, n: int) -> bool:
 def audit_sequential(random: np.random.Generator, experiments: int, maxima: tuple[int, ...]) -> Iterator[Finding]:
     """The same with seeds added in stages, and how often the intervals of all looks cover the truth together."""
     for maximum in maxima:
-        planned = looks(min(SEEDS), maximum, 3, ALPHA / ARMS)
+        planned = plan_looks(min(SEEDS), maximum, 3, ALPHA / ARMS)
         title = f"{ARMS} arms, looks at {', '.join(map(str, planned))} seeds"
         for name, noise in NOISES.items():
             sample = differences(random, noise, noise, (experiments, ARMS, maximum)).tolist()
@@ -141,7 +141,7 @@ def audit_sequential(random: np.random.Generator, experiments: int, maxima: tupl
             claims = sum(any(look is not None and look.rejected for look in arms) for arms in found)
             yield Finding(f"false claims, {name} noise, {title}", claims, experiments, 0.0, ALPHA)
         sample = differences(random, NOISES["normal"], NOISES["normal"], (experiments, 1, maximum)).tolist()
-        planned = looks(min(SEEDS), maximum, 3)
+        planned = plan_looks(min(SEEDS), maximum, 3)
         covered = sum(
             all(_covers(repeated_interval(arm[:n], planned, maximum), 0.0) for n in planned) for (arm,) in sample
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.stats.ladder import DRAWS, Climb, Rung, climb
+from lm.stats.ladder import DRAWS, ScalePoint, ScalingFit, fit_scaling
 from lm.stats.scaling import Law
 from statistics_audit.finding import Finding
 
@@ -50,7 +50,7 @@ class Family:
         found: np.ndarray = math.log(self.gain) + self.rise * (decades - decades.mean())
         return found
 
-    def draw(self, random: np.random.Generator, seeds: tuple[int, ...]) -> list[Rung]:
+    def draw(self, random: np.random.Generator, seeds: tuple[int, ...]) -> list[ScalePoint]:
         """The rungs of one ladder, with as many seeds each."""
         rungs = []
         of_rungs = zip(COMPUTE, self.log_gain(), seeds, self.spreads, self.off_rate, self.off_law, strict=True)
@@ -59,7 +59,7 @@ class Family:
             parts = self._noise(random, (3, count))
             own = [math.sqrt(SHARED) * parts[0] + math.sqrt(1 - SHARED) * parts[which] for which in (1, 2)]
             base, arm = (mean * (1 + spread * noise) for mean, noise in zip(means, own, strict=True))
-            rungs.append(Rung(float(compute), float(compute), base, arm))
+            rungs.append(ScalePoint(float(compute), float(compute), base, arm))
         return rungs
 
     def _noise(self, random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -94,7 +94,7 @@ def audit_ladders(random: np.random.Generator, ladders: int, draws: int = DRAWS)
     for family in FAMILIES:
         for seeds in SEEDS if family is FAMILIES[0] else SEEDS[1:2]:
             drawn = [family.draw(random, seeds) for _ in range(ladders)]
-            found = [(rungs, climb(rungs, True, (math.nan, math.nan), draws=draws)) for rungs in drawn]
+            found = [(rungs, fit_scaling(rungs, True, (math.nan, math.nan), draws=draws)) for rungs in drawn]
             of = f"{family.name}, {' '.join(map(str, seeds))} seeds"
             yield from _covered(family, found, of)
             for kind in ("of_difference", "of_gain"):
@@ -104,7 +104,7 @@ def audit_ladders(random: np.random.Generator, ladders: int, draws: int = DRAWS)
     for seeds in SEEDS[:2]:
         edge = Family("the gain rises by the margin", rise=MARGIN)
         drawn = [edge.draw(random, seeds) for _ in range(ladders)]
-        held = sum(climb(one, False, (math.nan, MARGIN), draws=draws).of_gain.kind == "holds" for one in drawn)
+        held = sum(fit_scaling(one, False, (math.nan, MARGIN), draws=draws).of_gain.kind == "holds" for one in drawn)
         name = f"false holds of the gain, {edge.name}, {' '.join(map(str, seeds))} seeds"
         yield Finding(name, held, ladders, 0.0, 1 - PROMISED[0])
 
@@ -116,7 +116,9 @@ def _left_behind(random: np.random.Generator, ladders: int, draws: int) -> Itera
     """What a ladder would say of an arm at one rate whose best one moves with size: why such rungs have no verdict."""
     family = Family("a gain of 1.2, the arm at one rate", off_rate=LEFT_BEHIND)
     truth = family.log_gain()[-1]
-    found = [climb(family.draw(random, SEEDS[0]), False, (math.nan, math.nan), draws=draws) for _ in range(ladders)]
+    found = [
+        fit_scaling(family.draw(random, SEEDS[0]), False, (math.nan, math.nan), draws=draws) for _ in range(ladders)
+    ]
     tops = [ladder.gains[-1].log for ladder in found if ladder.gains]
     covered = sum(top.low <= truth <= top.high for top in tops)
     title = f"which moves with size, {' '.join(map(str, SEEDS[0]))} seeds"
@@ -131,7 +133,7 @@ def _without_law(random: np.random.Generator, ladders: int, draws: int) -> Itera
     """How often a forecast holds what is trained where the top rung follows another law than those below."""
     family = Family("the top rung off the law by 2 %", off_law=OFF_LAW)
     drawn = [family.draw(random, SEEDS[0]) for _ in range(ladders)]
-    told = [(rungs[-1], climb(rungs, True, (math.nan, math.nan), draws=draws).forecast) for rungs in drawn]
+    told = [(rungs[-1], fit_scaling(rungs, True, (math.nan, math.nan), draws=draws).forecast) for rungs in drawn]
     hits = [one.baseline.low <= float(top.base.mean()) <= one.baseline.high for top, one in told if one]
     name = f"forecasts of the baseline cover, {family.name}, {' '.join(map(str, SEEDS[0]))} seeds"
     yield Finding(name, sum(hits), len(hits), *PROMISED, binding=False)
@@ -141,7 +143,7 @@ def _words(kind: str) -> str:
     return kind.replace("_", " the ")
 
 
-def _covered(family: Family, found: list[tuple[list[Rung], Climb]], of: str) -> Iterator[Finding]:
+def _covered(family: Family, found: list[tuple[list[ScalePoint], ScalingFit]], of: str) -> Iterator[Finding]:
     """The rows on intervals: of the gains of all rungs one by one, of the slope of gains, of the three forecasts."""
     truth = family.log_gain()
     gains = [

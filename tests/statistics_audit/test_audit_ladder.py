@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lm.stats import ladder as of_ladders
-from lm.stats.ladder import Ladder, climb
+from lm.stats.ladder import Ladder, fit_scaling
 from lm.stats.scaling import quantiles
 from statistics_audit import ladder as module
 from statistics_audit.ladder import COMPUTE, FAMILIES, LAW, Family, audit_ladders
@@ -19,7 +19,7 @@ def test_simulated_rungs_have_the_law_the_gain_and_the_noise_that_they_are_said_
     ladder = Ladder(rungs, 2)
     assert ladder.base_k == pytest.approx(LAW.loss(COMPUTE), rel=0.001)
     assert np.sqrt(ladder.relative_k) == pytest.approx(np.full(4, module.SPREAD), rel=0.05)
-    found = climb(rungs, False, (math.nan, math.nan), draws=2)
+    found = fit_scaling(rungs, False, (math.nan, math.nan), draws=2)
     assert found.gains is not None
     assert [one.log.value for one in found.gains] == pytest.approx(family.log_gain().tolist(), abs=0.02)
     skewed = FAMILIES[2].draw(np.random.default_rng(0), (20_000,) * 4)[0].base

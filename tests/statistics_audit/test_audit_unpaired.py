@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm.stats.unpaired import Unpaired, confirm_apart, measure_apart, unpaired_p
+from lm.stats.unpaired import Unpaired, confirm_unpaired, measure_unpaired, unpaired_p
 from statistics_audit.audit import NOISES
 from statistics_audit.finding import Finding
 from statistics_audit.unpaired import audit_unpaired, judged
@@ -20,8 +20,8 @@ def rows(experiments: int, start: str) -> list[Finding]:
 def test_arms_are_judged_as_those_of_a_comparison_are() -> None:
     random = np.random.default_rng(3)
     groups, base = random.normal(size=(3, 7)) + np.array([[0.0], [1.5], [3.0]]), random.normal(size=5)
-    family = [measure_apart(one, base.tolist()) for one in groups.tolist()]
-    confirm_apart(family)
+    family = [measure_unpaired(one, base.tolist()) for one in groups.tolist()]
+    confirm_unpaired(family)
     found = judged(groups, base)
     assert [(one.verdict, one.low, one.high) for one in found] == [(one.verdict, one.low, one.high) for one in family]
 
@@ -47,10 +47,10 @@ def test_a_test_at_five_times_the_level_is_caught(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_intervals_that_are_too_short_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(family: list[Unpaired]) -> None:
-        confirm_apart(family)
+        confirm_unpaired(family)
         for one in family:
             half = 0.35 * (one.high - one.low)
             one.low, one.high = one.mean - half, one.mean + half
 
-    monkeypatch.setattr("statistics_audit.unpaired.confirm_apart", alone)
+    monkeypatch.setattr("statistics_audit.unpaired.confirm_unpaired", alone)
     assert {one.verdict for one in rows(300, "joint intervals")} == {"NOT OK"}

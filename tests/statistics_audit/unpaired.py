@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.stats.tests import ALPHA
-from lm.stats.unpaired import Unpaired, confirm_apart, unpaired_p
+from lm.stats.unpaired import Unpaired, confirm_unpaired, unpaired_p
 from lm.stats.verdicts import DIRECTIONS
 from statistics_audit.finding import Finding
 
@@ -64,7 +64,7 @@ def judged(groups: Array, base: Array) -> list[Unpaired]:
     """
     of_base = base.tolist()
     family = [Unpaired([], mine=one, base=of_base, p=unpaired_p(one, of_base)) for one in groups.tolist()]
-    confirm_apart(family)
+    confirm_unpaired(family)
     return family
 
 

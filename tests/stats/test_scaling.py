@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from lm.stats.ladder import Ladder, Rung, climb, misfit
-from lm.stats.scaling import Law, fit, freedom, interval, means_drawn, quantiles
-from lm.stats.trend import Estimate, judged, line, of_means, trend_of_means
+from lm.stats.ladder import Ladder, ScalePoint, fit_scaling, misfit
+from lm.stats.scaling import Law, draw_means, fit, freedom, interval, quantiles
+from lm.stats.trend import Estimate, estimate_from_means, judge_trend, trend_of_means, trend_weights
 
 COMPUTE = np.array([1e12, 8e12, 6e13, 4e14])
 LAWS = [(1.2, 0.55, 0.16), (0.0, 2.0, 0.1), (1.6, 0.3, 0.5), (0.5, 1.4, 0.05)]
@@ -103,7 +103,7 @@ def test_what_has_no_law_has_none() -> None:
         fit([1.0, 2.0], [2.0, 1.0])
     with pytest.raises(ValueError, match="above zero"):
         fit([1.0, 2.0, 3.0], [2.0, 1.0, -1.0])
-    assert not fit(COMPUTE, [1.0, 1.1, 1.2, 1.3]).there
+    assert not fit(COMPUTE, [1.0, 1.1, 1.2, 1.3]).falls
 
 
 def test_a_law_read_backwards_is_the_law() -> None:
@@ -120,16 +120,16 @@ def test_a_law_read_backwards_is_the_law() -> None:
 
 def test_draws_of_a_mean_scatter_as_its_standard_error_says_and_leave_lost_seeds_out() -> None:
     values = np.array([1.0, 2.0, np.nan, 4.0])
-    drawn = means_drawn(values, np.random.default_rng(0).normal(size=(20_000, 4)))
+    drawn = draw_means(values, np.random.default_rng(0).normal(size=(20_000, 4)))
     there = values[np.isfinite(values)]
     assert drawn.mean() == pytest.approx(there.mean(), abs=0.02)
     assert drawn.std() == pytest.approx(float(stats.sem(there)), rel=0.03)
-    assert set(means_drawn(np.array([np.nan, 3.0]), np.zeros((4, 2)))) == {3.0}
+    assert set(draw_means(np.array([np.nan, 3.0]), np.zeros((4, 2)))) == {3.0}
 
 
 def test_the_interval_of_one_mean_is_students() -> None:
     values = np.array([1.0, 1.2, 0.9, 1.4, 1.05])
-    drawn = means_drawn(values, np.random.default_rng(0).normal(size=(40_000, 5)))
+    drawn = draw_means(values, np.random.default_rng(0).normal(size=(40_000, 5)))
     ends = stats.t.interval(0.95, 4, values.mean(), stats.sem(values))
     assert interval(float(values.mean()), drawn, [drawn], [4]) == pytest.approx(ends, rel=0.02)
 
@@ -150,20 +150,20 @@ def test_draws_that_are_no_number_count_as_far_out() -> None:
 # ladders
 
 
-def rungs(gain: float, seeds: int = 4, spread: float = 0.0, share: float = 1.0) -> list[Rung]:
+def rungs(gain: float, seeds: int = 4, spread: float = 0.0, share: float = 1.0) -> list[ScalePoint]:
     """Of an arm that is worth `gain` everywhere and costs `share` of the baseline's compute."""
     truth, random = law(1.2, 0.55, 0.16), np.random.default_rng(0)
     found = []
     for compute in COMPUTE:
         noise = spread * random.normal(size=(2, seeds))
         base = truth.loss(compute) + noise[0]
-        found.append(Rung(float(compute), float(compute) * share, base, truth.loss(compute * gain) + noise[1]))
+        found.append(ScalePoint(float(compute), float(compute) * share, base, truth.loss(compute * gain) + noise[1]))
     return found
 
 
 @pytest.mark.parametrize(("gain", "share"), [(1.2, 1.0), (0.8, 1.0), (1.5, 2.0)])
 def test_a_known_gain_is_found_at_every_rung(gain: float, share: float) -> None:
-    found = climb(rungs(gain, share=share), True, (math.nan, math.nan))
+    found = fit_scaling(rungs(gain, share=share), True, (math.nan, math.nan))
     assert found.gains is not None
     for one in found.gains:
         assert math.exp(one.log.value) == pytest.approx(gain / share, rel=1e-4)
@@ -175,8 +175,8 @@ def test_a_known_gain_is_found_at_every_rung(gain: float, share: float) -> None:
 
 def test_an_arm_that_changes_nothing_has_a_gain_of_exactly_one_whatever_the_law_misses() -> None:
     base = [np.array([3.0, 3.1, 2.9]), np.array([2.4, 2.5, 2.6]), np.array([2.45, 2.2, 2.3]), np.array([1.5, 1.6, 1.9])]
-    same = [Rung(float(compute), float(compute), one, one) for compute, one in zip(COMPUTE, base, strict=True)]
-    found = climb(same, True, (0.01, 0.1))
+    same = [ScalePoint(float(compute), float(compute), one, one) for compute, one in zip(COMPUTE, base, strict=True)]
+    found = fit_scaling(same, True, (0.01, 0.1))
     assert found.gains is not None
     for one in found.gains:
         assert (one.log.value, one.log.low, one.log.high) == pytest.approx((0.0, 0.0, 0.0), abs=1e-9)
@@ -184,8 +184,10 @@ def test_an_arm_that_changes_nothing_has_a_gain_of_exactly_one_whatever_the_law_
 
 
 def test_an_arm_below_the_floor_is_said_to_be() -> None:
-    low = [Rung(one.compute, one.compute, one.baseline_s, one.baseline_s - 1.0) for one in rungs(1.0, spread=0.01)]
-    found = climb(low, False, (math.nan, math.nan))
+    low = [
+        ScalePoint(one.compute, one.compute, one.baseline_s, one.baseline_s - 1.0) for one in rungs(1.0, spread=0.01)
+    ]
+    found = fit_scaling(low, False, (math.nan, math.nan))
     assert found.gains is not None
     assert found.gains[-1].beyond == "floor"
     assert found.gains[-1].log.high == math.inf
@@ -195,16 +197,16 @@ def test_an_arm_below_the_floor_is_said_to_be() -> None:
 
 def test_too_few_rungs_or_seeds_have_differences_and_no_law() -> None:
     for few in (rungs(1.2, spread=0.01)[:2], rungs(1.2, seeds=1)):
-        found = climb(few, True, (math.nan, math.nan))
+        found = fit_scaling(few, True, (math.nan, math.nan))
         assert (found.gains, found.law, found.forecast) == (None, None, None)
         assert len(found.differences) == len(few)
         assert (found.of_difference.kind == "too few") is (len(few) == 4)
-    assert climb(rungs(1.2, spread=0.01)[:3], True, (math.nan, math.nan)).forecast is None
+    assert fit_scaling(rungs(1.2, spread=0.01)[:3], True, (math.nan, math.nan)).forecast is None
 
 
 def test_a_misfit_beyond_noise_is_noticed() -> None:
     right, wrong = Ladder(rungs(1.0, spread=0.002)), rungs(1.0, spread=0.002)
-    wrong[2] = Rung(wrong[2].compute, wrong[2].compute, wrong[2].baseline_s + 0.1, wrong[2].arm_s)
+    wrong[2] = ScalePoint(wrong[2].compute, wrong[2].compute, wrong[2].baseline_s + 0.1, wrong[2].arm_s)
     for ladder, noticed in ((right, False), (Ladder(wrong), True)):
         p = misfit(ladder, ladder.laws(ladder.base_k, ladder.base_dk, 4)[0])[1]
         assert (p < 0.01) is noticed
@@ -216,7 +218,7 @@ def test_a_misfit_beyond_noise_is_noticed() -> None:
 def test_the_line_through_heights_is_that_of_weighted_least_squares() -> None:
     variance = np.array([1.0, 4.0, 0.5, 2.0])
     heights = np.array([0.3, 0.1, -0.2, 0.4])
-    rise, middle = line(COMPUTE, variance)
+    rise, middle = trend_weights(COMPUTE, variance)
     slope, _ = np.polyfit(np.log10(COMPUTE), heights, 1, w=1 / np.sqrt(variance))
     assert float(rise @ heights) == pytest.approx(float(slope))
     assert float(middle @ heights) == pytest.approx(float(np.average(heights, weights=1 / variance)))
@@ -224,7 +226,7 @@ def test_the_line_through_heights_is_that_of_weighted_least_squares() -> None:
 
 def test_the_interval_of_two_means_is_welchs() -> None:
     left, right = np.array([1.0, 1.3, 0.8]), np.array([2.0, 2.9, 1.1, 2.4, 2.2])
-    found = of_means([left, right], np.array([1.0, -1.0]), 0.95)
+    found = estimate_from_means([left, right], np.array([1.0, -1.0]), 0.95)
     ends = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
 
@@ -246,7 +248,7 @@ def test_what_a_trend_is_called(
     slope: tuple[float, ...], middle: tuple[float, ...], margin: float, pairs: int, kind: str
 ) -> None:
     found = Estimate(*slope)
-    assert judged(found, found, Estimate(*middle), pairs, margin).kind == kind
+    assert judge_trend(found, found, Estimate(*middle), pairs, margin).kind == kind
 
 
 def test_a_trend_that_is_there_is_found() -> None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from lm.stats import sequential as module
-from lm.stats.sequential import Look, looks, repeated_interval, sequential, spent
+from lm.stats.sequential import Look, plan_looks, repeated_interval, sequential, spent
 from lm.stats.tests import ALPHA, sign_flip_p, smallest_p, t_interval
 
 LOOKS = (8, 10, 12)
@@ -57,14 +57,14 @@ def test_what_is_spent_never_falls() -> None:
 def test_looks_are_spread_from_the_first_that_can_find_anything(
     plan: tuple[int, int, int, float], expected: tuple[int, ...]
 ) -> None:
-    assert looks(*plan) == expected
+    assert plan_looks(*plan) == expected
 
 
 @pytest.mark.parametrize("maximum", [8, 12, 16, 20, 24])
 @pytest.mark.parametrize("comparisons", [1, 3, 10])
 def test_a_look_can_find_something_and_one_pair_earlier_could_not(maximum: int, comparisons: int) -> None:
     alpha = ALPHA / comparisons
-    planned = looks(2, maximum, 4, alpha)
+    planned = plan_looks(2, maximum, 4, alpha)
     first = planned[0]
     assert planned[-1] == maximum
     if smallest_p(maximum) <= alpha:
@@ -75,7 +75,7 @@ def test_a_look_can_find_something_and_one_pair_earlier_could_not(maximum: int, 
 @pytest.mark.parametrize("plan", [(0, 5, 2), (6, 5, 2), (2, 5, 0)])
 def test_a_plan_out_of_order_is_refused(plan: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="expected 1 <= minimum <= maximum"):
-        looks(*plan)
+        plan_looks(*plan)
 
 
 @pytest.mark.parametrize("planned", [(), (5, 5), (6, 4), (4, 13), (0, 4)])
@@ -171,7 +171,7 @@ def test_a_large_effect_ends_at_the_first_look_and_is_reported_with_it() -> None
 
 
 def test_random_sequences_decide_as_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = looks(6, 16, 3)
+    planned = plan_looks(6, 16, 3)
     samples = [draw(16, 0.6, seed) for seed in range(8)]
     exact = [reached(sample, planned, 16) for sample in samples]
     monkeypatch.setattr(module, "EXACT_PAIRS", 0)
@@ -184,7 +184,7 @@ def test_random_sequences_decide_as_all_of_them_do(monkeypatch: pytest.MonkeyPat
 
 
 def test_with_24_pairs_no_later_difference_changes_an_earlier_decision() -> None:
-    planned, sample = looks(6, 24, 4), draw(24, 0.6)
+    planned, sample = plan_looks(6, 24, 4), draw(24, 0.6)
     decisions = [reached(sample[:n], planned, 24).rejected_at for n in planned]
     assert decisions == [None if last is None or n < last else last for n in planned for last in [decisions[-1]]]
     assert decisions[-1] is not None

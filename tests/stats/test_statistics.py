@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from lm.analysis.words import in_words
+from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import (
     ALPHA,
     EXACT_PAIRS,
@@ -437,7 +437,7 @@ def test_the_effect_of_equal_or_too_few_differences() -> None:
 @pytest.mark.parametrize("pairs", [1, 2, 3, 4, 5])
 def test_no_verdict_claims_what_so_few_seeds_cannot_show(pairs: int, better: Better) -> None:
     for difference in (-10.0, 0.0, 10.0):
-        said = in_words(verdict(difference, 0.0, pairs, 1, better))
+        said = format_verdict(verdict(difference, 0.0, pairs, 1, better))
         assert said == f"{pairs} seed{'' if pairs == 1 else 's'} cannot reach significance (6 could)"
 
 
@@ -458,7 +458,7 @@ def test_no_verdict_claims_what_so_few_seeds_cannot_show(pairs: int, better: Bet
 def test_the_verdict_says_which_way_and_only_where_the_test_found_it(
     difference: float, p: float, better: Better, said: str
 ) -> None:
-    assert in_words(verdict(difference, p, 8, 1, better)) == said
+    assert format_verdict(verdict(difference, p, 8, 1, better)) == said
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_the_verdict_says_which_way_and_only_where_the_test_found_it(
     ],
 )
 def test_a_difference_within_the_margin_is_said_to_be(p: float, p_equivalent: float, pairs: int, said: str) -> None:
-    assert in_words(verdict(-0.01, p, pairs, 1, "lower", 0.02, p_equivalent)) == said
+    assert format_verdict(verdict(-0.01, p, pairs, 1, "lower", 0.02, p_equivalent)) == said
 
 
 def test_without_a_margin_nothing_is_equivalent() -> None:

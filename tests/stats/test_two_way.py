@@ -82,7 +82,7 @@ def test_an_interval_over_both_is_the_hull_and_a_difference_it_does_not_bear_out
     assert (one.interval, one.verdict.kind, one.significant) == ("seeds-and-text", "better", True)
     cover_texts(one, wide(0.05), ALPHA)
     assert one.low < 0 < one.high
-    assert (one.verdict.kind, one.significant) == ("one text", False)
+    assert (one.verdict.kind, one.significant) == ("seeds only", False)
 
 
 def test_equivalence_is_claimed_only_where_the_interval_over_both_lies_within_the_margin() -> None:

@@ -9,13 +9,13 @@ from scipy import stats
 
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import (
-    confirm_apart,
-    detectable_apart,
-    divisions,
-    effect_of_two,
-    measure_apart,
+    confirm_unpaired,
+    detectable_unpaired,
+    effect_size_unpaired,
+    measure_unpaired,
     permutation_interval,
     permutation_p,
+    permutation_weights,
     pooled_sd,
     runs_needed,
     smallest_unpaired_p,
@@ -87,16 +87,16 @@ def test_many_runs_are_dealt_out_at_random_the_same_on_every_call() -> None:
     mine, base = groups(12, 12, shift=1.2)
     assert permutation_p(mine, base) == permutation_p(mine, base)
     assert permutation_p(mine, base) == pytest.approx(stats.ttest_ind(mine, base).pvalue, abs=0.01)
-    assert (divisions(12, 12).sum(axis=0) == 12).all()
-    assert divisions(12, 12)[:, 0].tolist() == [1.0] * 12 + [0.0] * 12
+    assert (permutation_weights(12, 12).sum(axis=0) == 12).all()
+    assert permutation_weights(12, 12)[:, 0].tolist() == [1.0] * 12 + [0.0] * 12
 
 
 def test_how_few_runs_can_show_nothing_is_known() -> None:
     assert (smallest_unpaired_p(3, 3), smallest_unpaired_p(3, 4), smallest_unpaired_p(1, 60)) == (0.1, 1 / 35, 1.0)
     assert permutation_interval([1.0, 2.0, 3.0], [7.0, 8.0, 9.0]) == (-math.inf, math.inf)
     assert [runs_needed(count) for count in (1, 2, 3, 6, 7)] == [4, 5, 5, 5, 6]
-    (one,) = family = [measure_apart([1.0, 2.0, 3.0], [7.0, 8.0, 9.0], "lower")]
-    confirm_apart(family)
+    (one,) = family = [measure_unpaired([1.0, 2.0, 3.0], [7.0, 8.0, 9.0], "lower")]
+    confirm_unpaired(family)
     assert (one.verdict.kind, one.verdict.pairs, one.verdict.against, one.verdict.needed) == ("too few", 3, 3, 4)
     assert one.detectable == math.inf
     assert math.isnan(permutation_p([], [1.0]))
@@ -114,18 +114,18 @@ def test_welch_is_that_of_scipy_and_of_equal_values_a_point() -> None:
 
 def test_the_effect_is_in_pooled_standard_deviations() -> None:
     mine, base = [1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0, 6.0]
-    found = effect_of_two(mine, base)
+    found = effect_size_unpaired(mine, base)
     assert found.cohen == pytest.approx(-2 / math.sqrt(5 / 3))
     assert found.hedges == pytest.approx(found.cohen * (1 - 3 / (4 * 6 - 1)), rel=0.01)  # Hedges' approximation
     assert found.low < found.cohen < found.high < 0.2
-    assert effect_of_two([1.0, 1.0], [2.0, 2.0]).hedges == -math.inf
+    assert effect_size_unpaired([1.0, 1.0], [2.0, 2.0]).hedges == -math.inf
 
 
 def test_a_verdict_is_there_exactly_where_the_joint_interval_leaves_out_zero() -> None:
     for seed in range(4):
         base = groups(5, 6, 0.0, seed)[1]
-        family = [measure_apart(groups(5, 6, shift, seed)[0], base, "lower") for shift in (0.0, 1.2, -2.5)]
-        confirm_apart(family)
+        family = [measure_unpaired(groups(5, 6, shift, seed)[0], base, "lower") for shift in (0.0, 1.2, -2.5)]
+        confirm_unpaired(family)
         for one in family:
             assert (one.low > 0 or one.high < 0) == one.significant == (one.verdict.kind in ("better", "worse"))
             assert one.p_adjusted == min(1.0, 3 * one.p)
@@ -134,7 +134,7 @@ def test_a_verdict_is_there_exactly_where_the_joint_interval_leaves_out_zero() -
 
 def test_an_effect_called_detectable_by_some_runs_is_found_by_80_percent_of_others() -> None:
     n, m, random = 6, 5, np.random.default_rng(5)
-    spread_is_one = detectable_apart(n, m, 1.0)
+    spread_is_one = detectable_unpaired(n, m, 1.0)
     found = []
     for _ in range(1_500):
         first, second = (2.0 * random.normal(size=n + m) for _ in range(2))

@@ -71,7 +71,7 @@ def assert_left_out(folder: Path, words: str) -> None:
     results = load(folder)
     table = compare(results)
     (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
-    assert re.search(words, results.damaged["arm", 1])
+    assert re.search(words, results.corrupt_records["arm", 1])
     assert results.harmed
     assert (row.n, row.damaged, row.mean) == (2, 1, pytest.approx((1.7 + 1.68) / 2, rel=1e-12))
     (line,) = [line for line in notes(results, table) if line.startswith("Warning: arm seed 1 is damaged")]
@@ -176,7 +176,7 @@ def test_damaged_losses_by_document_are_named_whichever_split_they_are_of(
     else:
         path.write_bytes(path.read_bytes()[:-1] + b"\1")
     results = load(folder)
-    assert list(results.unread) == [("arm-1", quantity)]
+    assert list(results.corrupt_documents) == [("arm-1", quantity)]
     assert results.records["arm", 1] is not None
     (line,) = [line for line in notes(results, compare(results)) if line.startswith("Warning: the losses by document")]
     assert "of arm seed 1 are damaged" in line
@@ -188,7 +188,7 @@ def test_a_copy_of_the_records_alone_has_no_losses_by_document_and_is_not_damage
     for place in Store(folder.parent).cells.glob("[a-z]*"):
         for file in place.glob("*.npz"):
             file.unlink()
-    assert len(load(folder).unread) == 12  # a curve lies beside them
+    assert len(load(folder).corrupt_documents) == 12  # a curve lies beside them
     for file in Store(folder.parent).cells.glob("*/history.csv"):
         file.unlink()
     assert not load(folder).harmed

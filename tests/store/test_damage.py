@@ -14,7 +14,7 @@ from records import record
 from rich.console import Console
 
 from lm.analysis.compare import compare
-from lm.analysis.pace import pace
+from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results, curves, load
 from lm.cli import main
 from lm.config.tree import InputError
@@ -135,7 +135,7 @@ def test_records_swapped_between_two_cells_are_left_out_by_their_ids(experiment:
     table = compare(results)
     lines = [line for line in notes(results, table) if line.startswith("Warning: ")]
     words = f"id: is of another cell, '{other}', expected arm-1, the name of its folder"
-    assert results.damaged["arm", 1] == words
+    assert results.corrupt_records["arm", 1] == words
     assert [path in " ".join(lines) for path in ("cells/arm-1/record.json", f"cells/{other}/record.json")] == [True] * 2
     assert not any("other batches" in line for line in lines)
     assert results.records["arm", 1] is None
@@ -253,7 +253,7 @@ def broken(folder: Path, cell: str, seal: bool) -> Path:
     described = json.loads(file.read_text())
     more = {"curve": sealed(path.read_text())} if seal else {"steps": 30}
     file.write_text(with_checksum({**described, **more}))
-    assert not load(folder).broken
+    assert not load(folder).corrupt_curves
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     return path
 
@@ -263,7 +263,7 @@ def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, s
     folder = experiment(CELLS)
     path = broken(folder, "arm-2", seal)
     results = load(folder)
-    table, paces = compare(results), pace(results)
+    table, paces = compare(results), steps_to_baseline_loss(results)
     columns, shown, _ = summary(results, table, paces)
     column = columns.index("steps to the baseline's loss")
     steps = {row[0]: row[column] for row in shown}
@@ -288,9 +288,9 @@ def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, s
 def test_where_the_baselines_curve_is_damaged_no_arm_is_measured_by_it(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     broken(folder, "base-0", seal=True)
-    assert pace(load(folder)) == []
+    assert steps_to_baseline_loss(load(folder)) == []
     console = Console(record=True, width=200, quiet=True)
-    assert write_report(folder, console).broken == {"base-0": "has 2 rows, expected 3"}
+    assert write_report(folder, console).corrupt_curves == {"base-0": "has 2 rows, expected 3"}
     assert "the learning curve of base seed 0 is damaged" in (folder / "table.md").read_text()
 
 
@@ -300,15 +300,15 @@ def test_one_curve_that_is_gone_is_damage_and_all_of_an_arm_are_not(experiment: 
         Store(folder.parent).history(f"other-{seed}").unlink()
     Store(folder.parent).history("arm-1").unlink()
     results = load(folder)
-    assert results.broken == {"arm-1": "is missing"}
-    assert [one.arm for one in pace(results)] == []
+    assert results.corrupt_curves == {"arm-1": "is missing"}
+    assert [one.arm for one in steps_to_baseline_loss(results)] == []
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"step,validation_nll\n10,\0\n"])
 def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: bytes) -> None:
     folder = experiment(CELLS)
     Store(folder.parent).history("arm-1").write_bytes(content)
-    assert list(load(folder).broken) == ["arm-1"]
+    assert list(load(folder).corrupt_curves) == ["arm-1"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import references
 from helpers import RUN
 from rich.console import Console
 
-from lm.analysis.comparability import circumstances_of
+from lm.analysis.comparability import provenance_of
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.config.tree import InputError
@@ -105,8 +105,8 @@ def test_there_is_a_migration_for_every_older_version() -> None:
 
 def test_what_a_record_does_not_say_of_its_making_is_told_as_not_recorded() -> None:
     shapes = by_shape()
-    old = circumstances_of(cast(Record, RECORD.read(shapes["initial"], Path("r"))))
-    new = circumstances_of(cast(Record, RECORD.read(shapes["none"], Path("r"))))
+    old = provenance_of(cast(Record, RECORD.read(shapes["initial"], Path("r"))))
+    new = provenance_of(cast(Record, RECORD.read(shapes["none"], Path("r"))))
     assert old.keys() == new.keys()
     assert old["precision"] == "not recorded"
     assert new["precision"] == "32-true"

@@ -50,7 +50,7 @@ def test_it_is_read_as_if_this_version_had_written_it() -> None:
     results = load(OLD / "results/old")
     assert results.manifest["format"] == MANIFEST.version
     assert (results.arms, results.confirmatory, results.judged) == (["gelu", "relu"], ["relu"], ["nll"])
-    assert (results.damaged, results.broken) == ({}, {})
+    assert (results.corrupt_records, results.corrupt_curves) == ({}, {})
     for record in results.of("gelu") + results.of("relu"):
         assert record["format"] == RECORD.version
         assert of_record(record) == ""

@@ -56,8 +56,8 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.elsewhere.found import read
-    from lm.elsewhere.runs import Asked, Pairing, gather
+    from lm.elsewhere.detect import read
+    from lm.elsewhere.runs import CompareRequest, Pairing, gather
     from lm.report.external import as_json, write_comparison
 
     if options.out is not None:
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if not metrics:
         raise InputError(f"--metric {options.metric!r}: expected the name of a quantity")
     pairing: Pairing = "paired" if options.paired else "unpaired" if options.unpaired else "auto"
-    asked = Asked(
+    asked = CompareRequest(
         options.baseline,
         metrics,
         options.arm_column,

@@ -32,14 +32,14 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"{odd} is a configuration and {other} is none; expected two of one kind")
     from rich.console import Console
 
-    from lm.analysis.unlike import of_configurations, of_runs
+    from lm.analysis.run_diff import diff_configurations, diff_runs
     from lm.report.run_diff import diff_json, show_diff
 
     if files[0]:
-        found = of_configurations(_resolved(options.left), _resolved(options.right))
+        found = diff_configurations(_resolved(options.left), _resolved(options.right))
     else:
         sides = [_side(one, options.out) for one in (options.left, options.right)]
-        found = of_runs((sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]))
+        found = diff_runs((sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]))
     if options.json:
         print(json.dumps(diff_json(found), indent=2))
     else:
@@ -64,10 +64,10 @@ def _resolved(given: str) -> Tree:
 
 def _side(given: str, out: Path) -> "tuple[Tree, list[Record]]":
     """The configuration of a run or an arm, and its records. Raises InputError where it has none yet."""
-    from lm.analysis.called import of_side
+    from lm.analysis.run_lookup import find_run_or_arm
     from lm.store.store import Store
 
-    store, found = of_side(given, out)
+    store, found = find_run_or_arm(given, out)
     records = [run.record for run in found if run.record is not None]
     if not records:
         raise InputError(f"{given}: {found[0].name} is {found[0].state}; expected one that has ended")

@@ -26,8 +26,8 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.analysis.called import chosen, of_name
-    from lm.analysis.runs import STATES, of_folder
+    from lm.analysis.run_lookup import find_by_name, select_runs
+    from lm.analysis.runs import STATES, runs_of_folder
     from lm.config.tree import nearest
     from lm.report.status import run_json, show_runs
 
@@ -38,9 +38,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         near = nearest(options.status, STATES)
         raise InputError(f"--status: no status {options.status!r}.{near} Choose from {', '.join(STATES)}")
     named = not options.folder.exists() and RESULTS.is_dir()
-    found = of_folder(RESULTS if named else options.folder)
-    runs = of_name(str(options.folder), found.runs) if named else found.runs
-    runs = chosen(runs, options.experiment, options.arm, seed, options.status, options.id)
+    found = runs_of_folder(RESULTS if named else options.folder)
+    runs = find_by_name(str(options.folder), found.runs) if named else found.runs
+    runs = select_runs(runs, options.experiment, options.arm, seed, options.status, options.id)
     if options.json:
         print(json.dumps([run_json(run) for run in runs], indent=2))
     else:

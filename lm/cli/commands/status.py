@@ -19,10 +19,10 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.analysis.runs import of_folder
+    from lm.analysis.runs import runs_of_folder
     from lm.report.status import show_status, status_json
 
-    found = of_folder(called(options.folder))
+    found = runs_of_folder(called(options.folder))
     if options.json:
         print(json.dumps(status_json(found), indent=2))
     else:

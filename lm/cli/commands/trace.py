@@ -70,21 +70,21 @@ def _on_rung(ladder: Path, rungs: dict[str, Path], given: str | None) -> tuple[P
 
 def _run(given: Path, out: Path) -> tuple[Path, str] | None:
     """The experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
-    from lm.analysis.called import askers, located
-    from lm.analysis.runs import ALONE, describes, runs
+    from lm.analysis.run_lookup import experiments_using, find_one
+    from lm.analysis.runs import NO_EXPERIMENT, is_experiment_or_search, runs
     from lm.store.archive import ENDING
 
     if (given / "record.json").is_file():
         place = given.resolve()
         out, name = place.parent.parent, place.name
-    elif given.exists() or describes(given) or given.with_name(f"{given.name}{ENDING}").exists():
+    elif given.exists() or is_experiment_or_search(given) or given.with_name(f"{given.name}{ENDING}").exists():
         return None
     else:
         name = str(given)
-    found = located(name, out)
-    if found.experiment != ALONE:
+    found = find_one(name, out)
+    if found.experiment != NO_EXPERIMENT:
         return out / found.experiment, found.arm
-    asking = {(run.experiment, run.arm): run for run in askers(found.cell, runs(out).runs)}
+    asking = {(run.experiment, run.arm): run for run in experiments_using(found.cell, runs(out).runs)}
     if len(asking) != 1:
         names = ", ".join(run.name for run in asking.values())
         raise InputError(

@@ -10,7 +10,7 @@ from shlex import quote
 from urllib.parse import urlencode
 
 from lm.analysis.results import read_manifest
-from lm.analysis.runs import folders_of, of_folder
+from lm.analysis.runs import folders_of, runs_of_folder
 from lm.config.tree import InputError
 from lm.report.web.elements import Html, digest, joined, listed, table, tag
 from lm.store.store import Store
@@ -34,7 +34,7 @@ class Board:
     """
 
     def __init__(self, folder: Path) -> None:
-        of_folder(folder)
+        runs_of_folder(folder)
         alone = any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json"))
         self.folder = folder
         self.out = folder.resolve().parent if alone else folder
@@ -61,7 +61,7 @@ class Board:
         from lm.report.status import status_parts  # like all that draws, after the server is up, for it takes seconds
 
         try:
-            index = of_folder(self.folder)
+            index = runs_of_folder(self.folder)
         except InputError as error:
             return tag("p", str(error), class_="warn")
         columns, rows, lines = status_parts(index)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis.pace import Pace, mean_share
+from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results, value
 from lm.analysis.tidy import status_of
 from lm.report.tables import difference, format_run_counts, format_steps_ratio, heading, interval_heading, mean_and_sd
@@ -29,7 +29,7 @@ class Column:
     long: bool = False
 
 
-def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) -> list[Column]:
+def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> list[Column]:
     """A column for the mean of each quantity that was measured, and one for its difference; verdicts of the judged."""
     first = list(table[table.metric == results.headline].itertuples())
     others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
@@ -62,12 +62,12 @@ def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Colum
     return columns
 
 
-def _pace(pace: Pace | None) -> tuple[str, float | str, str]:
+def _pace(pace: StepsToBaselineLoss | None) -> tuple[str, float | str, str]:
     reached = pace.shares.get("steps", []) if pace else []
     return format_steps_ratio(pace), mean_share(reached) if reached else math.nan, ""
 
 
-def comparison(results: Results, table: pd.DataFrame, paces: Sequence[Pace]) -> Html:
+def comparison(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> Html:
     """The table with its controls. Without scripts it is a table of what is shown at first."""
     columns = all_columns(results, table, paces)
     boxes = [

@@ -22,7 +22,7 @@ def gradient_data(results: Results) -> Columns:
     for index, arm in enumerate(results.arms):
         norms: dict[tuple[str, int, int], list[float]] = {}
         for record in results.of(arm):
-            if record["status"] != "ok" or record["id"] in results.broken:
+            if record["status"] != "ok" or record["id"] in results.corrupt_curves:
                 continue
             for row in gradients(results.store.history(record["id"])):
                 norms.setdefault((row["part"], row["place"], row["step"]), []).append(row["norm"])

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.answers import Answer
-from lm.analysis.pace import pace
+from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results
 from lm.report import claims as of_claims
 from lm.report import rates as of_rates
@@ -81,7 +81,7 @@ def body(
         tuning: what tuning found, where there was any.
         rates: the learning-rate curves, where there are any.
     """
-    drawing, notes, paces = Charts(bool(library())), grouped(results, compared), pace(results)
+    drawing, notes, paces = Charts(bool(library())), grouped(results, compared), steps_to_baseline_loss(results)
     parts = [
         section(
             "verdict",

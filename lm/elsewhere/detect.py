@@ -7,15 +7,15 @@ from contextlib import closing
 from pathlib import Path
 
 from lm.config.tree import InputError
-from lm.elsewhere.of_mlflow import META, read_store
-from lm.elsewhere.of_wandb import MAGIC, read_wandb
+from lm.elsewhere.mlflow_reader import META, read_store
 from lm.elsewhere.table import Table
 from lm.elsewhere.tabular import read_csv, read_json, read_parquet
+from lm.elsewhere.wandb_reader import MAGIC, read_wandb
 
 PARQUET, SQLITE = b"PAR1", b"SQLite format 3\0"
 EVENTS = ".tfevents."
 
-KNOWN = (
+SUPPORTED = (
     "a table (CSV, parquet, JSON), W&B's run-ID.wandb, MLflow's mlruns or mlflow.db, Optuna's journal or database, or "
     "a folder of TensorBoard's events"
 )
@@ -45,8 +45,8 @@ def read(path: Path, called: str | None = None) -> Table:
     if head.startswith(SQLITE):
         return _database(path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start == b"{" and _of_optuna(head):
-        from lm.elsewhere.of_optuna import read_journal
+    if start == b"{" and _is_optuna_journal(head):
+        from lm.elsewhere.optuna_reader import read_journal
 
         return read_journal(path)
     if start in (b"[", b"{"):
@@ -73,10 +73,10 @@ def _folder(path: Path, called: str | None) -> Table:
     if metas:
         return read_store(path, metas)
     if events:
-        from lm.elsewhere.of_tensorboard import read_events
+        from lm.elsewhere.tensorboard_reader import read_events
 
         return read_events(path, events, called)
-    raise InputError(f"{path}: holds no runs; expected {KNOWN}")
+    raise InputError(f"{path}: holds no runs; expected {SUPPORTED}")
 
 
 def _database(path: Path) -> Table:
@@ -87,17 +87,17 @@ def _database(path: Path) -> Table:
     except sqlite3.Error as error:
         raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None
     if "latest_metrics" in tables:
-        from lm.elsewhere.of_mlflow import read_database
+        from lm.elsewhere.mlflow_reader import read_database
 
         return read_database(path)
     if {"studies", "trials"} <= tables:
-        from lm.elsewhere import of_optuna
+        from lm.elsewhere import optuna_reader
 
-        return of_optuna.read_database(path)
-    raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {KNOWN}")
+        return optuna_reader.read_database(path)
+    raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {SUPPORTED}")
 
 
-def _of_optuna(head: bytes) -> bool:
+def _is_optuna_journal(head: bytes) -> bool:
     """Whether a file begins with a line of Optuna's journal."""
     try:
         found = json.loads(head.partition(b"\n")[0])

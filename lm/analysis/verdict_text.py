@@ -4,22 +4,22 @@ import math
 
 from lm.stats.verdicts import DIRECTIONS, Verdict
 
-PHRASES = {
+LABELS = {
     "not judged": "-",
     "no pair": "no pair to compare",
     "no runs": "no runs to compare",
-    "one text": "inconclusive: found over seeds, not over texts",
+    "seeds only": "inconclusive: found over seeds, not over texts",
 }
 
 
-def in_words(found: Verdict) -> str:
+def format_verdict(found: Verdict) -> str:
     """A verdict in a few words.
 
-    >>> in_words(Verdict("too few", pairs=4, needed=6))
+    >>> format_verdict(Verdict("too few", pairs=4, needed=6))
     '4 seeds cannot reach significance (6 could)'
-    >>> in_words(Verdict("better", pairs=6, needed=8, within=0.02, staged=True))
+    >>> format_verdict(Verdict("better", pairs=6, needed=8, within=0.02, staged=True))
     'better (found at 6 of at most 8 seeds), but within 0.02'
-    >>> in_words(Verdict("too few", pairs=3, needed=4, against=5))
+    >>> format_verdict(Verdict("too few", pairs=3, needed=4, against=5))
     '3 runs against 5 cannot reach significance (4 against 4 could)'
     """
     return f"exploratory: {_explored(found)}" if found.exploratory else _confirmed(found)
@@ -36,21 +36,21 @@ def _confirmed(found: Verdict) -> str:
         runs = f"{found.pairs} run{'s' * (found.pairs != 1)} against {found.against}"
         return f"{runs} cannot reach significance ({found.needed} against {found.needed} could)"
     if found.kind == "too few":
-        return f"{of_seeds(found.pairs)} cannot reach significance ({found.needed} could)"
+        return f"{format_seeds(found.pairs)} cannot reach significance ({found.needed} could)"
     if found.kind == "too early":
         return f"too early: first look at {found.needed} seeds"
     if found.kind == "undecided":
         return f"undecided after {found.pairs} of at most {found.needed} seeds"
-    return PHRASES.get(found.kind, found.kind)
+    return LABELS.get(found.kind, found.kind)
 
 
 def _explored(found: Verdict) -> str:
     if found.kind == "too few":
-        return f"{of_seeds(found.pairs)} cannot tell ({found.needed} could)"
-    said = f"within {found.within:zg}" if found.kind == "equivalent" else PHRASES.get(found.kind, found.kind)
+        return f"{format_seeds(found.pairs)} cannot tell ({found.needed} could)"
+    said = f"within {found.within:zg}" if found.kind == "equivalent" else LABELS.get(found.kind, found.kind)
     return said if math.isnan(found.q) else f"{said}, q = {found.q:z.2g}"
 
 
-def of_seeds(count: int) -> str:
+def format_seeds(count: int) -> str:
     """A number of seeds."""
     return f"{count} seed{'s' * (count != 1)}"

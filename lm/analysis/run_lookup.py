@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lm.analysis.runs import ALONE, Run, alone, cells_of, folders_of, runs
+from lm.analysis.runs import NO_EXPERIMENT, Run, cells_of, folders_of, run_of_cell, runs
 from lm.config.tree import InputError, nearest, path_name
 from lm.store.links import require_own
 from lm.store.store import Store
@@ -13,7 +13,7 @@ LISTED = 5
 """Names that a message lists at most."""
 
 
-def chosen(
+def select_runs(
     found: Sequence[Run],
     experiment: str | None = None,
     arm: str | None = None,
@@ -40,7 +40,7 @@ def chosen(
     ]
 
 
-def of_name(text: str, found: Sequence[Run]) -> list[Run]:
+def find_by_name(text: str, found: Sequence[Run]) -> list[Run]:
     """The runs called experiment, experiment/arm or experiment/arm/seed.
 
     Raises:
@@ -48,7 +48,7 @@ def of_name(text: str, found: Sequence[Run]) -> list[Run]:
     """
     experiment, *rest = text.rstrip("/").split("/")
     try:
-        kept = chosen(found, experiment, rest[0] if rest else None)
+        kept = select_runs(found, experiment, rest[0] if rest else None)
     except InputError as error:
         raise InputError(f"{text}: no such folder, and {error}") from None
     if len(rest) > 1:
@@ -61,7 +61,7 @@ def of_name(text: str, found: Sequence[Run]) -> list[Run]:
 
 def _only(kept: list[Run], names: list[str], wanted: str, kind: str) -> list[Run]:
     if wanted not in names:
-        there = sorted(set(names) - {ALONE})
+        there = sorted(set(names) - {NO_EXPERIMENT})
         raise InputError(f"no {kind} {wanted!r}.{nearest(wanted, there)} {_choices(there)}")
     return [run for run, name in zip(kept, names, strict=True) if name == wanted]
 
@@ -71,7 +71,7 @@ def _choices(names: Sequence[str]) -> str:
     return f"Choose from {', '.join(names[:LISTED])}{more}" if names else "There is none"
 
 
-def located(text: str, out: Path) -> Run:
+def find_one(text: str, out: Path) -> Run:
     """The one run that is called so: experiment/arm/seed, or the beginning of an id, below a folder of results.
 
     Raises:
@@ -92,14 +92,14 @@ def located(text: str, out: Path) -> Run:
         raise InputError(of_it.unreadable[0])
     arm, _, seed = rest.partition("/")
     try:
-        kept = chosen(of_it.runs, arm=arm or None)
+        kept = select_runs(of_it.runs, arm=arm or None)
     except InputError as error:
         raise InputError(f"{text}: {experiment} has {error}") from None
     if seed:
         kept = [run for run in kept if str(run.seed) == seed]
     if len(kept) == 1:
         return kept[0]
-    names = [run.name for run in kept or chosen(of_it.runs, arm=arm or None)]
+    names = [run.name for run in kept or select_runs(of_it.runs, arm=arm or None)]
     what = f"{len(kept)} runs" if kept else f"no seed {seed!r}"
     raise InputError(f"{text}: {what}; expected experiment/arm/seed.{nearest(text, names)} {_choices(names)}")
 
@@ -112,7 +112,7 @@ def _by_id(text: str, out: Path) -> Run:
         listed = ", ".join(cell[:12] for cell in ids[:LISTED])
         raise InputError(f"{text}: {len(ids)} runs under {store.cells} begin like this: {listed}; give more of the id")
     if ids:
-        return alone(store, ids[0])
+        return run_of_cell(store, ids[0])
     there = list(folders_of(out))
     if text in there:
         found = runs(out, text).runs
@@ -125,12 +125,12 @@ def _by_id(text: str, out: Path) -> Run:
     )
 
 
-def askers(cell: str, found: Iterable[Run]) -> list[Run]:
+def experiments_using(cell: str, found: Iterable[Run]) -> list[Run]:
     """The runs of experiments that are this cell; several experiments may share one."""
-    return [run for run in found if run.cell == cell and run.experiment != ALONE]
+    return [run for run in found if run.cell == cell and run.experiment != NO_EXPERIMENT]
 
 
-def of_side(text: str, out: Path) -> tuple[Path, list[Run]]:
+def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[Run]]:
     """A run, or all runs of an arm called `experiment/arm`, and the folder of results that they lie in.
 
     Raises:
@@ -140,11 +140,11 @@ def of_side(text: str, out: Path) -> tuple[Path, list[Run]]:
     if os.path.isfile(given / "record.json"):
         place = given.resolve()
         require_own(place.parent, [place.name])
-        return place.parent.parent, [alone(Store(place.parent.parent), place.name)]
+        return place.parent.parent, [run_of_cell(Store(place.parent.parent), place.name)]
     experiment, _, arm = text.rstrip("/").partition("/")
     if experiment in folders_of(out) and arm and "/" not in arm:
         try:
-            return out, chosen(runs(out, experiment).runs, arm=arm)
+            return out, select_runs(runs(out, experiment).runs, arm=arm)
         except InputError as error:
             raise InputError(f"{text}: {experiment} has {error}") from None
-    return out, [located(text, out)]
+    return out, [find_one(text, out)]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.compare import beside, columns_of, counted
-from lm.analysis.words import in_words
+from lm.analysis.compare import columns_of, counted, format_lost_runs
+from lm.analysis.verdict_text import format_verdict
 from lm.elsewhere.runs import Runs
-from lm.stats.unpaired import confirm_apart, measure_apart, plain_apart
+from lm.stats.unpaired import confirm_unpaired, describe_unpaired, measure_unpaired
 from lm.stats.verdicts import Comparison, Verdict, confirm, measure, plain
 
 UNCHECKED = (
@@ -43,7 +43,7 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
                 "margin": _margin(runs, quantity),
                 **columns_of(found),
             }
-            row["verdict"] = in_words(found.verdict)
+            row["verdict"] = format_verdict(found.verdict)
             if (arm, quantity) in judged:
                 row["verdict"] += _survivors(runs, row) + _unpaired(runs)
             rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
@@ -84,10 +84,10 @@ def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
         confirm(family)
         return dict(zip(keys, family, strict=True))
     apart = [
-        measure_apart(values(runs, arm, quantity), values(runs, runs.arms[0], quantity), runs.better[quantity])
+        measure_unpaired(values(runs, arm, quantity), values(runs, runs.arms[0], quantity), runs.better[quantity])
         for arm, quantity in keys
     ]
-    confirm_apart(apart)
+    confirm_unpaired(apart)
     return dict(zip(keys, apart, strict=True))
 
 
@@ -97,7 +97,7 @@ def _described(runs: Runs, arm: str, quantity: str) -> Comparison:
         return Comparison([], verdict=Verdict("baseline"))
     if runs.paired:
         return plain(differences(runs, arm, quantity))
-    return plain_apart(values(runs, arm, quantity), values(runs, runs.arms[0], quantity))
+    return describe_unpaired(values(runs, arm, quantity), values(runs, runs.arms[0], quantity))
 
 
 def _margin(runs: Runs, quantity: str) -> float:
@@ -117,7 +117,7 @@ def _survivors(runs: Runs, row: dict[str, Any]) -> str:
     if runs.paired and row["pairs"] == len(runs.seeds):
         return ""
     on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
-    return beside(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])
+    return format_lost_runs(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])
 
 
 def _unpaired(runs: Runs) -> str:

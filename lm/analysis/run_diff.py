@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm.analysis.comparability import circumstances_of
+from lm.analysis.comparability import provenance_of
 from lm.config.plain import shown
 from lm.config.tree import Tree, differences
 from lm.store.damage import is_number
@@ -19,7 +19,7 @@ TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes"
 
 
 @dataclass(frozen=True)
-class Unlike:
+class RunDiff:
     """Where two sides differ.
 
     Args:
@@ -42,12 +42,12 @@ def _pairs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
     return {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}
 
 
-def of_configurations(left: Tree, right: Tree) -> Unlike:
+def diff_configurations(left: Tree, right: Tree) -> RunDiff:
     """Two resolved configurations."""
-    return Unlike(differences(left, right))
+    return RunDiff(differences(left, right))
 
 
-def of_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> Unlike:
+def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> RunDiff:
     """Two runs, or two arms with the runs of each, whose metrics are then means.
 
     Args:
@@ -66,14 +66,14 @@ def of_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record
     means = [_means(side) for side in records]
     known = [name for name in means[0] if name in means[1]] + [name for side in means for name in side]
     metrics = {name: (means[0].get(name), means[1].get(name)) for name in dict.fromkeys(known)}
-    return Unlike(differences(*configs), text, circumstances, metrics, (len(left), len(right)))
+    return RunDiff(differences(*configs), text, circumstances, metrics, (len(left), len(right)))
 
 
 def _joined(records: list[Record]) -> dict[str, str]:
     """The circumstances of several runs, all that were found of each."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
-        for name, said in circumstances_of(record).items():
+        for name, said in provenance_of(record).items():
             found.setdefault(name, {})[said] = None
     return {name: " and ".join(said) for name, said in found.items()}
 
@@ -89,6 +89,6 @@ def _means(records: list[Record]) -> dict[str, float]:
     return found
 
 
-def said(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a configuration, in a line."""
     return "-" if value is None else value if isinstance(value, str) else shown(value)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError
-from lm.elsewhere.table import Row, Table, flat
+from lm.elsewhere.table import Row, Table, flatten
 from lm.elsewhere.tabular import content
 
 MAGIC = b":W&B"
@@ -70,10 +70,10 @@ def _run(path: Path) -> tuple[Row, bool]:
             for one in map(_message, message.get(EXIT, [])):
                 told["state"] = "failed" if one.get(1, [0])[-1] else "finished"
     except _TornError:
-        return {**told, **flat({"config": config, "summary": measured | summary})}, True
+        return {**told, **flatten({"config": config, "summary": measured | summary})}, True
     except (ValueError, IndexError, AttributeError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: is damaged, or of a W&B that writes otherwise: {error}") from None
-    return {**told, **flat({"config": config, "summary": measured | summary})}, False
+    return {**told, **flatten({"config": config, "summary": measured | summary})}, False
 
 
 def _named(run: Message) -> Row:
