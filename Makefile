@@ -24,7 +24,7 @@ VERIFY ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit verify bench docs references clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit verify bench docs schema references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -86,6 +86,9 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
 
+schema: .venv/installed  ## the JSON Schema that the first lines of shipped YAML files name, in docs/schema, for editors
+	$(BIN)/lm schema --write docs/schema
+
 bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
 	env -u OMP_NUM_THREADS $(BIN)/lm bench $(BENCH) --out docs/bench/CPU.json
 
@@ -120,5 +123,5 @@ bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md descri
 	.venv-audit/bin/pip install --quiet --constraint constraints.txt pip-audit
 	touch $@
 
-clean:  ## remove the virtual environments and the site
-	rm -rf .venv .venv-docs .venv-hooks .venv-audit docs/_build
+clean:  ## remove the virtual environments, the site and the schema
+	rm -rf .venv .venv-docs .venv-hooks .venv-audit docs/_build docs/schema

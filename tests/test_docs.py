@@ -145,7 +145,7 @@ def test_what_the_tutorial_types_is_answered_as_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    (written,) = re.findall(r"^    (# yaml-language-server:.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    (written,) = re.findall(r"^    (title: Is SwiGLU.*?)\n\n", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "mine.yaml").write_text(textwrap.dedent(f"    {written}\n"), encoding="utf-8")
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,7 @@ from lm.cli.options import Parser
 from lm.config.tree import require_place
 
 HELP = "print the JSON Schema of experiments, configurations or sweeps"
-EXAMPLES = ("lm schema experiment", "lm schema --write docs/schema")
+EXAMPLES = ("lm schema experiment", "lm schema --write schema")
 
 
 def add_options(command: Parser) -> None:
