@@ -188,7 +188,7 @@ def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> i
         )
         with (
             Display(len(missing), workers, store) as display,
-            make_executor(manner.executor, store, workers, display.waiting) as executor,
+            make_executor(manner.executor, store, workers, display.on_waiting) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution, manifest)
     _measure_lengths(plan, store)

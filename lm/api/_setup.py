@@ -10,14 +10,14 @@ import numpy as np
 
 from lm.config.imported import own_modules
 from lm.config.imported import trusted_only as trusted
-from lm.execution.machine import require_manner
+from lm.execution.machine import require_run_settings
 
 
 def prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
     """Where cells go, before torch is imported. Raises InputError where they cannot, or for numbers that cannot be."""
     from lm.data.cache import keep_compiled_code
 
-    require_manner(Path(out), checkpoint_seconds, workers, hang_minutes)
+    require_run_settings(Path(out), checkpoint_seconds, workers, hang_minutes)
     keep_compiled_code()
     return Path(out)
 

@@ -138,9 +138,9 @@ class Counting(Display):
         self.console = to
         self.ends: Counter[str] = Counter()
 
-    def finished(self, planned: Planned, record: Any, seconds: float) -> None:
+    def on_finished(self, planned: Planned, record: Any, seconds: float) -> None:
         self.ends["interrupted" if record is None else record["status"]] += 1
-        super().finished(planned, record, seconds)
+        super().on_finished(planned, record, seconds)
 
 
 # counting ------------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def choices(out: Path) -> Said:
     Raises:
         InputError: where the file of measurements is damaged.
     """
-    from lm.execution.precisions import of_products
+    from lm.execution.precisions import measure_products
     from lm.report.autotune import describe_autotune
     from lm.store.ways import FILE, kept
 
@@ -209,7 +209,7 @@ def choices(out: Path) -> Said:
         "why": _why_workers(workers),
         "measured_workers": fastest,
         "auto": auto,
-        "precisions": of_products(),
+        "precisions": measure_products(),
     }
 
 

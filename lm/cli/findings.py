@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from lm.execution.precisions import in_words
+from lm.execution.precisions import format_ratios
 
 Said = dict[str, Any]
 
@@ -119,7 +119,7 @@ def _choices(found: Said) -> Lines:
     yield "workers", f"{found['workers']} with {threads} each, as far as there are cells: {found['why']}"
     if found["measured_workers"]:
         yield "measured", f"workers that were fastest here for experiments: {', '.join(found['measured_workers'])}"
-    for name, line in in_words(found["precisions"]):
+    for name, line in format_ratios(found["precisions"]):
         yield name, line
     for line in found["auto"]:
         yield "auto", line.removeprefix("auto: ")

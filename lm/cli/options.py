@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, parse_value
-from lm.execution.machine import require_manner
+from lm.execution.machine import require_run_settings
 
 RESULTS = Path("results")
 """Where results lie unless something else is said."""
@@ -242,4 +242,6 @@ def executor_of(options: argparse.Namespace, loggers: Sequence[str]) -> str:
 def check_output(options: argparse.Namespace) -> None:
     """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
     workers, hang = getattr(options, "workers", None), getattr(options, "hang_minutes", 0.0)
-    require_manner(options.out, options.checkpoint_seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}")
+    require_run_settings(
+        options.out, options.checkpoint_seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}"
+    )

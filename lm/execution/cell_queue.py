@@ -1,4 +1,4 @@
-"""What cells are to be trained, one after another."""
+"""Queues of cells to train."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from lm.training.cell import Cell
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell and its place in an experiment or a search.
+    """A cell with its position in an experiment or a search.
 
     Args:
-        arm: or trial.
+        arm: name of the arm or the trial.
         seed: of the cell.
         cell: to be trained.
-        called: experiment/arm/seed, as a command line and loggers know it.
+        called: experiment/arm/seed, the name on command lines and in loggers.
     """
 
     arm: str
@@ -28,38 +28,41 @@ class Planned:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the cell in lines for the user."""
         return f"{self.arm} seed {self.seed}"
 
 
 class CellQueue:
-    """Where cells to train come from, one at a time."""
+    """Queue of the cells that the scheduler trains."""
 
     def pop(self) -> Planned | None:
-        """A cell to train; None while there is none before another ends, and for good once none is running."""
+        """Return a cell to train, None while none is due before another ends, and for good once none runs."""
         raise NotImplementedError
 
     def remaining(self) -> int:
-        """How many cells are still to come, as far as is known."""
+        """Return the number of cells still to come, as far as it is known."""
         raise NotImplementedError
 
     def refresh(self) -> None:
-        """Called every few seconds: sees what others do that have a part in it, where there are any."""
+        """Read what other processes have done meanwhile; called every few seconds."""
 
     def blocked_on(self) -> list[str]:
-        """Others that are waited for where there is nothing to take, a line each; as far as was last seen."""
+        """Return a line for each process that this one waits for while there is nothing to pop."""
         return []
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-        """Told what a validation in training measured; says whether the cell goes on."""
+        """Decide from the values of a validation in training whether the cell goes on."""
         return True
 
     def ended(self, planned: Planned, record: Ending | None) -> None:
-        """Told of a cell's record; `status: pruned` where it was stopped, None where it was interrupted."""
+        """Take the record of a cell that has ended.
+
+        Its status is `pruned` if it was stopped; the record is None if it was interrupted.
+        """
 
 
 class StaticQueue(CellQueue):
-    """Cells that are known beforehand, in their order."""
+    """Queue of cells that are known beforehand, in their order."""
 
     def __init__(self, cells: list[Planned]) -> None:
         self.cells = deque(cells)
@@ -72,11 +75,11 @@ class StaticQueue(CellQueue):
 
 
 class ExperimentQueue(StaticQueue):
-    """Cells of an experiment, for as long as its folder stays: nobody could report on what is trained after that.
+    """Queue of an experiment's cells that raises once the experiment's folder is gone.
 
     Args:
         cells: in their order.
-        manifest: the file of the experiment's folder without which there is no report.
+        manifest: file in the experiment's folder that the report needs.
     """
 
     def __init__(self, cells: list[Planned], manifest: Path) -> None:
@@ -88,7 +91,7 @@ class ExperimentQueue(StaticQueue):
         return super().pop()
 
     def refresh(self) -> None:
-        """Check that the folder is still there. Raises LostError where it was taken away."""
+        """Check that the manifest still exists. Raises LostError if it was removed."""
         if not self.manifest.is_file():
             raise LostError(
                 f"{self.manifest.parent}: was taken away while its cells were trained ({self.manifest.name} is gone); "

@@ -1,4 +1,4 @@
-"""What a cell needs on a machine with which no disk is shared, and what comes back from there, as bytes in pieces."""
+"""Transfer of a cell and its results to and from a machine without a shared disk, as bytes in pieces."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,26 +17,26 @@ from lm.training.cell import Cell, identity
 from lm.training.train import Execution
 
 PIECE = 32 * 2**20
-"""Bytes of a file that travel at a time."""
+"""Bytes of a file that are sent at a time."""
 
 OWN = (SAVING, PROGRESS)
-"""Files of a work folder of which another try knows nothing."""
+"""Files of a work folder that are not sent, as they belong to one attempt."""
 
 Files = Sequence[tuple[str, Sequence[Any]]]
-"""Names of files below a folder, with what their pieces can be had for."""
+"""Names of files below a folder, each with the references of its pieces."""
 
 
 @dataclass(frozen=True)
 class CellPackage:
-    """A cell on its way.
+    """A cell with all that another machine needs to train it.
 
     Args:
         cell: to be trained.
-        execution: how.
-        name: what people call it.
-        text: the folder of the prepared text.
-        work: what an earlier try left.
-        code: a user's own modules by their names, each with its file's name and content.
+        execution: settings of training.
+        name: of the cell in lines for the user.
+        text: files of the prepared text.
+        work: files of an earlier attempt.
+        code: user modules by name, each with the name and content of its file.
     """
 
     cell: Cell
@@ -51,65 +51,65 @@ class CellPackage:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file's content."""
+    """Yield the content of a file in pieces."""
     with path.open("rb") as file:
         while piece := file.read(PIECE):
             yield piece
 
 
 def files_below(folder: Path, put: Callable[[bytes], Any], leave: Sequence[str] = ()) -> Files:
-    """All files in a folder but hidden ones, each piece handed to `put`."""
+    """Pass each piece of the files in a folder, except hidden ones, to `put`."""
     if not folder.is_dir():
         return []
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    wanted = [name for name in names if not _hidden(name) and str(name) not in leave]
-    return [(name.as_posix(), [put(piece) for piece in pieces(folder / name)]) for name in wanted]
+    selected = [name for name in names if not _hidden(name) and str(name) not in leave]
+    return [(name.as_posix(), [put(piece) for piece in pieces(folder / name)]) for name in selected]
 
 
 def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
-    """The modules of a user's own that a cell takes, in the order of their names.
+    """Return the user modules of a cell, sorted by name.
 
     Raises:
-        InputError: where one was changed since the cell was planned.
+        InputError: if one has changed since the cell was planned.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name in dotted_classes(cell.config):
-        found |= sources(imported(name, name))
-    return [(module, path.name, path.read_bytes()) for module, path in sorted(found.items())]
+        files |= sources(imported(name, name))
+    return [(module, path.name, path.read_bytes()) for module, path in sorted(files.items())]
 
 
 # at the receiver -----------------------------------------------------------------------------------------------------
 
 
-def unpack_cell(parcel: CellPackage, get: Callable[[Any], bytes], code: Path) -> Cell:
-    """Puts down what came with a cell; returns the cell as it is to be trained here.
+def unpack_cell(package: CellPackage, get: Callable[[Any], bytes], code: Path) -> Cell:
+    """Write the files of a package, and return the cell with the paths of this machine.
 
     Args:
-        parcel: what has come.
-        get: a piece, for what it can be had for.
-        code: the folder for a user's own modules.
+        package: that was sent.
+        get: returns a piece from its reference.
+        code: folder for the user modules.
 
     Raises:
-        InputError: where the cell is another one here, by the code or the version of this package.
+        InputError: if the code or the version of this package makes it another cell.
     """
-    for module, name, content in parcel.code:
+    for module, name, content in package.code:
         parts = module.split(".")
         path = code.joinpath(*(parts if name == "__init__.py" else parts[:-1]), name)
-        if not path.is_file() or path.read_bytes() != content:  # one written anew would count as changed
+        if not path.is_file() or path.read_bytes() != content:  # a file written again would count as changed
             write_atomic(path, content)
-    if parcel.code:
+    if package.code:
         look_in(code)
-    cell = parcel.cell
-    if cell.facts is not None and parcel.text:
-        there = Path(cell.facts.folder)
-        place = cache_folder() / path_name(there.parent.name, "text") / path_name(there.name, "text")
-        filled(place, _there, lambda folder: unpack(parcel.text, get, folder))
-        cell = replace(cell, facts=replace(cell.facts, folder=str(place.resolve())))
+    cell = package.cell
+    if cell.facts is not None and package.text:
+        source = Path(cell.facts.folder)
+        folder = cache_folder() / path_name(source.parent.name, "text") / path_name(source.name, "text")
+        filled(folder, _check_exists, lambda staging: unpack(package.text, get, staging))
+        cell = replace(cell, facts=replace(cell.facts, folder=str(folder.resolve())))
     return cell
 
 
 def check_same(cell: Cell, host: str) -> None:
-    """Raises InputError where this machine would compute another cell."""
+    """Check that this machine would compute the same cell. Raises InputError."""
     if identity(cell.config, cell.facts) != cell.id:
         raise InputError(
             f"{host}: would compute another cell than was planned; install there the version of lm that is installed "
@@ -117,13 +117,14 @@ def check_same(cell: Cell, host: str) -> None:
         )
 
 
-def _there(folder: Path) -> None:
+def _check_exists(folder: Path) -> None:
+    """Raise DamageError if the folder does not exist."""
     if not folder.is_dir():
         raise DamageError("missing")
 
 
 def unpack(files: Files, get: Callable[[Any], bytes], folder: Path) -> None:
-    """Writes files below a folder."""
+    """Write files below a folder."""
     for name, parts in files:
         path = below(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +133,7 @@ def unpack(files: Files, get: Callable[[Any], bytes], folder: Path) -> None:
 
 
 def below(folder: Path, name: str) -> Path:
-    """Where a file of this name lies in a folder. Raises InputError for a name that leads elsewhere."""
+    """Return the path of a file in a folder. Raises InputError for a name that leads elsewhere."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise InputError(f"file of a cell: {name!r} leads out of its folder")
@@ -140,6 +141,7 @@ def below(folder: Path, name: str) -> Path:
 
 
 def _hidden(path: Path) -> bool:
+    """Return True if a part of the path begins with a dot."""
     return any(part.startswith(".") for part in path.parts)
 
 
@@ -147,22 +149,21 @@ def _hidden(path: Path) -> bool:
 
 
 class Changes:
-    """What has changed in the folder of a cell since it was looked at last."""
+    """Changes in the folder of a cell since the last call."""
 
     MARKS = ("last.ckpt", "outcome.json")
-    """Whose change is a reason to send everything."""
+    """Files whose change is a reason to send all changes."""
 
     def __init__(self) -> None:
         self.sent: dict[str, tuple[int, int, int]] = {}
 
-    def sent_already(self, folder: Path) -> None:
-        """What lies in the folder is known to the other side."""
+    def mark_sent(self, folder: Path) -> None:
+        """Record that the other side has the files in the folder."""
         self.sent = {name: _stamp(folder / name) for name in self._names(folder)}
 
     def take(self, folder: Path, whole: bool) -> dict[str, bytes]:
-        """Files that have changed, by their names; how far the cell is alone, unless there is a new checkpoint or the
-        `whole` is asked for."""
-        found: dict[str, bytes] = {}
+        """Return the changed files: the progress alone, unless there is a new checkpoint or `whole` is set."""
+        contents: dict[str, bytes] = {}
         names = self._names(folder)
         stamps = {name: _stamp(folder / name) for name in names}
         changed = {name for name in names if self.sent.get(name) != stamps[name]}
@@ -170,38 +171,38 @@ class Changes:
             changed &= {PROGRESS}
         for name in sorted(changed):
             try:
-                found[name] = (folder / name).read_bytes()
-            except FileNotFoundError:  # replaced or renamed meanwhile; the next look finds it
+                contents[name] = (folder / name).read_bytes()
+            except FileNotFoundError:  # replaced or renamed meanwhile; the next call sends it
                 continue
             self.sent[name] = stamps[name]
-        return found
+        return contents
 
     def _names(self, folder: Path) -> list[str]:
         if not folder.is_dir():
             return []
-        paths = [Path(place, name).relative_to(folder) for place, _, files in os.walk(folder) for name in files]
+        paths = [Path(parent, name).relative_to(folder) for parent, _, files in os.walk(folder) for name in files]
         return [path.as_posix() for path in paths if not _hidden(path) and SAVING not in path.parts]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return 0, 0, 0
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def write_files(files: dict[str, bytes], folder: Path) -> None:
-    """Writes what came back; that training has ended is said last, and the record after that."""
+    """Write received files, the outcome last but one and the record last."""
     last = ("outcome.json", "record.json")
     for name in sorted(files, key=lambda name: (name in last, name)):
         write_atomic(below(folder, name), files[name])
 
 
-def forget_others(folder: Path, names: Iterable[str]) -> None:
-    """Deletes what is not among these names."""
-    kept = set(names)
+def delete_other_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete all files but those of these names."""
+    expected = set(names)
     for path in sorted(folder.rglob("*"), reverse=True):
         name = path.relative_to(folder)
-        if path.is_file() and not _hidden(name) and name.as_posix() not in kept:
+        if path.is_file() and not _hidden(name) and name.as_posix() not in expected:
             path.unlink()

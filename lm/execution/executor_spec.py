@@ -1,6 +1,6 @@
-"""Executors as they are asked for on a command line: `local`, `ray`, `ray://HOST:PORT`, `slurm:partition=gpu,time=60`.
+"""Parse executors of a command line: `local`, `ray`, `ray://HOST:PORT`, `slurm:partition=gpu,time=60`.
 
-It imports none of them, so that a wrong word is answered before anything starts.
+No executor is imported, so that a typo is reported before anything starts.
 """
 
 import importlib.util
@@ -29,44 +29,48 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "executor": "slurm, or local: jobs without SLURM, on this machine",
     },
 }
-"""What each executor takes after its name."""
+"""Options of each executor after its name."""
 
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
-"""What each executor but the local one needs, in an extra of its own name."""
+"""Package that each executor but the local one needs, in an extra of its own name."""
 
 WHOLE = ("memory", "cpus", "gpus")
 """Options that are whole numbers from 1."""
 
 LEAST_MEMORY = 80
-"""MB that Ray takes for an object store."""
+"""Smallest object store of Ray in MB."""
 
 REACH_SECONDS = 5.0
-"""In which the machine of a cluster's address takes a connection."""
+"""Time limit of a connection to the address of a cluster."""
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
 PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
-"""What goes into a batch script as it is."""
+"""Values that go into a batch script unquoted."""
 
 
 @dataclass(frozen=True)
 class ExecutorSpec:
-    """An executor by its name, with what was said of it."""
+    """Name and options of an executor."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_executor(given: object, where: str = "--executor") -> ExecutorSpec:
-    """The executor that is asked for at `where`.
+def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
+    """Parse the text of an executor and check that its package is installed.
+
+    Args:
+        value: as on a command line.
+        where: name of the option or argument, for messages.
 
     Raises:
-        InputError: where there is none of that name, it takes no such option, or its package is not installed.
+        InputError: if there is no such executor or option, or its package is not installed.
     """
-    text = given if isinstance(given, str) else ""
+    text = value if isinstance(value, str) else ""
     name, _, rest = text.partition(":")
     if name not in OPTIONS:
-        wrong = shown(name if text else given)
+        wrong = shown(name if text else value)
         raise InputError(
             f"{where}: no executor {wrong}.{nearest(name, list(OPTIONS))} Choose from {', '.join(OPTIONS)}"
         )
@@ -86,29 +90,29 @@ def parse_executor(given: object, where: str = "--executor") -> ExecutorSpec:
     return ExecutorSpec(name, options)
 
 
-def usable(given: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
-    """What trains the cells, where it can.
+def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
+    """Return the executor if it can train the cells, after a check that it can be reached.
 
     Args:
-        given: what is asked for at `where`.
-        loggers: that are asked for at `of_loggers`, by name.
-        where: the option or the argument.
-        of_loggers: the same of the loggers.
+        value: as on a command line.
+        loggers: names of the loggers of the runs.
+        where: name of the option or argument of the executor, for messages.
+        of_loggers: name of the option or argument of the loggers.
 
     Raises:
-        InputError: where there is no executor of that name, it cannot be reached, or loggers do not go with it.
+        InputError: if there is no such executor, it cannot be reached, or it does not support loggers.
     """
-    asked = parse_executor(given, where)
-    if asked.name == "ray" and loggers:
+    spec = parse_executor(value, where)
+    if spec.name == "ray" and loggers:
         raise InputError(
             f"{of_loggers}: what is logged on a node of a Ray cluster stays there; expected another {where}"
         )
-    reach(asked.options.get("address"), f"{where} ray")
-    return str(given)
+    reach(spec.options.get("address"), f"{where} ray")
+    return str(value)
 
 
 def reach(address: str | None, where: str = "--executor ray") -> None:
-    """Raises InputError where nothing listens at a cluster's address, for which Ray would wait long."""
+    """Check that something listens at the address of a cluster, as Ray would wait long. Raises InputError."""
     if address is None or address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -119,24 +123,25 @@ def reach(address: str | None, where: str = "--executor ray") -> None:
 
 
 def _options(name: str, text: str, where: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    """Parse KEY=VALUE,KEY=VALUE."""
+    options: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
         key, value = key.strip(), value.strip()
-        known = OPTIONS[name]
-        if key not in known:
-            choices = f"Choose from {', '.join(known)}" if known else "It takes none"
-            raise InputError(f"{where}: no option {shown(key)}.{nearest(key, list(known))} {choices}")
+        choices = OPTIONS[name]
+        if key not in choices:
+            listed = f"Choose from {', '.join(choices)}" if choices else "It takes none"
+            raise InputError(f"{where}: no option {shown(key)}.{nearest(key, list(choices))} {listed}")
         if not equals or not value:
-            raise InputError(f"{where}: {key}: expected {key}=VALUE, {known[key]}")
-        if key in found:
+            raise InputError(f"{where}: {key}: expected {key}=VALUE, {choices[key]}")
+        if key in options:
             raise InputError(f"{where}: {key} is given twice")
-        found[key] = value
-    return found
+        options[key] = value
+    return options
 
 
 def _check(name: str, options: Mapping[str, str], where: str) -> None:
-    """Raises InputError for a value that cannot be."""
+    """Check the values of the options. Raises InputError."""
     for key, value in options.items():
         if key in WHOLE and not (value.isascii() and value.isdecimal() and len(value) < 9 and int(value)):
             raise InputError(f"{where}: {key}: expected a whole number from 1, found {shown(value)}")
@@ -158,19 +163,19 @@ def _check(name: str, options: Mapping[str, str], where: str) -> None:
 
 
 def minutes(text: str, where: str = "--executor slurm") -> int:
-    """A time as sbatch takes it, in whole minutes: M, M:S, H:M:S or D-H[:M[:S]]. Raises InputError."""
-    found = TIME.fullmatch(text)
-    if found is None or len(text) > 20:
+    """Convert a time as sbatch takes it (M, M:S, H:M:S or D-H[:M[:S]]) to whole minutes. Raises InputError."""
+    match = TIME.fullmatch(text)
+    if match is None or len(text) > 20:
         raise InputError(f"{where}: time: expected minutes, H:M:S or D-H:M:S, found {shown(text)}")
-    days, *parts = (None if part is None else int(part) for part in found.groups())
-    given = [part for part in parts if part is not None]
+    days, *parts = (None if part is None else int(part) for part in match.groups())
+    fields = [part for part in parts if part is not None]
     if days is not None:
-        hours, least, seconds = [*given, 0, 0][:3]
-    elif len(given) == 3:
-        hours, least, seconds = given
+        hours, mins, seconds = [*fields, 0, 0][:3]
+    elif len(fields) == 3:
+        hours, mins, seconds = fields
     else:
-        hours, (least, seconds) = 0, [*given, 0][:2]
-    whole = (((days or 0) * 24 + hours) * 60 + least) * 60 + seconds
-    if whole <= 0:
+        hours, (mins, seconds) = 0, [*fields, 0][:2]
+    total = (((days or 0) * 24 + hours) * 60 + mins) * 60 + seconds
+    if total <= 0:
         raise InputError(f"{where}: time: expected more than nothing, found {shown(text)}")
-    return -(-whole // 60)
+    return -(-total // 60)

@@ -1,4 +1,4 @@
-"""The executors by name. One whose package is large or rare is imported when it is asked for."""
+"""Factory of executors by name; one whose package is large or rare is imported on use."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,7 @@ from lm.config.tree import InputError
 from lm.execution.executor import Executor
 from lm.execution.executor_spec import parse_executor
 from lm.execution.local import Local
-from lm.execution.machine import threads_each, threads_said
+from lm.execution.machine import env_threads, threads_each
 from lm.store.locks import Say, to_stderr
 from lm.store.store import Store
 
@@ -31,48 +31,47 @@ def _slurm(store: Store, capacity: int, say: Say, options: Options) -> Executor:
 
 
 EXECUTORS: Mapping[str, Maker] = {"local": _local, "ray": _ray, "slurm": _slurm}
-"""Each made from the store, how many cells may be in its hands, whom to tell what keeps it from starting one, and what
-was said of it."""
+"""Constructors by name. Each takes the store, the capacity, a function for lines about delays, and the options."""
 
 
 def make_executor(text: str, store: Store, capacity: int, say: Say = to_stderr) -> Executor:
-    """The executor that a text asks for. Raises InputError where there is none, or it cannot be started."""
-    asked = parse_executor(text)
-    return EXECUTORS[asked.name](store, capacity, say, asked.options)
+    """Make the executor that a text names. Raises InputError if there is none or it cannot be started."""
+    spec = parse_executor(text)
+    return EXECUTORS[spec.name](store, capacity, say, spec.options)
 
 
 MOST_JOBS = 1000
-"""In one array, as SLURM comes."""
+"""Jobs in one array, by SLURM's default."""
 
 
 def capacity(text: str, cells: int, search: bool = False) -> int | None:
-    """How many of these cells the executor trains at a time, where that is not for this machine to say.
+    """Return how many of these cells the executor trains at a time, None if this machine decides.
 
     Raises:
-        InputError: where a cluster cannot be reached; for a `search` that could have all its trials in a queue, and
-            learn from none.
+        InputError: if a cluster cannot be reached, or for a `search` by SLURM, whose trials would all be queued at once
+            and learn from none.
     """
-    asked = parse_executor(text)
-    if asked.name == "slurm":
+    spec = parse_executor(text)
+    if spec.name == "slurm":
         if search:
             raise InputError(
                 "--executor slurm: a search needs --workers N, its cells in the queue or at work at a time"
             )
         return min(cells, MOST_JOBS)
-    if asked.name == "ray" and "address" in asked.options:
+    if spec.name == "ray" and "address" in spec.options:
         from lm.execution.ray_cluster import cluster_capacity
 
-        return min(cells, cluster_capacity(asked.options, threads(text, 1)))
+        return min(cells, cluster_capacity(spec.options, threads(text, 1)))
     return None
 
 
 def threads(text: str, workers: int) -> int:
-    """Threads of a cell where `workers` are trained at a time; on other machines what the environment says, or one."""
-    asked = parse_executor(text)
-    if asked.name == "local" or (asked.name == "ray" and "address" not in asked.options):
+    """Return the threads of a cell with `workers` at a time; of the environment, or one, on other machines."""
+    spec = parse_executor(text)
+    if spec.name == "local" or (spec.name == "ray" and "address" not in spec.options):
         return threads_each(workers)
-    return _slurm_threads(asked.options) if asked.name == "slurm" else threads_said() or 1
+    return _slurm_threads(spec.options) if spec.name == "slurm" else env_threads() or 1
 
 
 def _slurm_threads(options: Options) -> int:
-    return int(options.get("cpus", threads_said() or 1))
+    return int(options.get("cpus", env_threads() or 1))

@@ -1,4 +1,4 @@
-"""Cells that other commands train, on this machine or another: looked at now and then, until they are free."""
+"""Cells that other commands train, on this machine or others, checked periodically until they are free."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from lm.store.store import Store
 
 
 class ForeignCells:
-    """Watches over cells that are held by others.
+    """Monitor of cells whose locks other processes hold.
 
     Args:
         store: where the cells are trained into.
@@ -18,24 +18,27 @@ class ForeignCells:
         self.watches: dict[str, Watch] = {}
 
     def held(self, cell: str) -> Holder | str | None:
-        """Who holds a cell; None where it may be handed over. Who shows no life from one call to the next loses it."""
-        found = self.store.watched(cell, self.watches.setdefault(cell, Watch()))
-        if found is None:
+        """Return the holder of a cell, None if the cell is free.
+
+        A holder without a heartbeat from one call to the next loses the cell.
+        """
+        holder = self.store.watched(cell, self.watches.setdefault(cell, Watch()))
+        if holder is None:
             del self.watches[cell]
-        return found
+        return holder
 
 
 def by_process(holders: Sequence[Holder | str]) -> dict[str, int]:
-    """How many cells each command holds, by its process and host in words."""
-    since: dict[tuple[int, str] | str, list[Holder]] = {}
-    nameless = 0
+    """Return the number of cells that each command holds, by a phrase that names its process and host."""
+    by_command: dict[tuple[int, str] | str, list[Holder]] = {}
+    unknown = 0
     for holder in holders:
         if isinstance(holder, str):
-            nameless += 1
+            unknown += 1
         else:
-            since.setdefault((holder.of, holder.host), []).append(holder)
-    found = {}
-    for held in since.values():
-        first = min(held, key=lambda one: one.since)
-        found[f"process {first.of} on host {first.host} since {first.when()}"] = len(held)
-    return {**found, **({"a process that left no name": nameless} if nameless else {})}
+            by_command.setdefault((holder.of, holder.host), []).append(holder)
+    counts = {}
+    for own in by_command.values():
+        first = min(own, key=lambda holder: holder.since)
+        counts[f"process {first.of} on host {first.host} since {first.when()}"] = len(own)
+    return {**counts, **({"a process that left no name": unknown} if unknown else {})}

@@ -1,4 +1,4 @@
-"""The executor of this machine: processes that take cell after cell, and what becomes of a cell when one is killed."""
+"""Executor of this machine: worker processes, and the recovery of cells whose process was killed."""
 
 import contextlib
 import itertools
@@ -22,35 +22,35 @@ from lm.training.run import ALONE
 from lm.training.train import Execution, fail
 
 PRELOAD = ["lm.execution.forkserver_preload"]
-"""What the fork server imports, once for all."""
+"""Modules that the fork server imports once."""
 
 ATTEMPTS = 2
-"""A process killed from outside is started again, from its checkpoint, before the cell counts as failed."""
+"""Attempts at a cell whose process is killed from outside, each from the last checkpoint, until it counts as failed."""
 
 STACK_SECONDS = 2.0
-"""For a process that hangs to write down where it is."""
+"""Time for a hanging process to write its stack."""
 
 GRACE_SECONDS = 5.0
-"""Between the signal that asks a process to end and the one that ends it."""
+"""Time between the signal that asks a process to exit and the one that kills it."""
 
 
 @dataclass
 class Job:
-    """A cell in hand.
+    """A submitted cell.
 
     Args:
-        slot: its place among those that run, which chooses its accelerator.
-        alone: whether one process trains it, on one device.
-        tries: processes that were started for it and ended by themselves, or run.
-        servers: fork servers that ended under it.
-        cancelled: when it was.
+        slot: index among the running cells, which chooses the accelerator.
+        single_process: the cell is trained by one process on one device.
+        tries: processes started for the cell, except those whose fork server ended.
+        servers: fork servers that ended under the cell.
+        cancelled: time of the cancellation, by the monotonic clock.
     """
 
     handle: Handle
     cell: Cell
     execution: Execution
     slot: int
-    alone: bool
+    single_process: bool
     attempt: Attempt = field(init=False)
     tries: int = 0
     servers: int = 0
@@ -58,16 +58,16 @@ class Job:
 
 
 class Local(Executor):
-    """Processes of this machine, each with one cell at a time and, where there are any, one accelerator.
+    """Executor of worker processes on this machine, each with one cell and one accelerator, if any, at a time.
 
-    They are forked from a server that has imported everything, and end when this process does. One that is done with a
-    cell waits for the next, unless the cell may have left something behind: it raised an exception, was cancelled, or
-    had several processes or devices.
+    They are forked from a server that has imported everything, and exit when this process does. A worker that has ended
+    a cell waits for the next, unless the cell may have left state behind: it raised an exception, was cancelled, or had
+    several processes or devices.
 
     Args:
         store: where the cells are trained into.
         capacity: processes at a time.
-        say: told where the fork server keeps a cell from starting.
+        say: called with a line when the fork server delays a cell.
     """
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
@@ -83,9 +83,9 @@ class Local(Executor):
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
-        alone = all(cell.config["trainer"].get(name, value) == value for name, value in ALONE.items())
-        slot, worker = self.pool.assign(cell, alone, {job.slot for job in self.jobs.values()})
-        job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot, alone)
+        single_process = all(cell.config["trainer"].get(name, value) == value for name, value in ALONE.items())
+        slot, worker = self.pool.assign(cell, single_process, {job.slot for job in self.jobs.values()})
+        job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot, single_process)
         self._start(job, worker)
         self.jobs[job.handle] = job
         return job.handle
@@ -93,15 +93,15 @@ class Local(Executor):
     def poll(self, timeout: float) -> Sequence[Event]:
         self._listen(0.0 if self.events else timeout)
         ended = [job for job in self.jobs.values() if job.attempt.over or job.attempt.worker.exited]
-        for job in [job for job in ended if self._take_leave(job)]:
-            if self.broken:  # the next process would end there too
+        for job in [job for job in ended if self._finish_attempt(job)]:
+            if self.broken:  # the next process would fail there too
                 self._ended(job, Outcome.INTERRUPTED, None)
             else:
                 self._start(job)
         for job in self.jobs.values():
             if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
                 job.attempt.worker.send_signal(signal.SIGKILL)
-            self._see_to_hung(job)
+            self._end_if_hung(job)
             if (line := job.attempt.silence.check()) is not None:
                 self.events.append(Waiting(job.handle, line))
         events, self.events = self.events, []
@@ -131,21 +131,21 @@ class Local(Executor):
         self.pool.clear()
 
     def _start(self, job: Job, worker: Worker | None = None) -> None:
-        """Gives a cell to a process, to a fresh one where there is none that waits or it has gone meanwhile."""
+        """Send a cell to the idle worker, or to a new one if there is none or it has exited."""
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
-        given = cell, job.execution, job.slot if cell.config["trainer"]["devices"] == 1 else None
-        if worker is None or not self.pool.send_cell(worker, given):
+        message = cell, job.execution, job.slot if cell.config["trainer"]["devices"] == 1 else None
+        if worker is None or not self.pool.send_cell(worker, message):
             worker = self.pool.spawn(cell, job.handle.name, job.slot)
-            with contextlib.suppress(OSError):  # it has ended already, which is seen as its end
-                worker.pipe.send(given)
+            with contextlib.suppress(OSError):  # it has exited already, which the next poll handles
+                worker.pipe.send(message)
         worker.shape = shape_of(cell)
         job.tries += 1
         job.attempt = Attempt(worker, before)
         self.events.append(Started(job.handle))
 
     def _listen(self, timeout: float) -> None:
-        """Waits for a process to say something or to end, and takes in a message of each that spoke."""
+        """Wait for a message or the end of a process, and handle one message of each that sent any."""
         jobs = {job.attempt.pipe: job for job in self.jobs.values() if not job.attempt.pipe.closed}
         ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.worker.is_orphaned]
         if not jobs and not ends:
@@ -155,7 +155,7 @@ class Local(Executor):
                 self._hear(jobs[pipe])
 
     def _hear(self, job: Job) -> None:
-        """Takes in one message, or that there will be no more."""
+        """Handle one message, or the end of the pipe."""
         handle, attempt = job.handle, job.attempt
         try:
             kind, *message = attempt.pipe.recv()
@@ -180,9 +180,8 @@ class Local(Executor):
             attempt.step, attempt.awaits_answer = max(attempt.step, message[0]), True
             self.events.append(Validation(handle, message[0], message[1], attempt.answer))
 
-    def _take_leave(self, job: Job) -> bool:
-        """Deals with a process that has ended, or is done with its cell: says how the cell ended, or returns that it is
-        to be started again."""
+    def _finish_attempt(self, job: Job) -> bool:
+        """Handle a process that has exited or ended its cell; return True if the cell must start again."""
         attempt = job.attempt
         while not attempt.over and not attempt.pipe.closed and attempt.pipe.poll():
             self._hear(job)
@@ -194,19 +193,20 @@ class Local(Executor):
         if attempt.over:
             self.pool.mark_idle(attempt.worker)
             failed = record is not None and record["status"] == "failed"
-            if failed or job.cancelled is not None or not job.alone or attempt.worker.is_orphaned:
+            if failed or job.cancelled is not None or not job.single_process or attempt.worker.is_orphaned:
                 self.pool.shutdown_worker(attempt.worker)
         if end is not None:
             self._ended(job, end, record)
         return end is None
 
     def _ended(self, job: Job, outcome: Outcome, record: Record | None) -> None:
+        """Record the outcome of a cell."""
         del self.jobs[job.handle]
         self.records[job.handle] = record
         self.events.append(Ended(job.handle, outcome, job.attempt.step, job.attempt.broken))
 
-    def _see_to_hung(self, job: Job) -> None:
-        """Ends a process that has reported nothing for too long, after asking it where it is."""
+    def _end_if_hung(self, job: Job) -> None:
+        """Kill a process without a message for too long, after asking it for its stack."""
         attempt, limit = job.attempt, job.execution.hang_seconds
         if attempt.hung is not None:
             if time.monotonic() - attempt.hung > STACK_SECONDS:
@@ -214,21 +214,21 @@ class Local(Executor):
         elif attempt.silence.seconds_silent() > limit > 0 and not attempt.awaits_answer:
             attempt.hung = time.monotonic()
             attempt.worker.send_signal(signal.SIGUSR1)
-            again = "started once more" if job.tries < ATTEMPTS else "given up"
+            what_next = "started once more" if job.tries < ATTEMPTS else "given up"
             self.events.append(
                 Waiting(
                     job.handle,
-                    f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {again}",
+                    f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {what_next}",
                 )
             )
 
     def _outcome(self, job: Job) -> tuple[Outcome | None, Record | None]:
-        """How the cell ended and its new record, if any; no end where it is to be started again."""
+        """Return the outcome of the cell and its new record, if any; no outcome if it must start again."""
         cell, attempt, again = job.cell, job.attempt, job.execution.again
         code = 0 if attempt.over else attempt.process.exitcode
-        found = self.store.record(cell.id) if self.store.finished(cell.id) else None
-        if found is not None and (found != attempt.before or not self.store.pending(cell.id, again)):
-            return Outcome.RECORDED, found
+        stored = self.store.record(cell.id) if self.store.finished(cell.id) else None
+        if stored is not None and (stored != attempt.before or not self.store.pending(cell.id, again)):
+            return Outcome.RECORDED, stored
         if attempt.held:
             return (Outcome.INTERRUPTED if job.cancelled is not None else Outcome.LOCKED_ELSEWHERE), None
         if attempt.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
@@ -253,6 +253,7 @@ class Local(Executor):
 
 
 def _cause(code: int) -> str:
+    """Describe the exit of a process."""
     if code > 0:
         return f"process ended with exit code {code}"
     hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""

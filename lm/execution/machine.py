@@ -1,4 +1,4 @@
-"""How much of this machine the cells may have at a time, and where their results may go."""
+"""Resources of this machine for training, and checks of the settings of a command."""
 
 import math
 import os
@@ -11,28 +11,28 @@ from lm.config.tree import InputError, require_place
 from lm.store.links import require_own
 
 MOST_WORKERS = 1024
-"""Processes at a time on one machine."""
+"""Largest number of processes at a time on one machine."""
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def accelerators() -> int:
-    """CUDA devices on this machine."""
+    """Return the number of CUDA devices of this machine."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def default_workers(cells: int) -> int:
-    """One worker per accelerator, or per core where there is none, and no more than there are cells."""
+    """Return one worker per accelerator, or per core if there is none, and at most one per cell."""
     return max(1, min(cells, accelerators() or cores()))
 
 
-def threads_said() -> int | None:
-    """Threads by the environment, whose variables count in the order in which torch heeds them, of a list the first."""
+def env_threads() -> int | None:
+    """Return the threads that the environment sets, by the first variable that torch heeds; None if none."""
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         first = os.environ.get(name, "").partition(",")[0].strip()
         if first.isdecimal() and int(first[:9]):
@@ -41,25 +41,25 @@ def threads_said() -> int | None:
 
 
 def threads_each(workers: int) -> int:
-    """Threads that each of `workers` may use: what the environment says, up to all cores, or else its share of them."""
-    said = threads_said()
-    return max(1, cores() // workers) if said is None else min(said, cores())
+    """Return the threads of each of `workers`: those the environment sets, or else its share of the cores."""
+    threads = env_threads()
+    return max(1, cores() // workers) if threads is None else min(threads, cores())
 
 
-def require_manner(
+def require_run_settings(
     out: Path, checkpoint_seconds: Any, workers: Any, hang_minutes: Any = 0.0, called: Callable[[str], str] = str
 ) -> None:
-    """Raises InputError where cells cannot go, or with workers, checkpoints or patience that cannot be.
+    """Check the folder, workers, checkpoint interval and time limit of a command. Raises InputError.
 
     Args:
         out: folder of cells and reports.
-        checkpoint_seconds: between checkpoints.
-        workers: cells trained at a time; None where that is left open.
-        hang_minutes: without a sign of life after which a cell is ended; 0 for never.
-        called: what the person who gave one of these calls it.
+        checkpoint_seconds: seconds between checkpoints.
+        workers: cells trained at a time, None for the default.
+        hang_minutes: minutes without a heartbeat after which a cell is ended; 0 for never.
+        called: returns the name of an argument in messages.
     """
     require_place(out, called("out"), folder=True)
-    if os.path.islink(out / "cells"):  # rather now than when all is trained and its report is refused
+    if os.path.islink(out / "cells"):  # better now than when the report is refused after training
         require_own(out, ["cells"])
     if not (_is_number(checkpoint_seconds) and 0 <= checkpoint_seconds < math.inf):
         raise InputError(f"{called('checkpoint_seconds')}: expected a number from 0, found {shown(checkpoint_seconds)}")

@@ -1,7 +1,7 @@
-"""The executor of a Ray cluster, whose nodes share no disk with this machine: what a cell needs and leaves goes through
-Ray's object store. This process alone writes into the store of cells, and holds the cells' locks.
+"""Executor of a Ray cluster without a shared disk: files of cells go through Ray's object store.
 
-Ray sends objects between its processes as pickles: a cluster is trusted as far as the user's own account.
+This process alone writes into the store of cells and holds the locks of the cells. Ray sends objects between its
+processes as pickles: a cluster is trusted as far as the user's own account.
 """
 
 import time
@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lm.config.tree import InputError
-from lm.execution.cell_transfer import OWN, CellPackage, Files, code_of, files_below, forget_others, write_files
+from lm.execution.cell_transfer import OWN, CellPackage, Files, code_of, delete_other_files, files_below, write_files
 from lm.execution.executor import Handle, Outcome
 from lm.execution.machine import cores
 from lm.execution.ray_actors import RayActorHandle, RayActorPool, digest
@@ -31,10 +31,10 @@ from lm.training.cell import Cell
 from lm.training.train import Execution
 
 POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
-"""In which a post says what has happened, and how soon it listens for an answer."""
+"""Time limit of a poll of a worker, and of one while an answer is due."""
 
 GRACE_SECONDS = 15.0
-"""In which a cell that was cancelled has ended, and posts have gone, before they are ended by force."""
+"""Time in which cancelled cells and dismissed workers end before they are killed."""
 
 STARTS = 5
 """Ray workers of a cell that may be lost before they are up, as on a node that has gone without the cluster knowing."""
@@ -42,33 +42,33 @@ STARTS = 5
 
 @dataclass(eq=False)
 class OnRay(RemoteJob):
-    """A cell of this executor.
+    """A submitted cell of this executor.
 
     Args:
-        held: the cell's lock; None until it is held.
-        post: that trains it.
-        reply: what is awaited of the post.
-        early: posts that went before they were up.
+        held: the cell's lock, None until it is held.
+        worker: that trains the cell.
+        reply: Ray's reference to the awaited reply.
+        early: workers lost before they were up.
     """
 
     held: ExitStack | None = None
-    post: RayActorHandle | None = None
+    worker: RayActorHandle | None = None
     reply: Any = None
     early: int = 0
     waits: Patience = field(default_factory=lambda: Patience(FIRST_SECONDS))
-    kept: list[Files] = field(default_factory=list)
-    """Pieces that the post may still ask for."""
+    sent_files: list[Files] = field(default_factory=list)
+    """References to pieces that the worker may still fetch."""
 
 
 class Ray(RemoteExecutor[OnRay]):
-    """RayActorPool on the nodes of a cluster, each with one cell at a time.
+    """Executor of workers on the nodes of a Ray cluster, each with one cell at a time.
 
     Args:
-        store: where the cells come to lie.
+        store: of the cells.
         capacity: cells at a time.
-        say: told what keeps a cell from being handed over.
-        options: the cluster's address, or the memory of one to be started.
-        threads: of a cell, for as many of which a cluster to be started has cores.
+        say: called with a line when the submission of a cell is delayed.
+        options: address of the cluster, or memory of one to be started.
+        threads: of a cell; a cluster to be started has as many cores for each.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Ray(RemoteExecutor[OnRay]):
         threads: int = 1,
     ) -> None:
         super().__init__(store, capacity, say)
-        self.posts = RayActorPool()
+        self.pool = RayActorPool()
         self.texts: dict[str, Files] = {}
         connect(options or {}, max(cores(), capacity * threads))
         self.open = True
@@ -90,13 +90,13 @@ class Ray(RemoteExecutor[OnRay]):
         if not self.open:
             return
         self.open = False
-        at_work = [job.post for job in self.jobs.values() if job.post]
+        at_work = [job.worker for job in self.jobs.values() if job.worker]
         try:
             for job in self.jobs.values():
                 if job.held:
                     job.held.close()
             self.jobs.clear()
-            self.posts.close(at_work, GRACE_SECONDS)
+            self.pool.close(at_work, GRACE_SECONDS)
         finally:
             self.texts.clear()
             disconnect()
@@ -117,14 +117,15 @@ class Ray(RemoteExecutor[OnRay]):
         replies = {job.reply: job for job in self.jobs.values() if job.reply is not None}
         waits = 0.0 if self.events else seconds
         if replies and (ready := ray.wait(list(replies), num_returns=1, timeout=waits)[0]):
-            ready += ray.wait([one for one in replies if one not in ready], timeout=0)[0] if len(replies) > 1 else []
+            if len(replies) > 1:
+                ready += ray.wait([reply for reply in replies if reply not in ready], timeout=0)[0]
             for reply in ready:
                 self._hear(replies[reply], reply)
         for job in list(self.jobs.values()):
-            self._look(job)
+            self._check(job)
 
     def _claim(self, job: OnRay) -> None:
-        """Takes the cell's lock, unless somebody has it, and hands the cell over, unless it is recorded."""
+        """Acquire the lock of the cell, unless another process has it, and start the cell unless it is recorded."""
         held, cell = ExitStack(), job.cell.id
         if job.cancelled is not None:
             self._ended(job, Outcome.INTERRUPTED)
@@ -139,11 +140,11 @@ class Ray(RemoteExecutor[OnRay]):
             self.store.drop(cell)
             self._ended(job, Outcome.RECORDED, self.store.record(cell))
             return
-        self._station(job, self.posts.found(digest(job.cell), self._needs(job)))
+        self._start(job, self.pool.acquire(digest(job.cell), self._needs(job)))
 
     def _hear(self, job: OnRay, reply: Any) -> None:
-        """Takes in what a post has answered, or that it has gone."""
-        if job.reply != reply or job.post is None:  # let go meanwhile; from outside a reply is another object each time
+        """Handle the reply of a worker, or its loss."""
+        if job.reply != reply or job.worker is None:  # released; in Ray Client a reply is another object each time
             return
         answer: Answer | str = ""
         try:
@@ -154,15 +155,15 @@ class Ray(RemoteExecutor[OnRay]):
             if (broken := trouble(error.cause)) is not None:
                 self._ended(job, Outcome.INTERRUPTED, broken=broken)
                 return
-            self._gone(job, f"{type(error.cause).__name__}: {error.cause}")
+            self._on_actor_lost(job, f"{type(error.cause).__name__}: {error.cause}")
             return
         except RayError as error:
-            if not job.post.up and "creation task" in str(error):
+            if not job.worker.up and "creation task" in str(error):
                 raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
-            self._gone(job, f"its Ray worker was lost ({type(error).__name__})")
+            self._on_actor_lost(job, f"its Ray worker was lost ({type(error).__name__})")
             return
         if isinstance(answer, str):  # the host; it has begun
-            job.post.up = True
+            job.worker.up = True
             self._ask(job)
             return
         self._take_in(job, *answer)
@@ -171,7 +172,7 @@ class Ray(RemoteExecutor[OnRay]):
         work = self.store.work(job.cell.id)
         try:
             if names is not None and work.is_dir():
-                forget_others(work, names)
+                delete_other_files(work, names)
             write_files(files, work)
             for message in messages:
                 if message[0] == "ended":
@@ -190,7 +191,7 @@ class Ray(RemoteExecutor[OnRay]):
         self._ask(job)
 
     def _came_back(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
-        """A cell has ended at its post, and its files are here."""
+        """Handle the end of a cell, whose files are here."""
         cell = job.cell.id
         job.step = max(job.step, step)
         if outcome in (Outcome.RECORDED, Outcome.LOST):
@@ -200,71 +201,74 @@ class Ray(RemoteExecutor[OnRay]):
             self.store.drop(cell)
             self._ended(job, outcome)
         elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
-            self._gone(job, "what trained it was ended from outside")
+            self._on_actor_lost(job, "what trained it was ended from outside")
         else:
             self._ended(job, outcome, broken=OSError(*broken) if broken else None)
 
-    def _look(self, job: OnRay) -> None:
-        """Says what a cell waits for, and ends by force what does not heed."""
-        if job.post is None:
+    def _check(self, job: OnRay) -> None:
+        """Report what a cell waits for, and end a cancelled one that does not react."""
+        if job.worker is None:
             return
-        if not job.post.up and job.waits.spent():
-            asked = ", ".join(f"{count:zg} {name}" for name, count in job.post.needs.items())
-            self._tell(job, f"waiting for a node of the Ray cluster with {asked} free, and a worker there")
-        if job.cancelled is not None and (not job.post.up or time.monotonic() - job.cancelled > GRACE_SECONDS):
+        if not job.worker.up and job.waits.spent():
+            needs = ", ".join(f"{count:zg} {name}" for name, count in job.worker.needs.items())
+            self._tell(job, f"waiting for a node of the Ray cluster with {needs} free, and a worker there")
+        if job.cancelled is not None and (not job.worker.up or time.monotonic() - job.cancelled > GRACE_SECONDS):
             self._ended(job, Outcome.INTERRUPTED)
 
-    def _gone(self, job: OnRay, cause: str) -> None:
-        """A post has gone: the cell is tried again, or has ended. Before the post was up, nothing was lost with it."""
-        early = job.post is not None and not job.post.up and job.cancelled is None
-        if job.post is not None:
-            self.posts.dismiss(job.post)
-        job.post = job.reply = None
+    def _on_actor_lost(self, job: OnRay, cause: str) -> None:
+        """Handle the loss of a worker: start the cell again, or end it.
+
+        A worker that was not up yet has lost nothing.
+        """
+        early = job.worker is not None and not job.worker.up and job.cancelled is None
+        if job.worker is not None:
+            self.pool.dismiss(job.worker)
+        job.worker = job.reply = None
         job.early += early
         if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
             job.waits.restart()
-            self._station(job, self.posts.found(digest(job.cell), self._needs(job)))
+            self._start(job, self.pool.acquire(digest(job.cell), self._needs(job)))
 
-    # what is asked of posts
+    # requests to workers
 
     def _ask(self, job: OnRay) -> None:
-        assert job.post is not None
-        job.reply = job.post.actor.poll.remote(ANSWER_SECONDS if job.asked else POLL_SECONDS)
+        assert job.worker is not None
+        job.reply = job.worker.actor.poll.remote(ANSWER_SECONDS if job.awaits_answer else POLL_SECONDS)
 
     def _stop(self, job: OnRay) -> None:
-        if job.post is not None:
-            job.post.actor.cancel.remote()
+        if job.worker is not None:
+            job.worker.actor.cancel.remote()
 
     def _send_answer(self, job: OnRay, goes_on: bool) -> None:
-        if job.post is not None:
-            job.post.actor.answer.remote(goes_on)
+        if job.worker is not None:
+            job.worker.actor.answer.remote(goes_on)
 
     def _release(self, job: OnRay, outcome: Outcome) -> None:
-        """Gives the cell's lock back, and its post to a cell that waits for one."""
-        post, job.post, job.reply = job.post, None, None
+        """Release the lock of the cell, and pass its worker on to a cell that waits for one."""
+        worker, job.worker, job.reply = job.worker, None, None
         if job.held is not None:
             job.held.close()
             job.held = None
-        job.kept.clear()
-        if post is None:
+        job.sent_files.clear()
+        if worker is None:
             return
         failed = outcome is Outcome.RECORDED and self.store.record(job.cell.id)["status"] == "failed"
-        waiting = [other for other in self.jobs.values() if other.post and not other.post.up and other is not job]
-        fit = [other for other in waiting if other.post and other.post.code == post.code]
-        if failed or outcome not in (Outcome.RECORDED, Outcome.PRUNED) or (waiting and not fit) or not post.up:
-            self.posts.dismiss(post)
+        waiting = [other for other in self.jobs.values() if other.worker and not other.worker.up and other is not job]
+        fit = [other for other in waiting if other.worker and other.worker.code == worker.code]
+        if failed or outcome not in (Outcome.RECORDED, Outcome.PRUNED) or (waiting and not fit) or not worker.up:
+            self.pool.dismiss(worker)
         elif not waiting:
-            self.posts.idle.append(post)
-        elif fit[0].post is not None:
-            self.posts.dismiss(fit[0].post)
-            self._station(fit[0], post)
+            self.pool.idle.append(worker)
+        elif fit[0].worker is not None:
+            self.pool.dismiss(fit[0].worker)
+            self._start(fit[0], worker)
 
-    def _station(self, job: OnRay, post: RayActorHandle) -> None:
-        """Sends a cell to a post."""
+    def _start(self, job: OnRay, worker: RayActorHandle) -> None:
+        """Send a cell to a worker."""
         facts, work = job.cell.facts, self.store.work(job.cell.id)
         if facts is not None and facts.folder not in self.texts:
             self.texts[facts.folder] = files_below(Path(facts.folder), ray.put, ("sums.json",))
-        parcel = CellPackage(
+        package = CellPackage(
             job.cell,
             job.execution,
             job.handle.name,
@@ -272,11 +276,11 @@ class Ray(RemoteExecutor[OnRay]):
             files_below(work, ray.put, OWN),
             list(code_of(job.cell)),
         )
-        job.post, job.kept = post, [parcel.work]
-        job.reply = post.actor.begin.remote(parcel)
+        job.worker, job.sent_files = worker, [package.work]
+        job.reply = worker.actor.begin.remote(package)
 
     def _needs(self, job: OnRay) -> Mapping[str, float]:
-        """Cores, one a thread, and a GPU a device where the cluster has any."""
+        """Return the cores, one a thread, and the GPUs, one a device, that the cell needs."""
         trainer = job.cell.config["trainer"]
         needs: dict[str, float] = {"CPU": getattr(job.execution, "threads", None) or 1}
         if self.gpus and trainer.get("accelerator") != "cpu":
@@ -286,5 +290,5 @@ class Ray(RemoteExecutor[OnRay]):
 
 
 def last_line(error: Exception) -> str:
-    """What an error of Ray ends with, which is what went wrong on the node."""
+    """Return the last line of an error of Ray, which names the cause on the node."""
     return next(line.strip() for line in reversed([type(error).__name__, *str(error).splitlines()]) if line.strip())

@@ -1,7 +1,7 @@
-"""The executor of a SLURM cluster, by submitit: a job a cell, handed in as arrays. All machines share the results.
+"""Executor of a SLURM cluster, by submitit: one job a cell, submitted as arrays. All machines share the results.
 
-A job trains into the results folder as `local` would, and holds the cell's lock there. What it tells and what it is
-told lies in OUT/cells/.slurm-*/, which only its owner may read: submitit keeps pickles there.
+A job trains into the results folder as `local` would, and holds the cell's lock there. Messages and answers are in
+OUT/cells/.slurm-*/, which only its owner may read: submitit keeps pickles there.
 """
 
 import shutil
@@ -22,30 +22,30 @@ from lm.training.cell import Cell
 from lm.training.train import Execution
 
 LOOK_SECONDS = 0.5
-"""From one look at what jobs tell to the next."""
+"""Time between two reads of the messages of jobs."""
 
 STATE_SECONDS = 20.0
-"""From one question to SLURM about the state of jobs to the next."""
+"""Time between two queries of the state of jobs."""
 
 LATE_SECONDS = 30.0
-"""In which a network file system shows what a job has written that has ended."""
+"""Time in which a network file system shows the files of a job that has ended."""
 
 GRACE_SECONDS = 60.0
-"""In which a job that was asked to end has ended."""
+"""Time in which a cancelled job ends before it is killed."""
 
 CLOSE_SECONDS = 10.0
-"""That `close` waits for jobs to be gone."""
+"""Time that `close` waits for jobs to end."""
 
 
 @dataclass(eq=False)
 class OnSlurm(RemoteJob):
-    """A cell of this executor.
+    """A submitted cell of this executor.
 
     Args:
-        job: submitit's; None until it is handed in.
-        mail: what it tells.
-        over: since when its job is, by the monotonic clock, without a word of how the cell ended.
-        state: of the job, as SLURM called it last.
+        job: submitit's, None until it is submitted.
+        mail: messages of the job.
+        over: when the job ended without reporting an outcome, by the monotonic clock.
+        state: last state of the job, as SLURM calls it.
     """
 
     job: Any = None
@@ -55,12 +55,12 @@ class OnSlurm(RemoteJob):
 
 
 class Slurm(RemoteExecutor[OnSlurm]):
-    """Jobs of a SLURM cluster.
+    """Executor of jobs of a SLURM cluster.
 
     Args:
         store: where the cells are trained into, on a disk that all machines see.
         capacity: cells at a time, in the queue or at work.
-        say: told what keeps a cell from being handed over.
+        say: called with a line when the submission of a cell is delayed.
         options: see `lm.execution.executor_spec`.
         threads: of a cell.
     """
@@ -76,7 +76,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
         super().__init__(store, capacity, say)
         store.cells.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=store.cells.resolve()))  # for its owner alone
-        self.asked = 0.0
+        self.last_query = 0.0
         self.late = 0.0 if (options or {}).get("executor") == "local" else LATE_SECONDS
         self.every = 0.5 if not self.late else STATE_SECONDS
         try:
@@ -87,11 +87,11 @@ class Slurm(RemoteExecutor[OnSlurm]):
         self.failed = False
 
     def close(self) -> None:
-        jobs = [one.job for one in self.jobs.values() if one.job is not None]
+        jobs = [job.job for job in self.jobs.values() if job.job is not None]
         self.jobs.clear()
         self.queue.cancel(jobs)
-        self.queue.gone(jobs, CLOSE_SECONDS)
-        if not self.failed:  # what jobs have printed says why
+        self.queue.wait_until_gone(jobs, CLOSE_SECONDS)
+        if not self.failed:  # the output of the jobs tells why
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _job(self, handle: Handle, cell: Cell, execution: Execution) -> OnSlurm:
@@ -99,94 +99,99 @@ class Slurm(RemoteExecutor[OnSlurm]):
 
     def _listen(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        self._hand_in()
+        self._submit_jobs()
         while True:
             self._states()
-            for one in list(self.jobs.values()):
-                self._hear(one)
-                self._look(one)
+            for job in list(self.jobs.values()):
+                self._hear(job)
+                self._check(job)
             if self.events or not self.jobs or time.monotonic() >= deadline:
                 return
             time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
-    def _hand_in(self) -> None:
-        """Hands in the cells that have come since the last time, as one array."""
+    def _submit_jobs(self) -> None:
+        """Submit the cells that have come since the last call, as one array."""
         waiting = []
-        for one in [one for one in self.jobs.values() if one.job is None]:
-            if one.cancelled is not None:
-                self._ended(one, Outcome.INTERRUPTED)
+        for job in [job for job in self.jobs.values() if job.job is None]:
+            if job.cancelled is not None:
+                self._ended(job, Outcome.INTERRUPTED)
                 continue
-            waiting.append(one)
-            for end in (TOLD, ANSWERS):
-                (self.folder / (one.cell.id + end)).unlink(missing_ok=True)
-            self._order(one)
-            one.mail, one.over, one.state = FileMailbox(self.folder / (one.cell.id + TOLD)), None, "PENDING"
+            waiting.append(job)
+            for suffix in (TOLD, ANSWERS):
+                (self.folder / (job.cell.id + suffix)).unlink(missing_ok=True)
+            self._order(job)
+            job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + TOLD)), None, "PENDING"
         if waiting:
-            jobs = self.queue.hand_in([self._errand(one) for one in waiting])
-            for one, job in zip(waiting, jobs, strict=True):
-                one.job = job
+            submitted = self.queue.submit([self._task(job) for job in waiting])
+            for job, slurm_job in zip(waiting, submitted, strict=True):
+                job.job = slurm_job
 
-    def _order(self, one: OnSlurm) -> None:
-        write_order(self.folder, one.cell, one.execution, self.store.out, one.handle.name)
+    def _order(self, job: OnSlurm) -> None:
+        """Write the order of a cell."""
+        write_order(self.folder, job.cell, job.execution, self.store.out, job.handle.name)
 
-    def _errand(self, one: OnSlurm) -> SlurmTask:
-        return SlurmTask(str(self.folder), one.cell.id)
+    def _task(self, job: OnSlurm) -> SlurmTask:
+        """Return the task of a cell."""
+        return SlurmTask(str(self.folder), job.cell.id)
 
     def _states(self) -> None:
-        """Asks now and then what has become of the jobs."""
-        if time.monotonic() - self.asked < self.every:
+        """Query the states of the jobs periodically."""
+        if time.monotonic() - self.last_query < self.every:
             return
-        self.asked = time.monotonic()
-        states = self.queue.states([one.job for one in self.jobs.values()])
-        for one in self.jobs.values() if states is not None else ():
-            state = (states or {})[one.job.job_id]
+        self.last_query = time.monotonic()
+        states = self.queue.states([job.job for job in self.jobs.values()])
+        for job in self.jobs.values() if states is not None else ():
+            state = (states or {})[job.job.job_id]
             if state in STATES:
-                one.over = None
-            elif one.over is None:
-                one.over = time.monotonic()
-            if state != one.state and state == "PENDING":
-                self._tell(one, f"SLURM job {one.job.job_id} waits in the queue again")
-            one.state = state
+                job.over = None
+            elif job.over is None:
+                job.over = time.monotonic()
+            if state != job.state and state == "PENDING":
+                self._tell(job, f"SLURM job {job.job.job_id} waits in the queue again")
+            job.state = state
 
-    def _hear(self, one: OnSlurm) -> None:
-        assert one.mail is not None
-        for message in one.mail.new():
-            one.state = "RUNNING" if one.state == "PENDING" else one.state  # SLURM is asked less often
+    def _hear(self, job: OnSlurm) -> None:
+        """Handle the new messages of a job."""
+        assert job.mail is not None
+        for message in job.mail.new():
+            job.state = "RUNNING" if job.state == "PENDING" else job.state  # SLURM is queried less often
             if message[0] == "ended":
-                self._came_to_its_end(one, Outcome(message[1]), message[2], message[3])
+                self._on_ended(job, Outcome(message[1]), message[2], message[3])
                 return
-            self._heard(one, message)
+            self._heard(job, message)
 
-    def _came_to_its_end(self, one: OnSlurm, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
-        one.step = max(one.step, step)
+    def _on_ended(self, job: OnSlurm, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
+        """Handle the outcome of a cell."""
+        job.step = max(job.step, step)
         record = None
         if outcome in (Outcome.RECORDED, Outcome.LOST):
             deadline = time.monotonic() + self.late
-            while not self.store.finished(one.cell.id) and time.monotonic() < deadline:
+            while not self.store.finished(job.cell.id) and time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)
-            record = self.store.record(one.cell.id)
-        self._ended(one, outcome, record, OSError(*broken) if broken else None)
+            record = self.store.record(job.cell.id)
+        self._ended(job, outcome, record, OSError(*broken) if broken else None)
 
-    def _look(self, one: OnSlurm) -> None:
-        """Deals with a job that has ended without a word, and with one that does not heed."""
-        if one.handle not in self.jobs:
+    def _check(self, job: OnSlurm) -> None:
+        """Handle a job that has ended without an outcome, or that was cancelled."""
+        if job.handle not in self.jobs:
             return
-        if one.cancelled is not None and (one.state == "PENDING" or time.monotonic() - one.cancelled > GRACE_SECONDS):
-            self.queue.cancel([one.job])
-            self._ended(one, Outcome.INTERRUPTED)
-        elif one.over is not None and time.monotonic() - one.over >= self.late:
-            self._hear(one)  # its last words
-            if one.handle in self.jobs and self.held(one.cell.id) is None:  # what trained it may outlive the job
-                self._gone(one)
+        if job.cancelled is not None and (job.state == "PENDING" or time.monotonic() - job.cancelled > GRACE_SECONDS):
+            self.queue.cancel([job.job])
+            self._ended(job, Outcome.INTERRUPTED)
+        elif job.over is not None and time.monotonic() - job.over >= self.late:
+            self._hear(job)  # its last messages
+            if job.handle in self.jobs and self.held(job.cell.id) is None:  # the training process may outlive the job
+                self._on_job_lost(job)
 
-    def _gone(self, one: OnSlurm) -> None:
+    def _on_job_lost(self, job: OnSlurm) -> None:
+        """Handle the loss of a job: submit the cell again, or end it."""
         self.failed = True
-        if one.state == "PREEMPTED":  # which says nothing of the cell
-            one.lost -= 1
-        cause = f"SLURM job {one.job.job_id} ended as {one.state}; what it printed: {one.job.paths.stdout}"
-        if self._on_worker_lost(one, cause):
-            one.job = None
-            self._hand_in()
+        if job.state == "PREEMPTED":  # no fault of the cell
+            job.losses -= 1
+        cause = f"SLURM job {job.job.job_id} ended as {job.state}; what it printed: {job.job.paths.stdout}"
+        if self._on_worker_lost(job, cause):
+            job.job = None
+            self._submit_jobs()
 
     def _stop(self, job: OnSlurm) -> None:
         send(self.folder / (job.cell.id + ANSWERS), "cancel")

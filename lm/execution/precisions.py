@@ -1,4 +1,4 @@
-"""Whether a reduced precision pays on this machine: the same work timed in turn, in it and in float32."""
+"""Measure if a reduced precision pays on this machine: the same work timed in turn in it and in float32."""
 
 import statistics
 import time
@@ -8,45 +8,45 @@ from typing import Any
 PLAIN = "32-true"
 
 REDUCED = {"bf16-mixed": "bf16", "bf16": "bf16", "16-mixed": "fp16", "16": "fp16"}
-"""Precisions of the trainer whose products are reduced and whose weights are not, as they are called in a line."""
+"""Reduced precisions of the trainer with float32 weights, by the name they have in messages."""
 
 ROUNDS = 5
 SECONDS = 4.0
-"""After which no further round is begun."""
+"""Time after which no further round is started."""
 
 SLOWER = 1.1
-"""Times as long as float32 beyond which that is worth a line."""
+"""Ratio to the time of float32 above which a precision is reported as slower."""
 
 SIZE, SIZE_CUDA = 256, 4096
-"""Rows and columns of the matrices that stand for a processor, and for a CUDA device."""
+"""Size of the matrices that are timed on a processor, and on a CUDA device."""
 
 
 def in_turn(
     reduced: Callable[[], object], plain: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return the median seconds of `reduced` over those of `plain`, taken in turn after one of each that is not timed.
+    """Return the median seconds of `reduced` over those of `plain`, timed in turn after a warm-up of each.
 
     Args:
         reduced: does the work in a reduced precision.
         plain: does it in float32.
         clock: seconds since any moment.
     """
-    ways = (reduced, plain)
-    for way in ways:
-        way()
+    workloads = (reduced, plain)
+    for workload in workloads:
+        workload()
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
-        for way, taken in zip(ways, seconds, strict=True):
+        for workload, durations in zip(workloads, seconds, strict=True):
             start = clock()
-            way()
-            taken.append(clock() - start)
+            workload()
+            durations.append(clock() - start)
         if sum(map(sum, seconds)) > SECONDS:
             break
     return statistics.median(seconds[0]) / statistics.median(seconds[1])
 
 
 def slower(name: str, ratio: float) -> str:
-    """Return in words that a precision takes `ratio` times as long as float32.
+    """Format the line that a precision takes `ratio` times as long as float32.
 
     >>> slower("bf16", 17.2), slower("bf16", 1.26)
     ('bf16 is 17 times slower than fp32', 'bf16 is 1.3 times slower than fp32')
@@ -55,12 +55,12 @@ def slower(name: str, ratio: float) -> str:
     return f"{name} is {times} times slower than fp32"
 
 
-def of_products(clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """Return times as long as in float32 a product of matrices takes in each reduced precision on the device at hand.
+def measure_products(clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """Return the time of a matrix product in each reduced precision over that in float32.
 
-    That is the first CUDA device, or else the processor.
+    Timed on the first CUDA device, or else on the processor.
     """
-    import torch  # which what is said of a machine can do without
+    import torch  # not needed by the other functions
 
     cuda = torch.cuda.is_available()
     device, size = ("cuda", SIZE_CUDA) if cuda else ("cpu", SIZE)
@@ -79,12 +79,13 @@ def of_products(clock: Callable[[], float] = time.perf_counter) -> dict[str, flo
     return ratios
 
 
-def in_words(ratios: dict[str, float]) -> list[tuple[str, str]]:
-    """Return each reduced precision with what may be said of it by `of_products`."""
-    return [(name, _judged(REDUCED[name], ratio)) for name, ratio in ratios.items()]
+def format_ratios(ratios: dict[str, float]) -> list[tuple[str, str]]:
+    """Return each reduced precision with a verdict on its ratio of `measure_products`."""
+    return [(name, _format_ratio(REDUCED[name], ratio)) for name, ratio in ratios.items()]
 
 
-def _judged(name: str, ratio: float) -> str:
+def _format_ratio(name: str, ratio: float) -> str:
+    """Format the verdict on one ratio."""
     what = "timed by products of matrices"
     if ratio > SLOWER:
         return f"does not pay: {slower(name, ratio)}, {what}; use {PLAIN}"

@@ -1,4 +1,4 @@
-"""What a person sees while cells train: bars in a terminal, a line a cell in a log. Written to standard error."""
+"""Progress of training on standard error: bars in a terminal, a line a cell in a log."""
 
 import time
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from lm.store.store import Store
 LINE_SECONDS = 30.0
 
 FEW, DRAW_SECONDS = 32, 0.5
-"""Cells in training that are drawn whenever one reports; more of them are drawn now and then."""
+"""Up to FEW running cells are drawn on every report, more of them every DRAW_SECONDS."""
 
 
 def outcome_line(record: Ending | None, store: Store | None = None) -> str:
-    """A cell's end in a few words."""
+    """Return the outcome of a cell in a few words."""
     if record is None:
         return "interrupted; the same command takes it up again"
     if record["status"] == "ok":
@@ -29,13 +29,13 @@ def outcome_line(record: Ending | None, store: Store | None = None) -> str:
 
 
 class Display(Watcher):
-    """Progress over `total` cells with an estimate of what is left, from the speed seen so far.
+    """Progress of `total` cells with an estimate of the time left, from the speed so far.
 
     Args:
         total: cells to train.
-        workers: that train at the same time.
-        store: where the cells come to lie.
-        expected: seconds a cell of each arm is expected to take, where something is known.
+        workers: cells trained at a time.
+        store: of the cells.
+        expected: expected seconds of a cell by arm, as far as known.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Display(Watcher):
         self.store = store
         self.expected = dict(expected or {})
         self.done = 0
-        self.spoken = time.monotonic()
-        self.drawn = -DRAW_SECONDS
+        self.last_line = time.monotonic()
+        self.last_draw = -DRAW_SECONDS
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -69,43 +69,43 @@ class Display(Watcher):
         self.bars.stop()
 
     def left(self, running: list[Running], waiting: int) -> float | None:
-        """Seconds until all cells are done, or None before anything is known."""
-        for one in running:
-            if one.pace is not None:
-                self.expected.setdefault(one.planned.arm, one.pace * one.steps)
+        """Return the seconds until all cells are done, None before any estimate is possible."""
+        for cell in running:
+            if cell.pace is not None:
+                self.expected.setdefault(cell.planned.arm, cell.pace * cell.steps)
         if not self.expected:
             return None
         typical = sum(self.expected.values()) / len(self.expected)
-        of_running = [typical if one.pace is None else one.pace * (one.steps - one.step) for one in running]
-        return max([(sum(of_running) + waiting * typical) / self.workers, *of_running])
+        left_of_running = [typical if cell.pace is None else cell.pace * (cell.steps - cell.step) for cell in running]
+        return max([(sum(left_of_running) + waiting * typical) / self.workers, *left_of_running])
 
-    def progress(self, running: list[Running], waiting: int) -> None:
-        if len(running) > FEW and time.monotonic() - self.drawn < DRAW_SECONDS:
+    def on_progress(self, running: list[Running], waiting: int) -> None:
+        if len(running) > FEW and time.monotonic() - self.last_draw < DRAW_SECONDS:
             return
-        self.drawn = time.monotonic()
+        self.last_draw = time.monotonic()
         left = self.left(running, waiting)
         note = "" if left is None else f"about {duration(left)} left"
         self.bars.update(self.overall, completed=self.done, note=note)
-        places = {one.place for one in running}
-        for place in [place for place in self.tasks if place not in places]:
-            self.bars.remove_task(self.tasks.pop(place))
-        for one in running:
-            if one.place not in self.tasks:
-                self.tasks[one.place] = self.bars.add_task("", note="")
-            loss = f"loss {one.loss:z.3f}" if one.step else "starting"
+        slots = {cell.slot for cell in running}
+        for slot in [slot for slot in self.tasks if slot not in slots]:
+            self.bars.remove_task(self.tasks.pop(slot))
+        for cell in running:
+            if cell.slot not in self.tasks:
+                self.tasks[cell.slot] = self.bars.add_task("", note="")
+            loss = f"loss {cell.loss:z.3f}" if cell.step else "starting"
             self.bars.update(
-                self.tasks[one.place],
-                description=one.planned.name,
-                completed=one.step,
-                total=one.steps or None,
+                self.tasks[cell.slot],
+                description=cell.planned.name,
+                completed=cell.step,
+                total=cell.steps or None,
                 note=loss,
             )
-        if not self.console.is_terminal and time.monotonic() - self.spoken > LINE_SECONDS:
-            self.spoken = time.monotonic()
+        if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
+            self.last_line = time.monotonic()
             at = ", ".join(f"{r.planned.name} at {r.step}/{r.steps}" for r in running)
             self.console.print(f"        {at}; {note or 'no estimate yet'}", highlight=False, soft_wrap=True)
 
-    def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
+    def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
         if record is not None:
             self.done += 1
             if record["status"] == "ok":
@@ -117,27 +117,27 @@ class Display(Watcher):
             soft_wrap=True,
         )
 
-    def waiting(self, line: str) -> None:
+    def on_waiting(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def settled(self, name: str, outcome: str, cells: int) -> None:
+    def on_settled(self, name: str, outcome: str, cells: int) -> None:
         self.done += cells
         line = f"[{self.done}/{self.total}] {name}: {outcome}"
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def step_lines() -> Callable[[int, int, float], None]:
-    """Reports of one run as lines, at most one a second and always the last."""
-    console, spoken = Console(stderr=True), [-1.0]
+    """Return a function that prints the progress of one run, at most a line a second and always the last."""
+    console, last_line = Console(stderr=True), [-1.0]
     first: list[tuple[int, float]] = []  # a resumed run does not begin at step 0
 
     def report(step: int, steps: int, loss: float) -> None:
         now = time.monotonic()
         if not first:
             first.append((step, now))
-        if now - spoken[0] < 1 and step < steps:
+        if now - last_line[0] < 1 and step < steps:
             return
-        spoken[0] = now
+        last_line[0] = now
         done, since = first[0]
         left = f", about {duration((now - since) / (step - done) * (steps - step))} left" if step > done else ""
         text = f"step {step}/{steps}: training loss {loss:z.4f}{left}"

@@ -1,4 +1,4 @@
-"""The posts of an executor of a Ray cluster: which one a cell is given to, how they start, and how they are let go."""
+"""Pool of the Ray workers of an executor: assignment of cells, start and shutdown."""
 
 import contextlib
 import hashlib
@@ -15,18 +15,18 @@ from lm.execution.ray_worker import RayWorker
 from lm.training.cell import Cell
 
 GONE = RayError, ConnectionError
-"""What is raised where a post has gone, or the whole cluster that was reached from outside."""
+"""Errors that a lost worker or a lost cluster raises."""
 
 
 @dataclass(eq=False)
 class RayActorHandle:
-    """A post.
+    """A Ray worker.
 
     Args:
-        actor: what Ray reaches it by.
-        code: of a user's own that it has imported or is about to.
-        needs: cores and devices that it takes up, while it waits for a cell too.
-        up: whether a node has it.
+        actor: Ray's handle.
+        code: digest of the user code that it has imported, or is about to.
+        needs: cores and devices that it occupies, also while idle.
+        up: it runs on a node.
     """
 
     actor: Any
@@ -36,49 +36,49 @@ class RayActorHandle:
 
 
 class RayActorPool:
-    """RayActorPool without a cell, and how to come by more of them. A waiting one keeps its cores from all others."""
+    """Idle Ray workers, and the means to start more; an idle one keeps its cores."""
 
     def __init__(self) -> None:
         self.idle: list[RayActorHandle] = []
         self.leaving: list[tuple[RayActorHandle, Any]] = []
 
-    def found(self, code: str, needs: Mapping[str, float]) -> RayActorHandle:
-        """A post for a cell: one that waits and has its code, or else a fresh one in the place of one that waits."""
-        for post in self.idle:
-            if post.code == code and post.needs == needs:
-                self.idle.remove(post)
-                return post
+    def acquire(self, code: str, needs: Mapping[str, float]) -> RayActorHandle:
+        """Return an idle worker with the same code, or else start one in the place of an idle one."""
+        for worker in self.idle:
+            if worker.code == code and worker.needs == needs:
+                self.idle.remove(worker)
+                return worker
         if self.idle:
             self.dismiss(self.idle.pop(0))
         cpus, gpus = int(needs["CPU"]), needs.get("GPU", 0)
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus).remote(cpus, __version__, ray.get)
         return RayActorHandle(actor, code, needs)
 
-    def dismiss(self, post: RayActorHandle) -> None:
-        """Lets go of a post, which ends what it has begun and leaves nothing behind."""
+    def dismiss(self, worker: RayActorHandle) -> None:
+        """Shut a worker down, which ends its cell and deletes its folder."""
         with contextlib.suppress(*GONE):
-            if post.up:
-                self.leaving.append((post, post.actor.close.remote()))
-                post.actor.__ray_terminate__.remote()
+            if worker.up:
+                self.leaving.append((worker, worker.actor.close.remote()))
+                worker.actor.__ray_terminate__.remote()
             else:
-                ray.kill(post.actor)
+                ray.kill(worker.actor)
 
     def close(self, at_work: Sequence[RayActorHandle], seconds: float) -> None:
-        """Lets go of all, and ends by force those that have not gone after so long."""
-        for post in [*at_work, *self.idle]:
-            self.dismiss(post)
+        """Shut all workers down, and kill those that still run after so many seconds."""
+        for worker in [*at_work, *self.idle]:
+            self.dismiss(worker)
         try:
             if replies := [reply for _, reply in self.leaving]:
                 with contextlib.suppress(*GONE):
                     ray.wait(replies, num_returns=len(replies), timeout=seconds)
         finally:
-            for post, _ in self.leaving:
+            for worker, _ in self.leaving:
                 with contextlib.suppress(*GONE):
-                    ray.kill(post.actor)
+                    ray.kill(worker.actor)
             self.idle.clear()
             self.leaving.clear()
 
 
 def digest(cell: Cell) -> str:
-    """What the code of a user's own is known by that a cell takes."""
+    """Return a digest of the user code of a cell."""
     return hashlib.sha256(repr(list(code_of(cell))).encode()).hexdigest()

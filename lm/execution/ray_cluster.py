@@ -1,4 +1,4 @@
-"""The connection of this process to a Ray cluster, which may be one that it starts on this machine for the purpose."""
+"""Connection of this process to a Ray cluster, or to one that it starts on this machine."""
 
 import contextlib
 import logging
@@ -15,23 +15,23 @@ from lm.execution.executor_spec import reach
 from lm.execution.ray_worker import remove_stale_folders
 
 PREFIX = "lm-ray-"
-"""Of the folder of a cluster that is started for the purpose."""
+"""Prefix of the folder of a cluster that this process starts."""
 
 MEMORY_MB = 500
-"""Of the object store of a cluster that is started for the purpose."""
+"""Object store of a cluster that this process starts."""
 
 _users = [0]
-"""Executors of this process that use the connection which the first of them has made; Ray has one a process."""
+"""Number of executors that share the connection; Ray has one per process."""
 
 _folder: list[str] = []
-"""Of the cluster that was started for the purpose."""
+"""Folder of a cluster that this process has started."""
 
 
 def connect(options: Mapping[str, str], cpus: int) -> None:
-    """Connects this process to a cluster, unless it is connected, or starts one with so many cores on this machine.
+    """Connect to a cluster unless connected, or start one with so many cores on this machine.
 
     Raises:
-        InputError: where there is none at the address, or it cannot be started.
+        InputError: if there is none at the address, or it cannot be started.
     """
     if _users[0] or not ray.is_initialized():
         if not _users[0]:
@@ -40,7 +40,7 @@ def connect(options: Mapping[str, str], cpus: int) -> None:
 
 
 def disconnect() -> None:
-    """Undoes one `connect`: the last one shuts down what was started, and leaves alone what was there."""
+    """Undo one `connect`; the last one shuts down a cluster that this process has started."""
     if not _users[0]:
         return
     _users[0] -= 1
@@ -49,6 +49,7 @@ def disconnect() -> None:
 
 
 def _shut_down() -> None:
+    """Disconnect from Ray and delete the folder of the cluster."""
     ray.shutdown()
     for folder in _folder:
         shutil.rmtree(folder, ignore_errors=True)
@@ -56,6 +57,7 @@ def _shut_down() -> None:
 
 
 def _connect(options: Mapping[str, str], cpus: int) -> None:
+    """Connect to a cluster or start one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = options.get("address")
     before = signal.getsignal(signal.SIGTERM)
@@ -80,18 +82,18 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
         _shut_down()
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        said = " ".join(str(error).split())[:300]
-        raise InputError(f"--executor {address or 'ray'}: {said or type(error).__name__}") from None  # in its words
+        message = " ".join(str(error).split())[:300]
+        raise InputError(f"--executor {address or 'ray'}: {message or type(error).__name__}") from None
     finally:
         with contextlib.suppress(ValueError):  # in another thread Ray has set none
             signal.signal(signal.SIGTERM, before)
 
 
 def cluster_capacity(options: Mapping[str, str], threads: int) -> int:
-    """How many cells of so many threads a cluster that is there trains at a time: one a GPU, where it has any."""
+    """Return the number of cells that a cluster trains at a time: one per GPU, or by threads without any."""
     connect(options, 1)
     try:
-        there = ray.cluster_resources()
-        return max(1, int(there.get("GPU", 0)) or int(there.get("CPU", 0)) // threads)
+        resources = ray.cluster_resources()
+        return max(1, int(resources.get("GPU", 0)) or int(resources.get("CPU", 0)) // threads)
     finally:
         disconnect()

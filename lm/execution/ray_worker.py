@@ -1,6 +1,6 @@
-"""The process on a node of a Ray cluster that trains cells there, one after another, on a disk of its own.
+"""Process on a node of a Ray cluster that trains cells one after another on a disk of its own.
 
-It imports no Ray: what it is asked and what it answers are plain values.
+It does not import Ray: its arguments and results are plain values.
 """
 
 import atexit
@@ -29,12 +29,12 @@ Answer = tuple[list[Message], dict[str, bytes], list[str] | None]
 
 
 class RayWorker:
-    """Trains a cell at a time in a folder that nobody else sees, and sends its files along with what happens.
+    """Worker of one cell at a time in a private folder, which sends its files along with messages.
 
     Args:
-        threads: that a cell may use.
+        threads: of a cell.
         version: of lm where the cells come from.
-        get: a piece of a file, for what it can be had for.
+        get: returns a piece of a file from its reference.
     """
 
     def __init__(self, threads: int, version: str, get: Callable[[Any], bytes]) -> None:
@@ -44,7 +44,7 @@ class RayWorker:
                 f"{self.host}: has lm {__version__}, and cells come from {version}; install the same there"
             )
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        sys.modules["__main__"].__file__ = None  # which the processes that train would run, and it is Ray's
+        sys.modules["__main__"].__file__ = None  # training processes would run it, and it is Ray's
         remove_stale_folders(PREFIX)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         atexit.register(self.close)
@@ -53,45 +53,45 @@ class RayWorker:
         self.cell = ""
         self.changes = Changes()
 
-    def begin(self, parcel: CellPackage) -> str:
-        """Takes a cell; returns the name of this machine. Raises InputError where it cannot be trained here."""
-        cell, self.changes = unpack_cell(parcel, self.get, self.folder / "code"), Changes()
+    def begin(self, package: CellPackage) -> str:
+        """Start a cell and return the name of this machine. Raises InputError if it cannot be trained here."""
+        cell, self.changes = unpack_cell(package, self.get, self.folder / "code"), Changes()
         if isinstance(cell, Cell):
             check_same(cell, self.host)
-        unpack(parcel.work, self.get, self.store.work(cell.id))
-        self.changes.sent_already(self.store.work(cell.id))
+        unpack(package.work, self.get, self.store.work(cell.id))
+        self.changes.mark_sent(self.store.work(cell.id))
         self.cell = cell.id
-        self.worker.submit(cell, parcel.execution, parcel.name)
+        self.worker.submit(cell, package.execution, package.name)
         return self.host
 
     def poll(self, seconds: float) -> Answer:
-        """What has happened, see `RemoteWorker.poll`, with the files that go with it."""
+        """Return the messages of `RemoteWorker.poll` with the files that belong to them."""
         messages = self.worker.poll(seconds)
         if not any(kind == "ended" for kind, *_ in messages):
             return messages, self.changes.take(self.store.work(self.cell), whole=False), None
         folder = self.store.directory(self.cell) if self.store.finished(self.cell) else self.store.work(self.cell)
         files = self.changes.take(folder, whole=True)
         names = [name for name in self.changes.sent if (folder / name).is_file() and name not in OWN]
-        for left in (self.store.directory(self.cell), self.store.work(self.cell)):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder_left in (self.store.directory(self.cell), self.store.work(self.cell)):
+            shutil.rmtree(folder_left, ignore_errors=True)
         return messages, files, names
 
     def answer(self, goes_on: bool) -> None:
-        """Says whether the cell goes on."""
+        """Answer the last validation: whether the cell goes on."""
         self.worker.answer(goes_on)
 
     def cancel(self) -> None:
-        """Asks for the cell to end."""
+        """Ask for the cell to end."""
         self.worker.cancel()
 
     def close(self) -> None:
-        """Ends what trains and leaves nothing behind."""
+        """End training and delete the folder."""
         self.worker.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def remove_stale_folders(prefix: str) -> None:
-    """Deletes temporary folders of processes that were killed: after the prefix comes the number of each."""
+    """Delete temporary folders of killed processes, whose numbers follow the prefix."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         number = folder.name.removeprefix(prefix).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What executors have in common whose cells are trained on other machines."""
+"""Common part of the executors that train cells on other machines."""
 
 import itertools
 import time
@@ -18,27 +18,28 @@ from lm.training.cell import Cell
 from lm.training.train import Execution, fail
 
 ATTEMPTS = 2
-"""Machines that may be lost under a cell before it has been given up."""
+"""Attempts at a cell whose machine is lost, until the cell counts as lost."""
 
 
 @dataclass(eq=False)
 class RemoteJob:
-    """A cell in hand.
+    """A submitted cell.
 
     Args:
-        step: the last one that was heard of.
-        asked: whether it waits for the answer to a validation.
-        lost: how often what trained it went away.
-        cancelled: when it was, by the monotonic clock.
+        submitted: time of submission, by the monotonic clock.
+        step: the last one reported.
+        awaits_answer: the cell waits for the answer to a validation.
+        losses: workers lost so far.
+        cancelled: time of the cancellation, by the monotonic clock.
     """
 
     handle: Handle
     cell: Cell
     execution: Execution
-    begun: float = field(default_factory=time.monotonic)
+    submitted: float = field(default_factory=time.monotonic)
     step: int = 0
-    asked: bool = False
-    lost: int = 0
+    awaits_answer: bool = False
+    losses: int = 0
     cancelled: float | None = None
 
 
@@ -46,12 +47,14 @@ Job = TypeVar("Job", bound=RemoteJob)
 
 
 class RemoteExecutor(Executor, Generic[Job]):
-    """An executor whose cells are trained by a `RemoteWorker` each. What is left to a subclass: how one is reached.
+    """An executor whose cells are trained by a `RemoteWorker` each.
+
+    A subclass implements how a worker is reached.
 
     Args:
-        store: where the cells come to lie.
+        store: of the cells.
         capacity: cells at a time.
-        say: told what keeps a cell from being handed over.
+        say: called with a line when the submission of a cell is delayed.
     """
 
     def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
@@ -64,23 +67,23 @@ class RemoteExecutor(Executor, Generic[Job]):
 
     @abstractmethod
     def _job(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
-        """A cell, as this executor knows it."""
+        """Return the job of a cell."""
 
     @abstractmethod
     def _listen(self, seconds: float) -> None:
-        """Waits for something to happen, so long at most, and takes it in."""
+        """Wait for events, at most so long, and handle them."""
 
     @abstractmethod
     def _stop(self, job: Job) -> None:
-        """Asks for a cell to end."""
+        """Ask the worker to end the cell."""
 
     @abstractmethod
     def _send_answer(self, job: Job, goes_on: bool) -> None:
-        """Passes on the answer to a validation."""
+        """Send the answer to a validation to the worker."""
 
     @abstractmethod
     def _release(self, job: Job, outcome: Outcome) -> None:
-        """The cell has ended; nothing is held for it any more from now on."""
+        """Release what is held for a cell that has ended."""
 
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         if len(self.jobs) >= self.capacity:
@@ -107,45 +110,48 @@ class RemoteExecutor(Executor, Generic[Job]):
         return self.records.pop(handle)
 
     def _tell(self, job: Job, line: str) -> None:
+        """Report a line about a delay."""
         self.events.append(Waiting(job.handle, line))
 
     def _heard(self, job: Job, message: Message) -> None:
-        """Turns a message, other than that the cell has ended, into an event."""
-        kind, *told = message
+        """Turn a message, except the last one, into an event."""
+        kind, *values = message
         if kind == "started":
             self.events.append(Started(job.handle))
         elif kind == "progress":
-            job.step = told[0]
-            self.events.append(Progress(job.handle, *told))
+            job.step = values[0]
+            self.events.append(Progress(job.handle, *values))
         elif kind == "validation":
-            job.step, job.asked = max(job.step, told[0]), True
-            self.events.append(Validation(job.handle, told[0], told[1], lambda goes_on: self._answer(job, goes_on)))
+            job.step, job.awaits_answer = max(job.step, values[0]), True
+            self.events.append(Validation(job.handle, values[0], values[1], lambda goes_on: self._answer(job, goes_on)))
         else:
-            self._tell(job, told[0])
+            self._tell(job, values[0])
 
     def _answer(self, job: Job, goes_on: bool) -> None:
-        if job.asked and job.handle in self.jobs:
-            job.asked = False
+        """Send the answer to a validation, once."""
+        if job.awaits_answer and job.handle in self.jobs:
+            job.awaits_answer = False
             self._send_answer(job, goes_on)
 
     def _ended(self, job: Job, outcome: Outcome, record: Record | None = None, broken: OSError | None = None) -> None:
+        """Record the outcome of a cell."""
         self._release(job, outcome)
         del self.jobs[job.handle]
         self.records[job.handle] = record
         self.events.append(Ended(job.handle, outcome, job.step, broken))
 
     def _on_worker_lost(self, job: Job, cause: str) -> bool:
-        """What trained a cell has gone: whether it is to be tried again. If not, says how it ended."""
-        job.lost += 1
-        job.asked = False
+        """Handle the loss of a worker; return True if the cell must start again."""
+        job.losses += 1
+        job.awaits_answer = False
         if job.cancelled is not None:
             self._ended(job, Outcome.INTERRUPTED)
             return False
-        if job.lost < ATTEMPTS:
+        if job.losses < ATTEMPTS:
             self._tell(job, f"{cause}; tried again from its last checkpoint")
             return True
         self._release(job, Outcome.LOST)
-        record = fail(job.cell, self.store, cause, time.monotonic() - job.begun, job.execution.again)
+        record = fail(job.cell, self.store, cause, time.monotonic() - job.submitted, job.execution.again)
         if record is None:
             self._tell(job, f"{cause}; the cell is left to {self.store.holder(job.cell.id)}")
         self._ended(job, Outcome.INTERRUPTED if record is None else Outcome.LOST, record)

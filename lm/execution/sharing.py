@@ -1,6 +1,6 @@
-"""How the cores of this machine are shared out: many cells of a thread each, or fewer of several.
+"""Choose the number of workers: many cells with one thread each, or fewer with several.
 
-Measured where there is enough to train for it to matter, and kept with the results folder.
+Measured where training is long enough for it to matter, and cached in the results folder.
 """
 
 import multiprocessing
@@ -23,58 +23,58 @@ from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name
 
 WORTH_SECONDS = 600.0
-"""Of training, judged by a few steps, from which the measurement, half a minute, is made."""
+"""Estimated training time from which the measurement, half a minute, is made."""
 
 ROUND_SECONDS, ROUNDS = 3.0, 2
 
 PATIENCE = 120.0
-"""Seconds in which a process that measures must have answered."""
+"""Seconds in which a measuring process must have answered."""
 
 LOOK_SECONDS = 0.5
-"""Between looks at whether they still live."""
+"""Seconds between checks that the measuring processes still run."""
 
 
 def choose_num_workers(missing: Sequence[Planned], out: Path, measure: bool = True) -> int:
-    """How many cells to train at a time.
+    """Choose how many cells to train at a time.
 
-    Where the environment gives a number of threads, or there are accelerators, or the work is short: as many as there
-    are devices, or cores. Otherwise what trained the most steps a second on the first of the cells; without `measure`,
-    which is for a plan, only where that is known already.
+    If the environment sets a number of threads, there are accelerators, or the work is short: one per device, or per
+    core. Otherwise the number with the most training steps a second on the first cell. Without `measure`, for a plan,
+    only a cached measurement is used.
     """
-    usual = default_workers(len(missing))
-    given = any(os.environ.get(name) for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
-    if given or accelerators() or cores() < 2 or len(missing) < 2:
-        return usual
+    default = default_workers(len(missing))
+    threads_set = any(os.environ.get(name) for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
+    if threads_set or accelerators() or cores() < 2 or len(missing) < 2:
+        return default
     cell = missing[0].cell
     machine = [device_name(), cores()]
-    question = run_id([seedless(cell.config), cell.facts.identity(), machine])
+    key = run_id([seedless(cell.config), cell.facts.identity(), machine])
     path = out / FILE
-    if question not in kept(path, "workers") and (
+    if key not in kept(path, "workers") and (
         not measure or judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS
     ):
-        return usual
-    known = measured_once(
-        path, "workers", question, lambda: {str(workers): rate for workers, rate in rates(cell).items()}
+        return default
+    rates_by_workers = measured_once(
+        path, "workers", key, lambda: {str(workers): rate for workers, rate in rates(cell).items()}
     )
     try:
-        best = int(max(known, key=lambda workers: known[workers]))
+        best = int(max(rates_by_workers, key=lambda workers: rates_by_workers[workers]))
     except (TypeError, ValueError, LookupError):
-        raise InputError(f"{path}: workers.{question[:12]}: is damaged; delete it, and it is measured anew") from None
+        raise InputError(f"{path}: workers.{key[:12]}: is damaged; delete it, and it is measured anew") from None
     return min(max(1, best), len(missing))
 
 
 def rates(cell: Cell) -> dict[int, float]:
-    """Training steps a second over all workers, by how many there are, each way with all cores in use."""
-    ways = [workers for workers in range(1, cores() + 1) if cores() % workers == 0]
-    found = dict.fromkeys(ways, 0.0)
+    """Measure the training steps a second over all workers, by their number, each with all cores in use."""
+    counts = [workers for workers in range(1, cores() + 1) if cores() % workers == 0]
+    rates_by_count = dict.fromkeys(counts, 0.0)
     for _ in range(ROUNDS):
-        for workers in ways:
-            found[workers] += _together(cell, workers) / ROUNDS
-    return found
+        for workers in counts:
+            rates_by_count[workers] += _together(cell, workers) / ROUNDS
+    return rates_by_count
 
 
 def _together(cell: Cell, workers: int) -> float:
-    """Steps a second of so many processes that train the same cell at the same time."""
+    """Measure the steps a second of so many processes that train the same cell at the same time."""
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     start_fork_server()
@@ -85,7 +85,7 @@ def _together(cell: Cell, workers: int) -> float:
         process.start()
     try:
         return sum(_answer(answers, processes) for _ in processes)
-    except queue.Empty:  # this way is none
+    except queue.Empty:  # this number of workers does not run
         return 0.0
     finally:
         for process in processes:
@@ -94,7 +94,7 @@ def _together(cell: Cell, workers: int) -> float:
 
 
 def _answer(answers: Any, processes: Sequence[Any]) -> float:
-    """What one of the processes has measured. Raises Empty where one has failed, or none answers for long."""
+    """Return the measurement of one process. Raises Empty if one has failed, or none answers in time."""
     deadline = time.monotonic() + PATIENCE
     while True:
         failed = any(process.exitcode for process in processes)  # before looking for what it may have left
@@ -106,4 +106,5 @@ def _answer(answers: Any, processes: Sequence[Any]) -> float:
 
 
 def _measure(cell: Cell, threads: int, start: Barrier, answers: Any) -> None:
+    """Measure the steps a second in this process."""
     answers.put(step_rate(cell, threads, ROUND_SECONDS, start.wait))

@@ -1,4 +1,4 @@
-"""A cell in a job of SLURM, on a machine that shares the results folder: what submitit starts there.
+"""Body of a SLURM job, which trains a cell on a machine that shares the results folder.
 
 submitit pickles a `SlurmTask`, which is two strings. All else is JSON beside it: the order, the messages of the job,
 one a line, and the answers to them.
@@ -26,22 +26,22 @@ from lm.training.cell import Cell
 from lm.training.train import Execution
 
 LISTEN_SECONDS = 1.0
-"""From one look at what a job is told to the next."""
+"""Time between two reads of the answers."""
 
 PATIENCE = 100.0
-"""Seconds that a job waits for the signal behind the end of its training: of a preemption comes SIGTERM first."""
+"""Seconds that a job waits for the signal after the end of its training: in a preemption, SIGTERM comes first."""
 
 ORDER, TOLD, ANSWERS = ".json", ".told", ".answers"
-"""What the files of a cell end with in the folder of its executor."""
+"""Suffixes of the files of a cell in the folder of its executor."""
 
 SCHEDULER = ("SLURM_", "SUBMITIT_")
-"""Beginnings of variables that a cell's processes are not to see: Lightning would take the job for its own."""
+"""Prefixes of variables that are hidden from the processes of a cell: Lightning would take the job for its own."""
 
 
 class SlurmTask:
-    """What submitit carries: the folder of an executor, and the id of the cell.
+    """Task that submitit pickles: the folder of an executor, and the id of the cell.
 
-    Called in the job; preempted, it is handed in again as it is, for the cell goes on from its checkpoint.
+    Called in the job. A preempted job is submitted again as it is, and the cell resumes from its checkpoint.
     """
 
     def __init__(self, folder: str, cell: str) -> None:
@@ -60,27 +60,27 @@ class SlurmTask:
 
 
 class FileMailbox:
-    """Reads the lines of JSON that another process appends to a file; a line without its end is left for later."""
+    """Reader of the JSON lines that another process appends to a file; an incomplete line is left for later."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.read = 0
 
     def new(self) -> list[Any]:
-        """What has come since the last call."""
+        """Return the messages since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.read)
                 text = file.read()
         except FileNotFoundError:
             return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self.read += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        complete = text[: text.rfind(b"\n") + 1]
+        self.read += len(complete)
+        return [json.loads(line) for line in complete.splitlines()]
 
 
 def send(path: Path, message: Any) -> None:
-    """Appends a line of JSON, on the disk when this returns: another machine is to see it."""
+    """Append a line of JSON and sync it to disk, as another machine reads it."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message) + "\n")
         file.flush()
@@ -91,67 +91,71 @@ def send(path: Path, message: Any) -> None:
 
 
 def write_order(folder: Path, cell: Cell, execution: Execution, out: Path, name: str) -> None:
-    """Leaves all that a job needs to know."""
+    """Write all that a job needs to know."""
     order = {
         "out": str(out.resolve()),
         "cell": CELL.stamped(asdict(cell)),
         "execution": asdict(execution),
         "name": name,
-        "path": [os.path.abspath(place) for place in sys.path],
+        "path": [os.path.abspath(folder) for folder in sys.path],
     }
     write_atomic(folder / (cell.id + ORDER), to_json(order))
 
 
 def run_order(folder: Path, cell_id: str) -> str:
-    """Trains the cell of an order and tells of it; returns how it ended."""
+    """Train the cell of an order, report its messages, and return how it ended."""
     path = folder / (cell_id + ORDER)
     order = read_json(path)
-    sys.path += [place for place in order["path"] if place not in sys.path]
+    sys.path += [entry for entry in order["path"] if entry not in sys.path]
     described = CELL.read(order["cell"], path)
     cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
     return run_cell(cell, Execution(**order["execution"]), Store(Path(order["out"])), order["name"], folder)
 
 
 def run_cell(cell: Cell, execution: Execution, store: Store, name: str, folder: Path) -> str:
-    """Trains a cell and tells of it; returns how it ended. Raises RuntimeError where something else has ended it."""
-    told, answers = folder / (cell.id + TOLD), FileMailbox(folder / (cell.id + ANSWERS))
-    cancelled = "cancel" in answers.new()  # other words there were for an earlier try
+    """Train a cell, report its messages, and return how it ended.
+
+    Raises:
+        RuntimeError: if something outside has ended the training.
+    """
+    messages_path, answers = folder / (cell.id + TOLD), FileMailbox(folder / (cell.id + ANSWERS))
+    cancelled = "cancel" in answers.new()  # other answers belong to an earlier attempt
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
     worker = RemoteWorker(store)
     try:
-        with unseen():
+        with hidden_scheduler():
             worker.submit(cell, execution, name)
         if cancelled:
             worker.cancel()
         while True:
-            messages: list[Message] = worker.poll(0.0 if worker.asked else LISTEN_SECONDS)
+            messages: list[Message] = worker.poll(0.0 if worker.validation else LISTEN_SECONDS)
             for message in messages:
                 end = message[1] if message[0] == "ended" else None
                 if end == Outcome.INTERRUPTED.value and message[3] is None and not cancelled:
                     time.sleep(PATIENCE)
                     raise RuntimeError("what trained the cell was ended from outside")
-                send(told, message)
+                send(messages_path, message)
                 if end is not None:
                     return str(end)
-            for word in answers.new():
-                if word == "cancel":
+            for answer in answers.new():
+                if answer == "cancel":
                     cancelled = True
                     worker.cancel()
                 else:
-                    worker.answer(bool(word))
-            if worker.asked:
+                    worker.answer(bool(answer))
+            if worker.validation:
                 time.sleep(0.1)
     except InputError as error:
-        send(told, ("waiting", str(error)))
+        send(messages_path, ("waiting", str(error)))
         raise
     finally:
         worker.close()
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """What is started in this block knows of no scheduler, and does not heed the signal that is meant for the job."""
+def hidden_scheduler() -> Iterator[None]:
+    """Hide the variables of the scheduler from child processes, and block the signal that is meant for the job."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(SCHEDULER)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:

@@ -1,4 +1,4 @@
-"""Jobs of submitit: SLURM's, or processes of this machine that stand in for them."""
+"""Jobs of submitit: those of SLURM, or processes of this machine in their place."""
 
 import contextlib
 import subprocess
@@ -13,10 +13,10 @@ from lm.config.tree import InputError
 from lm.execution.executor_spec import minutes
 
 MINUTES = 60
-"""Of a job, where nothing else was said. One that takes longer goes on in the next."""
+"""Default time limit of a job. A cell that takes longer goes on in the next job."""
 
 TIMEOUTS = 10_000
-"""Times that a job may go on after its time was up."""
+"""Number of times that a job may go on after its time limit."""
 
 STATES = {
     "PENDING": True, "CONFIGURING": True, "RUNNING": True, "COMPLETING": True, "SUSPENDED": True, "REQUEUED": True,
@@ -26,20 +26,20 @@ STATES = {
 """States of a job that goes on or will."""
 
 COMMAND_SECONDS = 60.0
-"""In which a command of SLURM has answered."""
+"""Time limit of a command of SLURM."""
 
 
 class Queue:
-    """Jobs that are handed in together as one array.
+    """Queue of jobs that are submitted together as one array.
 
     Args:
-        options: as they are asked for, see `lm.execution.executor_spec`.
+        options: see `lm.execution.executor_spec`.
         folder: of submitit's files.
-        at_a_time: jobs that run.
+        at_a_time: jobs that run at a time.
         threads: of a job.
 
     Raises:
-        InputError: where there is no SLURM.
+        InputError: if SLURM is not available.
     """
 
     def __init__(self, options: Mapping[str, str], folder: Path, at_a_time: int, threads: int) -> None:
@@ -63,20 +63,20 @@ class Queue:
             gpus = {"gpus_per_node": int(options["gpus"])} if "gpus" in options else {}
             self.executor.update_parameters(timeout_min=time_each, stderr_to_stdout=True, **gpus)
 
-    def hand_in(self, errands: Sequence[Any]) -> list[Any]:
-        """Jobs of these errands. Raises InputError where SLURM refuses them."""
+    def submit(self, tasks: Sequence[Any]) -> list[Any]:
+        """Submit tasks and return their jobs. Raises InputError if SLURM refuses them."""
         try:
-            if len(errands) == 1:
-                return [self.executor.submit(errands[0])]
+            if len(tasks) == 1:
+                return [self.executor.submit(tasks[0])]
             with self.executor.batch():
-                jobs = [self.executor.submit(errand) for errand in errands]
+                jobs = [self.executor.submit(task) for task in tasks]
             return jobs
         except (OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
-            said = " ".join(str(error).split())[:300]
-            raise InputError(f"--executor slurm: the jobs were refused: {said}") from None
+            message = " ".join(str(error).split())[:300]
+            raise InputError(f"--executor slurm: the jobs were refused: {message}") from None
 
     def states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
-        """What SLURM calls the state of each job, by its id; None where it does not answer. `GONE` is one unknown."""
+        """Return the state of each job by its id, `GONE` for an unknown one; None if SLURM does not answer."""
         if not self.real:
             return {job.job_id: "RUNNING" if not _over(job) else "COMPLETED" for job in jobs}
         command = ["squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T"]
@@ -84,11 +84,11 @@ class Queue:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        said = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
-        return {job.job_id: said.get(job.job_id, "GONE") for job in jobs}
+        states = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+        return {job.job_id: states.get(job.job_id, "GONE") for job in jobs}
 
     def cancel(self, jobs: Sequence[Any]) -> None:
-        """Ends jobs, those that wait and those that run."""
+        """Cancel jobs, pending and running ones."""
         if self.real and jobs:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = ["scancel", *(job.job_id for job in jobs)]
@@ -97,8 +97,8 @@ class Queue:
             for job in jobs:
                 job.cancel(check=False)
 
-    def gone(self, jobs: Sequence[Any], seconds: float) -> None:
-        """Waits until jobs have ended, so long at most."""
+    def wait_until_gone(self, jobs: Sequence[Any], seconds: float) -> None:
+        """Wait until jobs have ended, at most so many seconds."""
         deadline = time.monotonic() + seconds
         while jobs and time.monotonic() < deadline:
             states = self.states(jobs)
@@ -107,5 +107,5 @@ class Queue:
 
 
 def _over(job: Any) -> bool:
-    """Whether a process that stands in for a job has ended."""
+    """Return True if a process in the place of a job has exited."""
     return job._process is None or job._process.poll() is not None

@@ -1,4 +1,4 @@
-"""What is seen of cells while they train, and who is told of it."""
+"""Progress of running cells, and the interface that receives it."""
 
 import time
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from lm.store.record import Ending
 
 @dataclass
 class Running:
-    """A cell being trained.
+    """A running cell.
 
     Args:
         planned: the cell.
-        place: its place among those being trained, which it keeps: the lowest that was free.
-        step: the last optimiser step that was heard of, of `steps`.
-        loss: in training, at that step, in nats a token.
-        now: seconds that have gone by, since any moment.
+        slot: index among the running cells, the lowest that was free.
+        step: last optimiser step reported, of `steps`.
+        loss: training loss at that step in nats a token.
+        now: returns seconds since any moment.
     """
 
     planned: Planned
-    place: int
+    slot: int
     started: float = field(default_factory=time.monotonic)
     step: int = 0
     steps: int = 0
@@ -29,41 +29,41 @@ class Running:
     first: tuple[int, float] | None = None
     now: Callable[[], float] = field(default=lambda: time.monotonic(), repr=False)
 
-    def begin(self) -> None:
-        """The cell has been started, maybe again."""
+    def restart(self) -> None:
+        """Reset the progress of a cell that starts, maybe again."""
         self.started, self.first = self.now(), None
         self.step, self.steps, self.loss = 0, 0, float("nan")
 
-    def heard(self, step: int, steps: int, loss: float) -> None:
-        """Takes in how far the cell is."""
+    def update(self, step: int, steps: int, loss: float) -> None:
+        """Record the progress of the cell."""
         self.step, self.steps, self.loss = step, steps, loss
         if self.first is None:  # a cell taken up from a checkpoint does not begin at step 0
             self.first = step, self.now()
 
     @property
     def seconds(self) -> float:
-        """Since it was started."""
+        """Seconds since the cell was started."""
         return self.now() - self.started
 
     @property
     def pace(self) -> float | None:
-        """Seconds a step, None before there are two reports to compare."""
+        """Seconds per step, None before there are two reports."""
         if self.first is None or self.step <= self.first[0]:
             return None
         return (self.now() - self.first[1]) / (self.step - self.first[0])
 
 
 class Watcher:
-    """Told what happens; the base class says nothing."""
+    """Receiver of progress and outcomes; the base class ignores them."""
 
-    def progress(self, running: list[Running], left: int) -> None:
-        """Called about once a second and whenever a cell reports."""
+    def on_progress(self, running: list[Running], left: int) -> None:
+        """Show progress; called about once a second and whenever a cell reports."""
 
-    def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
-        """A cell ended; `record` is None where it was interrupted."""
+    def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
+        """Show the outcome of a cell; `record` is None if it was interrupted."""
 
-    def settled(self, name: str, outcome: str, cells: int) -> None:
-        """Cells need no training."""
+    def on_settled(self, name: str, outcome: str, cells: int) -> None:
+        """Show the outcome of cells that need no training."""
 
-    def waiting(self, line: str) -> None:
-        """What is waited for, or was; a line for a person. May be called from another thread."""
+    def on_waiting(self, line: str) -> None:
+        """Show a line about a delay. May be called from another thread."""

@@ -55,8 +55,8 @@ class WorkerPool:
 
         Args:
             cell: to be trained.
-            alone: whether it is trained by one process, on one device.
-            taken: slots of processes at work, fewer than there are.
+            single_process: the cell is trained by one process on one device.
+            busy_slots: slots of busy workers, fewer than there are slots.
         """
         for idle in [idle for idle in self.idle.values() if idle.has_exited() or not single_process]:
             self.shutdown_worker(idle)  # idle workers must not hold devices that a cell on several devices needs

@@ -151,11 +151,11 @@ def run_searches(
         execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
         with (
             Display(source.remaining(), workers, store) as display,
-            make_executor(executor, store, workers, display.waiting) as engine,
+            make_executor(executor, store, workers, display.on_waiting) as engine,
         ):
             relay.watcher = display
             for shared in studies:
-                shared.say = display.waiting
+                shared.say = display.on_waiting
             return run_cells(source, engine, display, execution)
 
 
@@ -211,7 +211,7 @@ class Relay:
         self.watcher = Watcher()
 
     def say(self, name: str, outcome: str, cells: int) -> None:
-        self.watcher.settled(name, outcome, cells)
+        self.watcher.on_settled(name, outcome, cells)
 
 
 def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:

@@ -29,8 +29,8 @@ def test_the_cells_of_a_thousand_workers_are_drawn_now_and_then(monkeypatch: pyt
     display = Display(total=99, workers=FEW + 1)
     monkeypatch.setattr(display, "left", lambda *_: drawn.append(now[0]))
     for _ in range(101):
-        display.progress(running, 0)
+        display.on_progress(running, 0)
         now[0] += DRAW_SECONDS / 50
     assert drawn == pytest.approx([0.0, DRAW_SECONDS, 2 * DRAW_SECONDS])
-    display.progress(running[:FEW], 0)
+    display.on_progress(running[:FEW], 0)
     assert len(drawn) == 4, "few are drawn whenever one reports"

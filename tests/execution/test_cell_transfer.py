@@ -16,8 +16,8 @@ from lm.execution.cell_transfer import (
     Changes,
     below,
     code_of,
+    delete_other_files,
     files_below,
-    forget_others,
     unpack,
     unpack_cell,
     write_files,
@@ -99,7 +99,7 @@ def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: p
 
 def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
     folder, changes = write(tmp_path / "work", cell_json="{}", last_ckpt="1"), Changes()
-    changes.sent_already(folder)
+    changes.mark_sent(folder)
     assert changes.take(folder, whole=False) == {}
     write(folder, log_txt="a", progress_json="3", saving_ckpt="half")
     assert changes.take(folder, whole=False) == {"progress.json": b"3"}
@@ -120,5 +120,5 @@ def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: p
 
 def test_what_the_other_machine_no_longer_has_goes_here_too(tmp_path: Path) -> None:
     folder = write(tmp_path / "work", final_ckpt="1", last_ckpt="1", code__a_py="", code__b_py="")
-    forget_others(folder, ["last.ckpt", "code/a.py"])
+    delete_other_files(folder, ["last.ckpt", "code/a.py"])
     assert read(folder).keys() == {"last.ckpt", "code/a.py"}

@@ -41,21 +41,21 @@ class Told(Watcher):
         self.lines: list[str] = []
         self.records: dict[str, Any] = {}
 
-    def progress(self, running: list[Running], left: int) -> None:
+    def on_progress(self, running: list[Running], left: int) -> None:
         if self.deed is not None and running and all(one.step >= self.step for one in running):
             deed, self.deed = self.deed, None
             deed(list(self.executor.jobs.values()))
 
-    def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
+    def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
         self.records[planned.cell.id] = record
 
-    def waiting(self, line: str) -> None:
+    def on_waiting(self, line: str) -> None:
         self.lines.append(line)
 
 
 def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: bool = False) -> int:
     planned: list[Any] = [Planned("arm", seed, cell) for seed, cell in enumerate(cells)]  # type: ignore[arg-type]
-    with Local(store, workers, told.waiting) as told.executor:
+    with Local(store, workers, told.on_waiting) as told.executor:
         return train_cells(planned, told.executor, told, stand_in.execution(again))
 
 
@@ -196,10 +196,10 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
     monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.05)
 
     class LetsGo(Told):
-        def waiting(self, line: str) -> None:
+        def on_waiting(self, line: str) -> None:
             if "waiting for the fork server" in line:  # on a busy machine
                 return
-            super().waiting(line)
+            super().on_waiting(line)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stopped[0], signal.SIGCONT)
 
@@ -218,8 +218,8 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
 
 def test_a_cell_that_another_process_holds_is_trained_once_that_lets_go(store: Store) -> None:
     class LetsGo(Told):
-        def finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
-            super().finished(planned, record, seconds)
+        def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
+            super().on_finished(planned, record, seconds)
             held.close()
 
     told, held = LetsGo(), contextlib.ExitStack()
@@ -251,7 +251,7 @@ def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
     """What is told of a cell that hangs before some of its steps, and its record."""
     told, cell = Told(), StandIn(FIRST, dict.fromkeys(deeds, "hang"))
     planned: list[Any] = [Planned("arm", 0, cell)]  # type: ignore[arg-type]
-    with Local(store, 1, told.waiting) as told.executor:
+    with Local(store, 1, told.on_waiting) as told.executor:
         assert train_cells(planned, told.executor, told, stand_in.execution(hang_seconds=3.0)) == 0
     return told, store.record(FIRST)
 

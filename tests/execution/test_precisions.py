@@ -11,7 +11,7 @@ from lm.cli import main
 from lm.config.tree import override
 from lm.execution import estimate, precisions
 from lm.execution.estimate import advice, of_step
-from lm.execution.precisions import ROUNDS, SECONDS, in_turn, in_words, of_products
+from lm.execution.precisions import ROUNDS, SECONDS, format_ratios, in_turn, measure_products
 from lm.training.cell import Cell, check
 
 
@@ -59,14 +59,14 @@ def test_work_that_takes_long_is_done_once_besides() -> None:
     ],
 )
 def test_what_is_said_of_a_precision(ratio: float, words: str) -> None:
-    assert in_words({"bf16-mixed": ratio}) == [("bf16-mixed", words)]
+    assert format_ratios({"bf16-mixed": ratio}) == [("bf16-mixed", words)]
 
 
 def test_products_are_timed_in_each_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(precisions, "SIZE", 4)
     ticks = iter(range(1000))
-    assert of_products(lambda: next(ticks)) == {"bf16-mixed": 1.0}
+    assert measure_products(lambda: next(ticks)) == {"bf16-mixed": 1.0}
 
 
 def cell(precision: str) -> Cell:

@@ -36,7 +36,7 @@ def planned(arm: str, seed: int = 0) -> Planned:
 def running(arm: str, place: int, step: int, pace: float, clock: list[float], steps: int = 100) -> Running:
     """A cell that was first heard of at step 1 and is at `step` now, `pace` seconds a step."""
     found = Running(planned(arm), place, started=clock[0])
-    found.heard(step, steps, 1.5)
+    found.update(step, steps, 1.5)
     found.first = (1, clock[0] - pace * (step - 1))
     return found
 
@@ -77,15 +77,15 @@ def test_in_a_log_each_cell_is_a_line_and_now_and_then_one_says_how_far_all_are(
     clock: list[float], capsys: Said
 ) -> None:
     with Display(total=3, workers=1) as display:
-        display.progress([running("[a]", 0, 11, 1.0, clock)], 2)
+        display.on_progress([running("[a]", 0, 11, 1.0, clock)], 2)
         assert capsys.readouterr().err == ""
         clock[0] += progress.LINE_SECONDS + 1
-        display.progress([], 2)
-        display.progress([Running(planned("b", 1), 0)], 2)
-        display.finished(planned("[a]"), record("c", 2.0, 0), 65.0)
-        display.finished(planned("b", 1), None, 5.0)
-        display.settled("c seed 0", "trained already", 1)
-        display.waiting("waiting for [another]")
+        display.on_progress([], 2)
+        display.on_progress([Running(planned("b", 1), 0)], 2)
+        display.on_finished(planned("[a]"), record("c", 2.0, 0), 65.0)
+        display.on_finished(planned("b", 1), None, 5.0)
+        display.on_settled("c seed 0", "trained already", 1)
+        display.on_waiting("waiting for [another]")
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
     assert lines[1:] == [
         "[1/3] [a] seed 0: validation NLL 2.0000 (1 min 5 s)",
@@ -98,7 +98,7 @@ def test_in_a_log_each_cell_is_a_line_and_now_and_then_one_says_how_far_all_are(
 def test_before_anything_is_known_the_line_says_that(clock: list[float], capsys: Said) -> None:
     display = Display(total=2, workers=1)
     clock[0] += progress.LINE_SECONDS + 1
-    display.progress([Running(planned("a"), 0)], 1)
+    display.on_progress([Running(planned("a"), 0)], 1)
     assert capsys.readouterr().err.strip() == "a seed 0 at 0/0; no estimate yet"
 
 
@@ -109,14 +109,14 @@ def test_in_a_terminal_each_cell_in_training_has_a_bar_while_it_trains(
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
     display = Display(total=2, workers=2)
     first, second = running("a", 0, 11, 1.0, clock), Running(planned("b"), 1)
-    display.progress([first, second], 0)
+    display.on_progress([first, second], 0)
     bars = {task.description: task for task in display.bars.tasks}
     assert set(bars) == {"cells", "a seed 0", "b seed 0"}
     assert (bars["a seed 0"].completed, bars["a seed 0"].total) == (11, 100)
     assert [bars[name].fields["note"] for name in ("a seed 0", "b seed 0")] == ["loss 1.500", "starting"]
     assert bars["cells"].fields["note"].startswith("about ")
-    display.finished(first.planned, record("c", 2.0, 0), 90.0)
-    display.progress([second], 0)
+    display.on_finished(first.planned, record("c", 2.0, 0), 90.0)
+    display.on_progress([second], 0)
     assert [task.description for task in display.bars.tasks] == ["cells", "b seed 0"]
     assert display.bars.tasks[0].completed == 1
 

@@ -12,7 +12,7 @@ from stand_in import StandIn
 
 from lm.execution.executor import Ended, Handle, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.remote import RemoteExecutor, RemoteJob
-from lm.execution.slurm_job import FileMailbox, send, unseen
+from lm.execution.slurm_job import FileMailbox, hidden_scheduler, send
 from lm.store.store import Store
 
 FIRST = "a" * 16
@@ -98,7 +98,7 @@ def test_a_cancelled_cell_whose_machine_is_lost_is_interrupted(far: Far) -> None
 
 def test_a_lost_cell_that_another_process_has_taken_is_left_to_it(far: Far) -> None:
     handle, job = hand_over(far)
-    job.lost = 1
+    job.losses = 1
     with far.store.lock(FIRST):
         assert not far._on_worker_lost(job, "the node was lost")
     waiting, ended = far.poll(0.0)
@@ -125,7 +125,7 @@ def test_what_a_job_starts_sees_no_scheduler_and_heeds_no_signal_of_it(monkeypat
     monkeypatch.setenv("SLURM_NTASKS", "1")
     monkeypatch.setenv("LM_CACHE", "kept")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with unseen():
+    with hidden_scheduler():
         assert "SLURM_NTASKS" not in os.environ
         assert os.environ["LM_CACHE"] == "kept"
         assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -35,15 +35,15 @@ class Told(Watcher):
         self.seen: list[list[tuple[str, int, int]]] = []
         self.left: list[int] = []
 
-    def progress(self, running: list[Running], left: int) -> None:
-        self.seen.append([(one.planned.name, one.place, one.step) for one in running])
+    def on_progress(self, running: list[Running], left: int) -> None:
+        self.seen.append([(one.planned.name, one.slot, one.step) for one in running])
         self.left.append(left)
 
-    def finished(self, planned: Planned, record: Any, seconds: float) -> None:
+    def on_finished(self, planned: Planned, record: Any, seconds: float) -> None:
         assert seconds >= 0
         self.records[planned.name] = record
 
-    def waiting(self, line: str) -> None:
+    def on_waiting(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -118,15 +118,15 @@ def test_a_failure_stops_no_other_and_a_cell_given_up_is_one(store: Store) -> No
 
 def test_a_cell_started_again_begins_to_be_timed_again(store: Store) -> None:
     one = Running(planned(StandIn(FIRST))[0], 0)
-    one.heard(5, STEPS, 1.0)
-    one.heard(6, STEPS, 1.0)
+    one.update(5, STEPS, 1.0)
+    one.update(6, STEPS, 1.0)
     assert one.pace is not None
-    one.begin()
+    one.restart()
     assert (one.step, one.steps) == (0, 0)
     assert one.pace is None
-    one.heard(3, STEPS, 1.0)
+    one.update(3, STEPS, 1.0)
     assert one.pace is None, "a step number below the first one is no pace"
-    one.heard(4, STEPS, 1.0)
+    one.update(4, STEPS, 1.0)
     assert one.pace is not None
 
 
@@ -195,12 +195,12 @@ class LetsGo(Told):
         self.lock, self.when = store.lock(cell), when
         self.lock.__enter__()
 
-    def finished(self, planned: Planned, record: Any, seconds: float) -> None:
-        super().finished(planned, record, seconds)
+    def on_finished(self, planned: Planned, record: Any, seconds: float) -> None:
+        super().on_finished(planned, record, seconds)
         self.heard(planned.name)
 
-    def waiting(self, line: str) -> None:
-        super().waiting(line)
+    def on_waiting(self, line: str) -> None:
+        super().on_waiting(line)
         self.heard(line)
 
     def heard(self, what: str) -> None:
@@ -245,7 +245,7 @@ def test_two_loops_on_one_store_train_each_cell_once(store: Store) -> None:
     other: list[int] = []
 
     class Joins(Told):
-        def progress(self, running: list[Running], left: int) -> None:
+        def on_progress(self, running: list[Running], left: int) -> None:
             if not other and running:
                 other.append(carried_out(store, StaticQueue(planned(*cells[1:])), Told(), capacity=1))
 
@@ -262,8 +262,8 @@ def test_no_cell_is_begun_once_the_folder_was_taken_away(store: Store, seed: int
     manifest.write_text("{}")
 
     class TakesAway(Told):
-        def finished(self, planned: Planned, record: Any, seconds: float) -> None:
-            super().finished(planned, record, seconds)
+        def on_finished(self, planned: Planned, record: Any, seconds: float) -> None:
+            super().on_finished(planned, record, seconds)
             if planned.seed == seed:
                 manifest.unlink()
 
@@ -276,7 +276,7 @@ def test_no_cell_is_begun_once_the_folder_was_taken_away(store: Store, seed: int
 
 def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) -> None:
     class Interrupts(Told):
-        def progress(self, running: list[Running], left: int) -> None:
+        def on_progress(self, running: list[Running], left: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
@@ -288,10 +288,10 @@ def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) 
 
 def test_an_interrupt_that_is_swallowed_ends_the_loop_all_the_same(store: Store) -> None:
     class Swallows(Told):
-        def progress(self, running: list[Running], left: int) -> None:
+        def on_progress(self, running: list[Running], left: int) -> None:
             if running and not self.seen:
                 press_unheard()
-            super().progress(running, left)
+            super().on_progress(running, left)
 
     told = Swallows()
     with listening(), pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
