@@ -1,4 +1,4 @@
-"""What notebooks and programs use, `import lm`: results as tables and figures, runs, trained models, ablations.
+"""Public interface of `import lm`: results as tables and figures, runs, trained models, ablations.
 
 All names are at hand as `lm.load` and so on. What cannot be used raises `lm.InputError`, whose message is the one line
 that the command of the same name would print. Reading results imports no torch. While a call lasts, a user's own

@@ -1,4 +1,4 @@
-"""Experiments carried out from a program."""
+"""Run experiments from a program."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def ablate(
     trusted_only: bool = False,
     **changes: Any,
 ) -> Results | Ladder:
-    """Trains every arm with every seed that is not trained yet, as `lm ablate` does, and writes the report.
+    """Train every arm with every seed that is not trained yet, as `lm ablate` does, and write the report.
 
     Cells have processes of their own: a script calls this below `if __name__ == "__main__":`.
 
@@ -95,7 +95,7 @@ def ablate(
 def _command(
     spec: Path, out: Path, seeds: Any, tier: str, underpowered: bool, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The arguments of `lm` that ask for the same cells, for whoever looks at them later."""
+    """Return the arguments of `lm` that request the same cells, for the manifest."""
     words = ["ablate", str(spec), "--out", str(out)]
     if seeds is not None:
         words += ["--seeds", seeds if isinstance(seeds, str) else json.dumps(seeds)]

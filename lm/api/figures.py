@@ -1,4 +1,4 @@
-"""The figures of reports, as Matplotlib has them."""
+"""The figures of reports as Matplotlib figures."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ Draw = Callable[[], "Figure | None"]
 
 
 def figure(results: Results | Ladder, name: str) -> "Figure":
-    """One of the figures of a report.
+    """Draw one figure of a report.
 
     Args:
         results: of an experiment, or of a ladder.
@@ -46,7 +46,7 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
 
 
 def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
-    """The figures by name, each to be drawn, and where others are to be found."""
+    """Return functions that draw each figure, by name, and a hint on where other figures are."""
     if isinstance(results, Ladder):
         from lm.report.ladder_figure import NAME
         from lm.report.ladder_figure import figure as of_ladder

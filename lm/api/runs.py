@@ -1,4 +1,4 @@
-"""Runs and the models that they trained."""
+"""Train single configurations, and open the models that runs trained."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ NAMELESS = "fit"
 
 
 class Run(NamedTuple):
-    """A run that ended: its record, and the folder with that, its configuration, curve and weights."""
+    """A run that ended: its record, and the folder with its record, configuration, curve and weights."""
 
     record: Record
     folder: Path
 
 
 class Trained(NamedTuple):
-    """A trained model, in eval mode on the CPU, and the tokenizer of the text that it learnt from."""
+    """A trained model, in eval mode on the CPU, and the tokenizer of its training text."""
 
     model: "nn.Module"
     tokenizer: "Tokenizer"
@@ -43,7 +43,7 @@ def fit(
     trusted_only: bool = False,
     **changes: Any,
 ) -> Run:
-    """Trains one configuration in this process, as `lm fit` does; one that is trained already is found.
+    """Train one configuration in this process, as `lm fit` does, or return the run that is trained already.
 
     A run that failed or diverged is returned too: see `record["status"]` and `record["error"]`.
 
@@ -85,7 +85,7 @@ def fit(
 
 
 def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_only: bool = False) -> Trained:
-    """The model that a run trained, and its tokenizer.
+    """Load the model that a run trained, and its tokenizer.
 
     Args:
         run: what `fit` returned, or what commands call one: `experiment/arm/seed`, a folder, the beginning of its id.

@@ -1,4 +1,4 @@
-"""A report in the formats asked for, of one experiment or of several, and whether what is there is the same."""
+"""Reports of one experiment or several in the requested formats, and a check against existing files."""
 
 import io
 import sys
@@ -26,7 +26,7 @@ Files = dict[str, str | bytes]
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a report is to be made of.
+    """The formats and columns requested for a report.
 
     Args:
         formats: some of `FORMATS`.
@@ -38,7 +38,7 @@ class ReportRequest:
 
 
 def parse_request(formats: str | None, columns: str | None, several: bool) -> ReportRequest:
-    """What a command line asks for; of one experiment the page, where no format is named. Raises InputError."""
+    """Parse the options of a command line; one experiment defaults to the page. Raises InputError."""
     usual = DEFAULT_FORMATS if several else (PAGE,)
     return ReportRequest(
         usual if formats is None else parse_formats(formats),
@@ -47,7 +47,7 @@ def parse_request(formats: str | None, columns: str | None, several: bool) -> Re
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """Names of formats from `latex,csv`. Raises InputError for one that there is not."""
+    """Parse names of formats such as `latex,csv`. Raises InputError for an unknown one."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in FORMATS:
@@ -58,7 +58,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Files:
-    """The files of a report by their names; the page, where there is one, comes last.
+    """Return the files of a report by name; the page, where there is one, comes last.
 
     The page of HTML alone may be of ladders and searches too, and tells apart what has the same name.
 
@@ -117,7 +117,7 @@ def _parquet(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
 
 
 def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
-    """Those of several experiments begin with their names."""
+    """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
     for report in reports:
@@ -149,7 +149,7 @@ DEFAULT_FORMATS = (PAGE, "latex", "csv")
 
 
 def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, replace: bool) -> bool:
-    """Prints the tables of experiments, and writes their report; returns whether a record or a curve is damaged.
+    """Print the tables of experiments and write their report; return True if any data are damaged.
 
     Raises:
         InputError: where there is nothing that this version reads, or for what `files_of` refuses.
@@ -171,7 +171,7 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
 
 
 def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) -> int:
-    """Rebuilds a report and compares it with the one that is there, writing nothing; returns 1 where files differ.
+    """Compare a rebuilt report with the existing files without writing; return 1 where files differ.
 
     Raises:
         InputError: as `write_formats` does.
@@ -186,7 +186,7 @@ def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) ->
 
 
 def differing_files(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
-    """Which files of a report are not there byte for byte, in words."""
+    """List the files of a report that are missing or differ from the rebuilt ones."""
     different = []
     for name, content in files.items():
         path, rebuilt = folder / name, content.encode() if isinstance(content, str) else content

@@ -46,7 +46,7 @@ NUMBER = re.compile(r"(?<![\w.])-(?=[\d∞])")
 
 
 def escape(text: str) -> str:
-    """`text` as LaTeX shows it letter for letter; a letter that pdfLaTeX lacks as its code, such as [U+4E2D].
+    """Escape `text` for LaTeX; a letter that pdfLaTeX lacks becomes its code, such as [U+4E2D].
 
     A minus before a number is set as one.
     """
@@ -63,12 +63,12 @@ def _letter(letter: str) -> str:
 
 
 def label(name: str) -> str:
-    """What a table is referred to by: `tab:` and the experiment's name."""
+    """Return the label of a table: `tab:` and the experiment's name."""
     return "tab:" + re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
 
 
 def latex(sheets: Sequence[PaperTable]) -> str:
-    """Tables as text to `\\input`, each under a heading of its own where there are several."""
+    """Format tables as text to `\\input`, each under its own heading where there are several."""
     lines = [HEAD]
     for table in sheets:
         heading = [f"\\subsection*{{{escape(table.title)}}}"] if len(sheets) > 1 else []
@@ -77,7 +77,7 @@ def latex(sheets: Sequence[PaperTable]) -> str:
 
 
 def _table(table: PaperTable) -> str:
-    """One table with its caption, label and footnotes."""
+    """Format one table with its caption, label and footnotes."""
     texts = table.frame.map(escape) + table.marks.map(_raised)
     texts.columns = pd.MultiIndex.from_tuples([(escape(top), escape(below)) for top, below in table.frame.columns])
     bold = table.bold.map(lambda strong: "textbf:--rwrap;" if strong else "")

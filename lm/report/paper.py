@@ -1,4 +1,4 @@
-"""Figures as a paper prints them: at the width of one column or two, as PDF and SVG with text as text."""
+"""Figures for a paper: at one or two columns' width, as PDF and SVG with text as text."""
 
 import io
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 
 
 def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
-    """Every figure that the records give something for, by the names of its files, `NAME_one_column.pdf` and so on.
+    """Draw every figure that has data, by file name: `NAME_one_column.pdf` and so on.
 
     One of many panels is written at the width of two columns alone.
     """
@@ -56,7 +56,7 @@ def _style(points: float) -> Any:  # of keys that Matplotlib's types list one by
 
 
 def fit(figure: Figure, inches: float, points: float) -> None:
-    """Brings a figure to a width, and to a height that leaves its panels room for text that does not shrink."""
+    """Resize a figure to a width, with a height that leaves panels room for text of fixed size."""
     width, height = figure.get_size_inches()
     scale = inches / width
     figure.set_size_inches(inches, min(LARGEST, height * max(scale, min(1.0, scale**0.6))))

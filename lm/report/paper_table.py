@@ -40,7 +40,7 @@ PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table to be written in any format.
+    """A table that can be written in any format.
 
     Args:
         name: of the experiment.
@@ -62,7 +62,7 @@ class PaperTable:
 
 
 class _Footnotes:
-    """Letters for what is to be said below a table, the same text having the same letter."""
+    """Letters for the footnotes below a table; equal texts share a letter."""
 
     def __init__(self) -> None:
         self.marks: dict[str, str] = {}
@@ -72,13 +72,13 @@ class _Footnotes:
 
 
 def _letter(index: int) -> str:
-    """a to z, then aa, ab and so on."""
+    """Return a to z, then aa, ab and so on."""
     letters = string.ascii_lowercase
     return (_letter(index // 26 - 1) if index >= 26 else "") + letters[index % 26]
 
 
 def check_columns(results: Results, columns: Sequence[str]) -> None:
-    """Raises InputError for a quantity that no run of the experiment measured, or one named twice."""
+    """Raise InputError for a quantity that no run measured, or one named twice."""
     measured = quantities(results)
     for name in columns:
         if name not in measured:
@@ -91,7 +91,7 @@ def check_columns(results: Results, columns: Sequence[str]) -> None:
 
 
 def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | None = None) -> PaperTable:
-    """The table of chosen quantities: those that are judged with their differences, the others with mean and sd.
+    """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
 
     Args:
         results: of the experiment.
@@ -137,7 +137,7 @@ def _row(
     footnotes: _Footnotes,
     means: bool,
 ) -> dict[tuple[str, str], _Cell]:
-    """The cells of an arm by their headings."""
+    """Return the cells of an arm by their headings."""
     first = next(iter(of_arm.values()))
     row_cells: dict[tuple[str, str], _Cell] = {}
     for name in shown:
@@ -154,13 +154,13 @@ def _row(
 
 
 def _marks(row: Any, footnotes: _Footnotes) -> str:
-    """A star where a test found a difference, a letter where there is more to say of the verdict."""
+    """Return a star for a significant difference, and a letter for a verdict that needs a footnote."""
     verdict = str(row.verdict)
     return (STAR if row.significant else "") + ("" if verdict in PLAIN else footnotes.mark(verdict))
 
 
 def markdown_paper_table(table: PaperTable) -> list[str]:
-    """The table and its footnotes as lines of Markdown, without the notes."""
+    """Format the table and its footnotes as lines of Markdown, without the notes."""
     heads = [" ".join(part for part in (top, _in_brackets(below)) if part) for top, below in table.frame.columns]
     lines = markdown_table(heads, [])
     for texts, marks, bold in zip(table.frame.to_numpy(), table.marks.to_numpy(), table.bold.to_numpy(), strict=True):
@@ -170,7 +170,7 @@ def markdown_paper_table(table: PaperTable) -> list[str]:
 
 
 def _in_brackets(below: str) -> str:
-    """A unit in brackets; words as they are."""
+    """Put a unit in brackets; return words unchanged."""
     return f"({below})" if below in UNITS else below
 
 

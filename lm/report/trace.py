@@ -1,4 +1,4 @@
-"""Where a number of a table comes from: cells, configuration, code, and the commands that make it again."""
+"""Origin of a number in a table: cells, configuration, code, and the commands that reproduce it."""
 
 import math
 import shlex
@@ -21,7 +21,7 @@ UNPACKED = "unpacked"
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:
-    """Prints the cells behind an arm's metric, the arm's diff from the baseline, and commands.
+    """Print the cells behind an arm's metric, the arm's diff from the baseline, and commands.
 
     Args:
         folder: of the experiment.

@@ -29,9 +29,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         findings = audit(options.full)
     else:
         from lm.analysis.results import load
-        from lm.report.pack import opened
+        from lm.report.pack import open_results
 
-        with opened(options.cells) as place:
+        with open_results(options.cells) as place:
             findings = list(audit_cells(load(place.folder)))
         if not findings:
             raise InputError(f"--cells {options.cells}: no arm has 12 finished seeds, with which a claim is possible")

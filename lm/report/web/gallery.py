@@ -1,4 +1,4 @@
-"""The charts of the page: which there are, over which numbers, and the figures and controls that hold them."""
+"""The charts of the page, with their figures and controls."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ EACH = "A point a trial."
 
 
 class Charts:
-    """The charts of a page, gathered while it is written: specifications, and the columns that they draw."""
+    """Specifications and columns of a page's charts, collected while the page is written."""
 
     def __init__(self, drawn: bool) -> None:
         self.drawn = drawn
@@ -42,7 +42,7 @@ class Charts:
         note: str = "",
         **how: Any,
     ) -> Html:
-        """A figure with its controls; nothing where there are no rows.
+        """Add a figure with its controls; empty where there are no rows.
 
         Args:
             name: of the figure, as an id.
@@ -78,14 +78,14 @@ class Charts:
         )
 
     def _share_columns(self, name: str, columns: Columns) -> str:
-        """The name under which columns are sent, once for all charts that draw them."""
+        """Register columns once for all charts that draw them; return their name."""
         sent_name = next((key for key, sent in self.columns.items() if sent is columns), None)
         self.columns[sent_name or name] = columns
         return sent_name or name
 
 
 def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Html:
-    """The forest plot."""
+    """Build the forest plot."""
     rows, seeds = numbers.difference_data(results, compared)
     options = {name: label(name) for name in numbers.compared_metrics(results, compared)}
     note = (
@@ -99,7 +99,7 @@ def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Ht
 
 
 def gallery(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> Html:
-    """All other charts, and the arms that are switched on and off in them."""
+    """Build all other charts, and the switches for arms."""
     drawn = [
         _curves(results, drawing),
         tag("div", figures, class_="pair") if any(figures := _heat(results, drawing)) else "",
@@ -119,7 +119,7 @@ def _curves(results: Results, drawing: Charts) -> Html:
 
 
 def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> list[Html]:
-    """Those of which two stand beside each other."""
+    """Build the half-width charts, laid out two per row."""
     arms, y, nll = results.arms, label(results.headline), number("nll", "validation NLL (nats/token)")
     data = {"reliability": numbers.reliability_data(results), "costs": numbers.cost_data(results)}
     data["lengths"], data["positions"] = numbers.length_data(results)
@@ -151,17 +151,17 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
 
 
 def _options(rows: Columns, field: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a field of the rows may be, in order, and how each is called."""
+    """Map the values of a field of the rows, in order, to their labels."""
     return {value: (names or {}).get(value, value) for value in dict.fromkeys(rows.get(field, ()))}
 
 
 def _first(options: Mapping[str, str]) -> str:
-    """How the option is called that is shown at first."""
+    """Return the label of the option that is shown initially."""
     return next(iter(options.values()), "")
 
 
 def _heat(results: Results, drawing: Charts) -> list[Html]:
-    """Two heat maps on one scale: the baseline's, and that of an arm."""
+    """Build two heat maps on one scale: the baseline's, and that of an arm."""
     rows = heat.gradient_data(results)
     arms = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
     if not arms:
@@ -176,7 +176,7 @@ def _heat(results: Results, drawing: Charts) -> list[Html]:
 
 
 def _legend(results: Results) -> Html:
-    """The arms, each with its line, to be switched on and off in all charts."""
+    """Build the list of arms with their lines and switches."""
     boxes = []
     for place, arm in enumerate(results.arms):
         pattern = " ".join(map(str, dash(place))) if place else "none"

@@ -1,4 +1,4 @@
-"""Vega-Lite as one script, from the package that carries it; it draws by the tree of an expression, without `eval`."""
+"""Vega-Lite as one script, from the package vl-convert; it evaluates expressions without `eval`."""
 
 import functools
 import re
@@ -11,7 +11,7 @@ SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 @functools.cache
 def library() -> str:
-    """The script, which defines `vegaEmbed`; empty where the package is not installed."""
+    """Return the script, which defines `vegaEmbed`; empty where the package is not installed."""
     try:
         import vl_convert
     except ImportError:

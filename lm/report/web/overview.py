@@ -1,4 +1,4 @@
-"""Several reports as one page: an overview that leads to each, and each as in its own page."""
+"""Several reports on one page: an overview that links to each, and each as on its own page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class OverviewEntry:
 
 
 def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
-    """The file. Reports are told apart by their place in it, whatever they and their arms are called."""
+    """Format the file. Reports are distinguished by their position, whatever they are called."""
     numbered = list(enumerate(entries, 1))
     links = [tag("li", tag("a", entry.name, href=f"#e{number}")) for number, entry in numbered]
     charts = any(entry.body.data for entry in entries)
@@ -69,12 +69,12 @@ def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
 
 
 def _id_prefix(number: int) -> str:
-    """What the ids of a report begin with."""
+    """Return the prefix of a report's ids."""
     return f"e{number}-"
 
 
 def _report(number: int, entry: OverviewEntry) -> Html:
-    """A report below one heading, which folds it."""
+    """Format a report below one heading, which folds it."""
     inside = [tag("p", entry.body.below, class_="soft"), entry.body.shown]
     return tag(
         "details",
@@ -91,7 +91,7 @@ def _report(number: int, entry: OverviewEntry) -> Html:
 
 
 def _overview(numbered: Sequence[tuple[int, OverviewEntry]]) -> Html:
-    """A table with a group of rows for each report."""
+    """Format a table with a group of rows for each report."""
     heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
     inside = tag("table", heads, [_group(*entry) for entry in numbered])
     box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")

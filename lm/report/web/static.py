@@ -1,4 +1,4 @@
-"""A page of tables and pictures in one file without a script, whose policy forbids it any network."""
+"""A page of tables and pictures in one file without a script, whose policy forbids any network."""
 
 import base64
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Picture = tuple[str, bytes]
 def static_page(
     title: str, below: str, parts: Sequence[StaticSection], pictures: Sequence[Picture], first: str = "", last: str = ""
 ) -> str:
-    """The page.
+    """Format the page.
 
     Args:
         title: of the page.
@@ -35,7 +35,7 @@ def static_page(
 
 
 def static_tables(parts: Sequence[StaticSection], pictures: Sequence[Picture]) -> Html:
-    """Tables, and pictures after the first of them."""
+    """Format tables, with the pictures after the first of them."""
     sections = [_part(*part) for part in parts]
     images = [tag("div", _image(*picture), class_="scroll") for picture in pictures]
     if images:
