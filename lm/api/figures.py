@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Draw = Callable[[], "Figure | None"]
-"""Draws a figure; None where there is nothing to draw."""
+"""Function that draws a figure, or returns None where there is nothing to draw."""
 
 
 def figure(results: Results | Ladder, name: str) -> "Figure":

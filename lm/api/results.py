@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lm.analysis.ladder import LadderResults
 
 MOST_ROWS = 20
-"""Rows of the table that a `repr` shows."""
+"""Largest number of rows that `repr` shows."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 NAMELESS = "fit"
-"""What loggers call a run whose configuration is a mapping."""
+"""Run name for loggers where the configuration is a mapping."""
 
 
 class Run(NamedTuple):

@@ -19,10 +19,10 @@ COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "q", "
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
 
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
-"""Characters of a terminal, below which these columns give their place to the claims; the tally counts by them."""
+"""Terminal width in characters below which these columns are left out."""
 
 POST_HOC = "post hoc"
-"""How claims are called that were written when results of their seeds could be known."""
+"""Label of claims that were written when results of their seeds could be known."""
 
 
 def answers(results: Results, tier: str = "") -> list[Answer]:

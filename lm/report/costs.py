@@ -17,16 +17,16 @@ COSTS = {
     "steps": ("steps", 0),
     "train_seconds": ("training seconds", 1),
 }
-"""In what arms should be alike unless they declare it: label and decimals."""
+"""Costs that should be equal across arms unless declared: label and decimals."""
 
 NOISY = ("train_seconds",)
 ALLOWED = 0.01
-"""The relative difference of a cost that needs no word."""
+"""Largest relative difference of a cost that is not marked."""
 
 MARK = " !"
 
 BY_DESIGN = {"tokens": ("steps",), "flops": ("steps", "tokens"), "seconds": ("steps", "tokens")}
-"""What need not be alike where an experiment holds something other than steps equal."""
+"""Costs that may differ where an experiment equalises something other than steps."""
 
 
 def cost(record: Record, name: str) -> float:

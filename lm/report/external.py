@@ -41,10 +41,10 @@ from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.quantities import QUANTITIES, describe
 
 MOST_NAMED = 12
-"""Runs that ended badly of which each has a line."""
+"""Largest number of lost runs with a line each."""
 
 OTHERS = ("experiment.json", "study.json", "ladder.json")
-"""What a folder holds that has a report of another kind."""
+"""Files of folders whose reports are of another kind."""
 
 
 def heading(runs: Runs, quantity: str) -> str:

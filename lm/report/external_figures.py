@@ -14,7 +14,7 @@ from lm.report.tables import ARROWS
 from lm.store.quantities import describe
 
 ALT = {"differences": "differences to the baseline with their intervals", "runs": "what each run measured"}
-"""What each figure shows."""
+"""Alternative text of each figure."""
 
 
 def draw_runs(runs: Runs, table: pd.DataFrame) -> RenderedFigures:

@@ -22,10 +22,10 @@ from lm.report.lengths import loss_by_position, nll_by_length
 from lm.report.plotting import colours, new_figure
 
 RenderedFigures = dict[str, dict[str, bytes]]
-"""Of each figure the contents of its files, by their suffixes."""
+"""Contents of each figure's files, by suffix."""
 
 Draw = Callable[[Results, Axes], bool]
-"""Draws on axes; says whether there was anything to draw."""
+"""Function that draws on axes and returns True if there was anything to draw."""
 
 
 def _curve(results: Results, axes: Axes, column: str) -> bool:

@@ -137,12 +137,12 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[PaperTable]
     "pdf": _figures,
     "svg": _figures,
 }
-"""What makes the files of each format; the page brings table.csv and the usual figures with it."""
+"""Functions that make the files of each format; the page includes table.csv and the default figures."""
 
 CHOSEN = "--columns chose others"
 
 DEFAULT_FORMATS = (PAGE, "latex", "csv")
-"""The formats of a report of several experiments where none are named."""
+"""Default formats of a report of several experiments."""
 
 
 # the report ----------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 FRAMED, BARE = 3, 2
-"""Characters that a column takes beside its text: with lines between columns, and without."""
+"""Characters of a column beside its text, with lines between columns and without."""
 
 LEAST = 6
-"""Characters that a column keeps where even its longest word has to be broken."""
+"""Smallest width of a column whose words have to be broken."""
 
 MOST = 24
-"""Characters of a word that may be broken: a path, an id."""
+"""Length from which a word, such as a path or an id, may be broken."""
 
 
 def show_grid(

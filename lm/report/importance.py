@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 FEWEST = 10
-"""Complete trials below which nothing is said."""
+"""Smallest number of complete trials for importances."""
 
 RESAMPLES = 100
 TREES = 32

@@ -17,7 +17,7 @@ MOMENTS = {"initial": BEGINNING, "final": END}
 STYLES = {"at initialisation": BEGINNING, "at the end": END}
 
 MOST_MAPS = 18
-"""Arms whose attention is drawn, the baseline first; of more no map could be read."""
+"""Largest number of arms whose attention is drawn, the baseline first."""
 
 LAST_MATRIX = "mlp_out"
 """The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""

@@ -19,13 +19,13 @@ from lm.store.quantities import describe
 Rows = list[list[str]]
 
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
-"""How a gain says that the law was read where nothing was trained."""
+"""Suffixes of gains for which the law is extrapolated."""
 
 NOT_BRACKETED = ", rate not bracketed"
-"""How a gain says that no curve at its rung has the arm's rate, or the baseline's, as its best one."""
+"""Suffix of a gain at whose rung no learning-rate curve brackets the arm's rate or the baseline's."""
 
 ALPHA_P = 0.01
-"""p below which the law is said to miss a rung by more than seeds' noise."""
+"""p below which the law is reported to miss a rung by more than seeds' noise."""
 
 
 def digits(results: LadderResults) -> int:

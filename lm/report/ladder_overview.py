@@ -20,7 +20,7 @@ NOTES = [
 ]
 
 UNSURE = " °"
-"""Stands after a gain at a rung where a rate is not bracketed; the notes explain it."""
+"""Mark of a gain at a rung where a rate is not bracketed; the notes explain it."""
 
 
 def _rungs(ladders: Sequence[LadderResults]) -> list[str]:

@@ -10,7 +10,7 @@ from lm.report.paper_table import PaperTable
 
 HEAD = "% Needs \\usepackage{booktabs} in the preamble."
 MOST_IN_A_COLUMN = 4
-"""Columns of a table that fits in one column of a page; of more it spans the page."""
+"""Largest number of columns of a table in one column of a page; wider tables span the page."""
 
 MINUS = "\u2212"
 
@@ -40,7 +40,7 @@ SPECIAL = {
 }
 KNOWN = frozenset("\u2013\u2014\u2018\u2019\u201c\u201d…ßæÆøØœŒłŁı")
 ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
-"""What pdfLaTeX prints besides ASCII in its oldest encoding of fonts, and accents that it puts on a Latin letter."""
+"""Characters beyond ASCII in pdfLaTeX's OT1 encoding, and accents that it can put on a Latin letter."""
 
 NUMBER = re.compile(r"(?<![\w.])-(?=[\d∞])")
 

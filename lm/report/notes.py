@@ -19,10 +19,10 @@ from lm.store.quantities import describe
 from lm.store.record import evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
-"""A measurement in a flag, as opposed to a number of something."""
+"""Pattern of a measurement in a flag, as opposed to a count."""
 
 CELLS = Path("cells")
-"""How the folder of the cells is called on a page, which may be read on another machine or come from a pack."""
+"""Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
 
 
 def notes(results: Results, table: pd.DataFrame) -> list[str]:

@@ -20,7 +20,7 @@ from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUD
 from lm.store.store import LOG, Store
 
 BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
-"""What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
+"""Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
 
 
 # what belongs to an experiment ---------------------------------------------------------------------------------------

@@ -17,16 +17,16 @@ from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pac
 from lm.report.tables import DETAILS, details, escape, markdown_row, markdown_table, summary
 
 WORDS = ("verdict", "health")
-"""Columns of words."""
+"""Left-aligned columns."""
 
 NARROW = 120
-"""Characters of a terminal, below which an illness stands in the column of health alone and not in the verdict too."""
+"""Terminal width in characters below which training problems are in the column of health alone."""
 
 LONG = 40
-"""Characters about the health of an arm that stand in the table itself of a narrow terminal."""
+"""Longest text on health in the table of a narrow terminal, in characters."""
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
-"""A title, column headings, rows, and the notes below them."""
+"""Title, column headings, rows and notes."""
 
 
 def sections(results: Results, paces: Sequence[Pace]) -> list[Section]:

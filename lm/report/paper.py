@@ -15,22 +15,22 @@ Kind = Literal["pdf", "svg"]
 
 ONE, TWO = "one_column", "two_columns"
 WIDTHS = {ONE: 3.35, TWO: 6.9}
-"""Inches, of the usual pages of two columns."""
+"""Widths in inches on common two-column pages."""
 
 LARGEST = 8.5
-"""Inches that a figure may be high."""
+"""Largest height of a figure in inches."""
 
 WIDEST = 7.5
-"""Inches of a figure as it is drawn; with more it has too many panels for one column."""
+"""Largest drawn width, in inches, of a figure that fits one column."""
 
 FACES: dict[str, float] = {ONE: 6.5, TWO: 8.0}
-"""Points of the text of each."""
+"""Font size in points for each width."""
 
 EMBEDDED: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "lm"}
-"""Letters stay letters, that can be searched, copied and set in another face."""
+"""Settings that keep text as text, to be searched, copied and restyled."""
 
 METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-"""No time of making: the same figure gives the same bytes."""
+"""File metadata without a creation time, so that the same figure gives the same bytes."""
 
 
 def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:

@@ -31,11 +31,11 @@ from lm.store.quantities import AT_LENGTH, QUANTITIES, describe, nearest_quantit
 STAR = "*"
 STAR_FOOTNOTE = f"{STAR} A test found this difference, as the notes say."
 DEFAULT_METRICS = ("perplexity", "accuracy", "ece")
-"""What stands beside the judged quantities where nothing is asked for: as much as fits on a page."""
+"""Quantities shown beside the judged ones by default."""
 
 UNITS = {quantity.unit for quantity in (*QUANTITIES.values(), *AT_LENGTH.values()) if quantity.unit}
 PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", "not judged")
-"""Verdicts that need no footnote: a star, or its absence, says as much."""
+"""Verdicts that need no footnote beside a star or its absence."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | 
 
 
 _Cell = tuple[str, str, bool]
-"""Text, marks, whether it is bold."""
+"""Text, marks, and True if bold."""
 
 
 def _row(

@@ -19,19 +19,19 @@ from lm.store.record import Record
 
 Colour = tuple[float, float, float]
 Getter = Callable[[Record], Any]
-"""What a record holds of a kind, or None."""
+"""Function that reads a value of a record, or None."""
 
 Style = Literal["-", "--"]
 
 ROWS = 3
-"""Rows of a legend under its panels that a figure has room for."""
+"""Legend rows that fit below the panels without enlarging a figure."""
 
 MOST_TICKS = 8
-"""Along an axis on which each has its text."""
+"""Largest number of labelled ticks of an axis."""
 
 BEGINNING: Style = "--"
 END: Style = "-"
-"""Line styles of a model as it was initialised, and as it was trained."""
+"""Line styles at initialisation and at the end of training."""
 
 
 def new_figure(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **how: Any) -> tuple[Figure, Any]:

@@ -17,7 +17,7 @@ from lm.store.files import write_atomic
 from lm.store.spreadsheet import unmarked_rows
 
 NOTHING = ("", "-")
-"""How a table says that there is no number."""
+"""Entries that mean a missing number."""
 
 FIRST = "the first table"
 MOST_NAMED = 6

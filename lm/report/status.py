@@ -20,19 +20,19 @@ COLUMNS = {
     "missing": "missing",
 }
 ALWAYS = ("ok", "training", "missing")
-"""States with a column even where no run is in them."""
+"""States that always have a column."""
 
 TOLD = ("failed", "diverged", "damaged")
-"""States of which a line says why."""
+"""States whose runs have a line with the reason."""
 
 MOST_TO_COME = 100_000
-"""Cells of a search that an estimate counts at most."""
+"""Largest number of a search's coming cells in an estimate."""
 
 LINES = 20
-"""Of these, at most."""
+"""Largest number of lines of a kind."""
 
 ID = 12
-"""Digits of an id that are shown."""
+"""Length of a shown id."""
 
 
 def duration(seconds: float) -> str:

@@ -21,10 +21,10 @@ from lm.store.record import StudyManifest, Trial
 
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10
-"""Trials in the table of the best."""
+"""Number of trials in the table of the best."""
 
 EDGE = 0.05
-"""Share of a range, at each end, in which a best value is taken as a sign that the range is too narrow."""
+"""Share of a range at each end in which a best value suggests that the range is too narrow."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lm.report.study import Study
 from lm.store.quantities import describe
 
 ABSENT = -0.15
-"""Where a line of the parallel coordinates crosses the axis of a parameter that was not drawn."""
+"""Height at which a line of the parallel coordinates crosses the axis of a parameter without a value."""
 
 
 def label(quantity: str) -> str:

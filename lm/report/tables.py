@@ -29,7 +29,7 @@ DETAILS = (
 )
 
 ARROWS: Mapping[Better, str] = {"lower": " ↓", "higher": " ↑", None: ""}
-"""Which way is better, after the name of a quantity."""
+"""Arrow after a quantity's name for the better direction."""
 
 
 def number(value: float, digits: int) -> str:

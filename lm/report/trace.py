@@ -17,7 +17,7 @@ from lm.stats.tests import t_interval
 from lm.store.quantities import describe, nearest_quantity
 
 UNPACKED = "unpacked"
-"""The folder that the commands unpack a pack into."""
+"""Folder into which the commands unpack a pack."""
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:

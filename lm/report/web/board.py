@@ -18,7 +18,7 @@ from lm.store.store import Store
 HERE = Path(__file__).parent
 
 FRESH = 1.0
-"""Seconds for which what was read of a folder is shown again, however many pages ask."""
+"""Seconds for which the status of a folder is cached."""
 
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; frame-src 'self'; "

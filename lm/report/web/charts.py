@@ -18,7 +18,7 @@ INK = "currentColor"
 TEXTS = ("arm", "verdict", "text", "way")
 
 ROOM = 12
-"""Pixels between a marker of a scatter and the end of its axis."""
+"""Padding in pixels between the markers of a scatter plot and the ends of its axis."""
 
 AXIS: Spec = {
     **{f"{part}Color": INK for part in ("label", "title", "domain", "tick", "grid")},

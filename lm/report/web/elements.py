@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 EMPTY = ("input", "meta", "line", "path", "img")
-"""Elements without an end."""
+"""Elements without an end tag."""
 
 SENTENCE = 40
-"""Characters from which a text is one, and is not to stand as a column of single words on a phone."""
+"""Length in characters from which a text gets a wide column, also on a phone."""
 
 WRITTEN = re.compile(r'<(/?)([a-z][a-z0-9]*)((?: [A-Za-z0-9-]+(?:="[^"]*")?)*)>')
 ATTRIBUTE = re.compile(r' ([A-Za-z0-9-]+)="([^"]*)"')
-"""What `tag` writes: the beginning or the end of an element, and an attribute in it."""
+"""Patterns of what `tag` writes: a start or end tag, and an attribute in it."""
 
 
 class Html(str):

@@ -13,10 +13,10 @@ from lm.report.web.elements import Html, joined, tag
 from lm.report.web.numbers import Columns, label
 
 MOST_SHOWN = 16
-"""Arms whose curves are shown at first; the others are a click away."""
+"""Number of arms whose curves are shown initially."""
 
 FEW = 20
-"""Points of a curve up to which each has a marker."""
+"""Largest number of points of a curve with a marker each."""
 
 LENGTHS = "Thin: a sliding window. Dotted: the length that was trained with."
 SPREAD = "Mean over seeds, and one standard deviation either way."

@@ -13,7 +13,7 @@ from lm.report.web.numbers import Columns, columns, round5
 from lm.store.spreadsheet import unmarked
 
 MOST_STEPS = 60
-"""Steps of a heat map."""
+"""Largest number of steps of a heat map."""
 
 
 def gradient_data(results: Results) -> Columns:

@@ -6,7 +6,7 @@ import re
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
-"""What the script is to do; what this does not need is left out of it."""
+"""Entry point of the bundle; the bundler leaves out what it does not need."""
 
 
 @functools.cache

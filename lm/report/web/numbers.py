@@ -20,7 +20,7 @@ from lm.store.quantities import SHOWN, describe
 from lm.store.record import Record
 
 Columns = dict[str, list[Any]]
-"""Rows as a list a column, which is half the size of a mapping a row."""
+"""Rows stored by column, half the size of a mapping for each row."""
 
 CURVES = {
     "validation_nll": "validation NLL (nats/token)",
@@ -28,10 +28,10 @@ CURVES = {
     "gradient_norm": "gradient norm before clipping",
     "learning_rate": "learning rate",
 }
-"""The columns of learning curves that are drawn, and their labels."""
+"""Drawn columns of learning curves and their labels."""
 
 POINTS, LEAST_POINTS, ALL_POINTS = 240, 60, 6000
-"""Points of a curve: at most, at least, and of all arms together."""
+"""Points of a curve at most and at least, and of all arms together."""
 
 COSTS = {
     "parameters": "parameters",

@@ -21,10 +21,10 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""Sent with every answer."""
+"""Headers of every response."""
 
 FRAMED = "frame-ancestors 'self'"
-"""For the report, whose own policy stands in it."""
+"""Header policy of the report, which carries its own policy in the page."""
 
 HTML = "text/html; charset=utf-8"
 

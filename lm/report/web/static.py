@@ -9,10 +9,10 @@ from lm.report.web.elements import Html, digest, document, joined, listed, table
 HERE = Path(__file__).parent
 
 StaticSection = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
-"""A title, column headings, rows whose bold cells are elements, and the notes below them."""
+"""Title, column headings, rows with bold cells as elements, and notes."""
 
 Picture = tuple[str, bytes]
-"""What a picture shows, in words, and the picture as PNG."""
+"""Alternative text and PNG content of a picture."""
 
 
 def static_page(
