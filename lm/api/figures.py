@@ -18,11 +18,11 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     """Draw one figure of a report.
 
     Args:
-        results: of an experiment, or of a ladder.
-        name: of the figure, such as `learning_curve` or `reliability`; a ladder has one, `ladder`.
+        results: results of an experiment or of a ladder.
+        name: name of the figure, such as `learning_curve` or `reliability`; a ladder has one, `ladder`.
 
     Raises:
-        ValueError: for a name that there is not, or where no run left anything to draw it from.
+        ValueError: if there is no such figure, or no run has data for it.
 
     >>> import lm
     >>> results = lm.load("results/reference/quickstart")

@@ -28,8 +28,8 @@ class Results:
     """Results of an experiment; `repr` shows a short table.
 
     Args:
-        folder: of the experiment, or the pack that it was read from.
-        records: everything behind the tables: manifest, records, where curves lie.
+        folder: folder of the experiment, or the pack that it was read from.
+        records: data behind the tables: manifest, records, paths of curves.
     """
 
     folder: Path
@@ -75,8 +75,8 @@ class Ladder:
     """Results of a ladder, an experiment at several sizes; `repr` shows a short table.
 
     Args:
-        folder: of the ladder.
-        records: everything behind the tables: manifest, the results of the rungs, laws.
+        folder: folder of the ladder.
+        records: data behind the tables: manifest, results of the rungs, scaling laws.
     """
 
     folder: Path
@@ -148,11 +148,11 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     """Load the results of an experiment or of a ladder.
 
     Args:
-        folder: that `lm ablate` made, or the pack that `lm pack` made of it, or its name alone.
+        folder: folder that `lm ablate` made, the pack that `lm pack` made of it, or its name.
         out: folder of results, where `folder` is a name.
 
     Raises:
-        InputError: where there is no experiment, or one that this version cannot read.
+        InputError: if there is no experiment that this version can read.
 
     >>> import lm
     >>> results = lm.load("results/reference/quickstart")
@@ -177,7 +177,7 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
             results = Ladder(location.folder, load_ladder(location.folder))
         else:
             results = Results(location.pack or location.folder, load_records(location.folder))
-        if location.pack is not None:  # its curves are read when they are asked for
+        if location.pack is not None:  # its curves are read lazily
             weakref.finalize(results, stack.pop_all().close)
     return results
 

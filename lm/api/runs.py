@@ -50,14 +50,14 @@ def fit(
     Args:
         config: a YAML file, the name of a shipped one such as `char_tiny`, or a mapping with what a file holds.
         out: folder of cells and reports.
-        checkpoint_seconds: between checkpoints.
-        progress: whether standard error is told what `auto` came to, and a line a second how far training is.
-        loggers: that are told the rows of history.csv too, such as `csv` or `["tensorboard", "mlflow"]`.
-        trusted_only: whether to refuse every class that is not part of lm.
-        changes: of the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
+        checkpoint_seconds: seconds between checkpoints.
+        progress: True to print the settings chosen by `auto` and training progress to standard error.
+        loggers: loggers that also receive the rows of history.csv, such as `csv` or `["tensorboard", "mlflow"]`.
+        trusted_only: True to refuse every class that is not part of lm.
+        changes: changes to the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
 
     Raises:
-        InputError: for anything that would keep it from being trained.
+        InputError: if the configuration cannot be trained.
 
     >>> import lm, tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -88,16 +88,16 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_on
     """Load the model that a run trained, and its tokenizer.
 
     Args:
-        run: what `fit` returned, or what commands call one: `experiment/arm/seed`, a folder, the beginning of its id.
-        out: folder of cells and reports, where `run` is a name or the beginning of an id.
-        trusted_only: whether to refuse every class that is not part of lm.
+        run: the result of `fit`, or a run as commands name it: `experiment/arm/seed`, a folder, a prefix of its id.
+        out: folder of cells and reports, where `run` is a name or a prefix of an id.
+        trusted_only: True to refuse every class that is not part of lm.
 
     Returns:
         The model, which takes tokens (b, t) and returns logits (b, t, vocabulary), and a tokenizer whose
         `encode(text).ids` are tokens; of an encoder-decoder the model takes pairs of texts.
 
     Raises:
-        InputError: where there is no such run, it did not end well, or its weights were not kept.
+        InputError: if there is no such run, it did not end well, or its weights were not kept.
     """
     from lm.model.transformer import Model
     from lm.runs.finished import FinishedRun, find

@@ -239,8 +239,8 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
     """Print the tables, and write the files where a folder is given.
 
     Raises:
-        InputError: where the folder is that of an experiment or a search.
-        LessError: where the report that is there says more and `replace` is not given; nothing is written then.
+        InputError: if the folder is that of an experiment or a search.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     table = compare_runs(runs)
     if into is None:
@@ -254,7 +254,7 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
     missing = missing_from_report(into, files)
     try:
         terminal(runs, table, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(into, files, missing, "other runs, or other metrics", replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)

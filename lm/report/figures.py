@@ -144,8 +144,8 @@ def render_all(figures: Iterable[tuple[str, Figure | None]]) -> RenderedFigures:
 def render(figure: Figure) -> dict[str, bytes]:
     """Render a figure as PNG and SVG; the same figure gives the same bytes.
 
-    Where its panels lie is worked out once, which takes as long as drawing them. `savefig` draws once more beforehand
-    for that; a canvas does it as it draws.
+    The layout is computed once, which takes as long as drawing. `savefig` would draw once more for it beforehand; a
+    canvas computes it while drawing.
     """
     figure.set_dpi(150)
     png, svg = io.BytesIO(), io.BytesIO()

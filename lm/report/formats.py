@@ -30,7 +30,7 @@ class ReportRequest:
 
     Args:
         formats: some of `FORMATS`.
-        columns: the quantities of its first table; None for the usual ones.
+        columns: the quantities of its first table; None for the default ones.
     """
 
     formats: tuple[str, ...]
@@ -60,11 +60,11 @@ def parse_formats(text: str) -> tuple[str, ...]:
 def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Files:
     """Return the files of a report by name; the page, where there is one, comes last.
 
-    The page of HTML alone may be of ladders and searches too, and tells apart what has the same name.
+    The HTML page alone may include ladders and searches, and distinguishes reports of equal names.
 
     Raises:
-        InputError: for a column that an experiment did not measure; else for two experiments of the same name, or for
-            what is none.
+        InputError: if an experiment did not measure a column, two experiments have the same name, or a source is no
+            experiment.
     """
     if len(sources) > 1 and request.formats == (HTML,) and request.columns is None:
         return {"report.html": overview_page(sources)}
@@ -152,8 +152,8 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
     """Print the tables of experiments and write their report; return True if any data are damaged.
 
     Raises:
-        InputError: where there is nothing that this version reads, or for what `files_of` refuses.
-        LessError: where a page or a table that is there says more and `replace` is not given; nothing is written then.
+        InputError: if a folder cannot be read by this version, or `report_files` refuses the sources.
+        LessError: if an existing page or table has more content and `replace` is False; nothing is written then.
     """
     sources = [load_source(folder) for folder in folders]
     files = report_files(sources, request)
@@ -161,7 +161,7 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
     try:
         for source in sources:
             show_source(source, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         results = [source.results for source in sources if isinstance(source, ExperimentReport)]
         why = "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
         line = write_unless_lossy(into, files, missing, why, replace)
@@ -174,7 +174,7 @@ def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) ->
     """Compare a rebuilt report with the existing files without writing; return 1 where files differ.
 
     Raises:
-        InputError: as `write_formats` does.
+        InputError: as `write_formats`.
     """
     files = report_files([load_source(folder) for folder in folders], request)
     different = differing_files(into, files)

@@ -28,7 +28,7 @@ def show_grid(
 ) -> None:
     """Print a table that fits the console, without lines between columns where space is short.
 
-    `left` are the columns that begin at the left: None for all. `styles` are those of the rows.
+    `left` names the left-aligned columns: None for all. `styles` has a style for each row.
     """
     plain = [[str(cell) for cell in row] for row in rows]
     column_widths = widths(columns, plain, console.width - FRAMED * len(columns) - 1)
@@ -55,7 +55,7 @@ def show_grid(
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the text width of each column, at most `room` together; the widest shrink first.
 
-    None gets less than its longest word, as long as these fit. Only `room` under LEAST a column is exceeded.
+    No column is narrower than its longest word while these fit. The result exceeds `room` only below LEAST a column.
     """
     column_widths = [max(cell_len(text) for text in of_it) for of_it in _by_column(columns, rows)]
     for least in (_words(columns, rows), [LEAST] * len(column_widths)):

@@ -140,22 +140,21 @@ def write_ladder_report(
     """Print the tables of a ladder, and write its files.
 
     Args:
-        folder: of the ladder.
-        console: to print on.
-        into: another folder for what is written.
-        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+        folder: folder of the ladder.
+        console: console to print on.
+        into: folder for the files instead of `folder`.
+        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
-        InputError: where there is no ladder that this version reads.
-        LessError: where the report that is there says more and `replace` is not given; the tables are printed then, and
-            nothing written.
+        InputError: if there is no ladder that this version can read.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     results, into = load_ladder(folder), into or folder
     files = ladder_files(results)
     missing = missing_from_report(into, files)
     try:
         show_ladder(results, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(
             into, files, missing, "; ".join(dict.fromkeys(map(explain_missing, results.rungs))), replace
         )

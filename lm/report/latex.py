@@ -48,7 +48,7 @@ NUMBER = re.compile(r"(?<![\w.])-(?=[\d∞])")
 def escape(text: str) -> str:
     """Escape `text` for LaTeX; a letter that pdfLaTeX lacks becomes its code, such as [U+4E2D].
 
-    A minus before a number is set as one.
+    A hyphen before a number becomes a minus sign.
     """
     plain = unicodedata.normalize("NFC", " ".join(text.split()))
     return "".join(map(_letter, NUMBER.sub(MINUS, plain))).replace("--", "-{}-").replace("--", "-{}-")

@@ -49,7 +49,7 @@ def cells_of(folder: Path) -> list[str]:
     """Return the ids of all cells of an experiment, with its tuning, of a search or of a ladder.
 
     Raises:
-        InputError: where what is there cannot be read.
+        InputError: if the folder cannot be read.
     """
     if rungs := rungs_of(folder):
         return sorted({cell for rung in rungs for cell in cells_of(rung)})
@@ -110,13 +110,13 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
     Args:
-        folder: of the experiment; its cells lie beside it.
-        path: of the pack; beside the folder where none is given.
-        replace: whether it may take the place of a pack that holds more.
+        folder: folder of the experiment; its cells lie beside it.
+        path: path of the pack; by default beside the folder.
+        replace: True to overwrite a pack that holds more files.
 
     Raises:
-        InputError: where there is no experiment, or at `path` lies something else than a pack.
-        LessError: where a pack at `path` holds files that this one would not, and `replace` is not given.
+        InputError: if there is no experiment, or the file at `path` is no pack.
+        LessError: if a pack at `path` holds files that this one would not, and `replace` is False.
     """
     if not can_be_packed(folder):
         raise InputError(
@@ -146,9 +146,9 @@ class ReportLocation:
     """The folder from which an experiment is read, and the folder of its report.
 
     Args:
-        folder: of the experiment, with its cells beside it.
-        report: the folder of its report.
-        pack: the file it was read from, None for a folder.
+        folder: folder of the experiment, with its cells beside it.
+        report: folder of its report.
+        pack: pack that it was read from; None for a folder.
     """
 
     folder: Path
@@ -160,14 +160,14 @@ class ReportLocation:
 def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLocation]:
     """Open the folder of an experiment, a search or a ladder, or a pack, which is unpacked meanwhile.
 
-    A folder whose manifest lies in the pack beside it, as those of committed reports, stands for that pack.
+    A folder without a manifest, such as that of a committed report, stands for the pack beside it.
 
     Args:
         source: a folder or a pack.
-        report: where the report goes; for a pack beside it, named after it, where none is given.
+        report: folder of the report; by default the folder itself, or one beside the pack and named after it.
 
     Raises:
-        InputError: where there is neither, naming what is there; and what the caller raises, which then names the pack.
+        InputError: if `source` is neither; errors of the caller are raised again with the name of the pack.
     """
     path = source
     beside = source.with_name(source.name + ENDING) if source.name else source
@@ -217,7 +217,7 @@ def _refuse(path: Path) -> None:
 class Unpacked:
     """The folder of an unpacked pack, and the ids of its cells by outcome.
 
-    `conflicting` are those that are there with another record, `busy` those that another process trains.
+    `conflicting` cells exist with another record; `busy` ones are trained by another process.
     """
 
     folder: Path
@@ -239,11 +239,10 @@ class Unpacked:
 def unpack(path: Path, out: Path) -> Unpacked:
     """Put the cells of a pack into OUT/cells and its experiments into OUT, so that an ablation can go on.
 
-    Nothing that is there is overwritten. Interrupted, it can be called again.
+    Existing files are not overwritten. An interrupted call can be repeated.
 
     Raises:
-        InputError: for a file that is no pack, or where OUT holds another experiment of the same name; then nothing
-            is put there.
+        InputError: if the file is no pack, or OUT holds another experiment of the same name; nothing is written then.
     """
     if not looks_like_pack(path):
         _refuse(path)

@@ -36,7 +36,7 @@ METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
     """Draw every figure that has data, by file name: `NAME_one_column.pdf` and so on.
 
-    One of many panels is written at the width of two columns alone.
+    A figure with many panels is written only at the width of two columns.
     """
     files: dict[str, bytes] = {}
     for width, inches in WIDTHS.items():

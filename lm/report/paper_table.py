@@ -1,7 +1,7 @@
 """The table of a paper: chosen quantities of an experiment as one frame of text, with its marks and footnotes.
 
-Markdown and LaTeX are made of the same frame. A star says that a test found a difference; a letter leads to a footnote
-with whatever else there is to say of a verdict, such as that seeds were too few or an arm unhealthy.
+Markdown and LaTeX are made of the same frame. A star marks a significant difference; a letter refers to a footnote with
+remarks on the verdict, such as too few seeds or an unhealthy arm.
 """
 
 import string
@@ -43,13 +43,13 @@ class PaperTable:
     """A table that can be written in any format.
 
     Args:
-        name: of the experiment.
-        title: what stands above it.
-        frame: text without marks, a row an arm; columns are pairs of a quantity and what is told of it.
+        name: name of the experiment.
+        title: title of the table.
+        frame: text without marks, a row an arm; columns are pairs of a quantity and a unit or statistic.
         marks: of the same shape, the marks that follow each text, a character each.
-        bold: of the same shape, whether it is a difference that a test found between healthy arms.
-        footnotes: what the marks stand for, each beginning with its own.
-        notes: how the table is to be read.
+        bold: of the same shape, True for a significant difference between healthy arms.
+        footnotes: meanings of the marks, each beginning with its mark.
+        notes: notes on how to read the table.
     """
 
     name: str
@@ -94,13 +94,12 @@ def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | 
     """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
 
     Args:
-        results: of the experiment.
+        results: results of the experiment.
         table: its comparisons (`lm.analysis.compare.compare`).
-        columns: names of quantities in their order; where none are given those that are judged and `USUAL`, the latter
-            by their means alone.
+        columns: names of quantities in order; by default the judged ones, and the means of `DEFAULT_METRICS`.
 
     Raises:
-        InputError: for a quantity that was not measured.
+        InputError: if a quantity was not measured.
     """
     if columns is not None:
         check_columns(results, columns)

@@ -37,7 +37,7 @@ END: Style = "-"
 def new_figure(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **how: Any) -> tuple[Figure, Any]:
     """Create a figure and axes as `pyplot.subplots` does, without registering it with pyplot.
 
-    Size in inches; `how` is what `Figure.subplots` takes.
+    `figsize` is in inches; `how` is passed to `Figure.subplots`.
     """
     figure = Figure(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, **how)
@@ -51,7 +51,7 @@ def colours(results: Results) -> dict[str, Colour]:
 def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
     """Stack a value of an arm's successful runs, (s, ...); None where none holds it.
 
-    Runs that hold another shape than the first are left out: there is no mean over them.
+    Values of another shape than the first are left out, as there is no mean over them.
     """
     values = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
     arrays = [np.asarray(value, dtype=float) for value in values if value]

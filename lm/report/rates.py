@@ -45,10 +45,10 @@ class Rates:
     """The learning-rate curves of an experiment.
 
     Args:
-        shared: the rate of each arm in the table.
-        curves: of each arm.
-        grid: the results behind them.
-        twin: the results of all arms, each at its best rate.
+        shared: learning rate of each arm in the table.
+        curves: learning-rate curve of each arm.
+        grid: results of the runs behind the curves.
+        twin: results of all arms, each at its best rate.
     """
 
     shared: dict[str, float]
@@ -61,7 +61,7 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
     """Load the curves of an experiment; None where it has none, or training is incomplete.
 
     Raises:
-        InputError: for a file that is damaged.
+        InputError: if a file is damaged.
     """
     path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
     if not path.is_file() or not (twin / "experiment.json").is_file():

@@ -1,6 +1,6 @@
 """Compare a new report with the one on disk: tables, columns, rows, figures and entries that the new one lacks.
 
-Wording is not compared: notes change with the records, and intervals in a heading with the test that gives them.
+Wording is not compared: notes change with the records, and headings with the kind of interval.
 """
 
 import csv
@@ -75,9 +75,9 @@ def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
     """List what one page holds and another lacks.
 
     Args:
-        before: the page that is there.
-        after: the page that is to take its place.
-        rows: whether rows are to stay; the best trials of a search need not.
+        before: the existing page.
+        after: the page that would replace it.
+        rows: True to compare rows too; the best trials of a search may change.
     """
     old, new = read_page(before), read_page(after)
     missing = [f"the section {section!r}" for section in old.sections if section not in new.sections]
@@ -150,14 +150,14 @@ def write_unless_lossy(
     """Write the files of a report unless it lacks content of the old one; return a warning line.
 
     Args:
-        folder: of the report.
+        folder: folder of the report.
         files: contents by name; the page comes last.
-        missing: what the report would not say any more.
-        why: it would not.
-        replace: whether to write it all the same.
+        missing: content that the new report lacks.
+        why: reason for the missing content.
+        replace: True to write it nevertheless.
 
     Raises:
-        LessError: where it says less and may not; nothing is written then.
+        LessError: if content is missing and `replace` is False; nothing is written then.
     """
     line = ""
     if missing:

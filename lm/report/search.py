@@ -35,15 +35,14 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
     """Print the table, and write trials.csv, report.html, the figures and table.md.
 
     Args:
-        folder: of the search.
-        console: to print on.
-        into: another folder for what is written.
-        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+        folder: folder of the search.
+        console: console to print on.
+        into: folder for the files instead of `folder`.
+        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
-        InputError: where there is no search that this version reads.
-        LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
-            nothing written.
+        InputError: if there is no search that this version can read.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)
@@ -60,7 +59,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
     why = f"its study.json holds {len(study.trials)} trials"
     try:
         terminal(study, lines, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(into, files, missing, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)

@@ -53,7 +53,7 @@ def _distinct(runs: Iterable[Run]) -> list[Run]:
 def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
     """Estimate the seconds until these runs and `to_come` more are done, at today's parallelism.
 
-    A run that has not begun takes as long as those of its arm did, or as any did. None where nothing is known of that.
+    A run that has not begun is estimated by those of its arm, or by any. None without data for an estimate.
     """
     runs = _distinct(runs)
     open_ones = [run for run in runs if run.state in ("training", "interrupted", "missing")]

@@ -32,7 +32,7 @@ class Study:
     """A search as read from disk.
 
     Args:
-        manifest: what study.json holds.
+        manifest: content of study.json.
         trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
     """
 

@@ -67,7 +67,7 @@ def _end(value: float, digits: int) -> str:
 def difference(row: Any, labelled: bool = True) -> str:
     """Format the difference with its interval, labelled by kind where several kinds are shown.
 
-    Beside an interval without an end, which says nothing of the noise, stands the plain one.
+    An interval without an end is followed by the plain one, as it says nothing about the noise.
     """
     digits = describe(row.metric).digits
     text = signed(row.difference, row.low, row.high, digits)
@@ -140,7 +140,7 @@ def summary(
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """Return headings, rows of text, and whether each row is bold for a significant difference of healthy arms.
 
-    Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
+    With `paces`, a column has the share of the baseline's steps that an arm needs for its loss.
     """
     heads, labelled = interval_heading(table[table.metric == results.headline])
     measured, by_arm = set(table[table.n > 0].metric), {pace.arm: pace for pace in paces}

@@ -44,7 +44,7 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
     """Load the tuning, the winners' results and each arm's study; None where tuning is absent or incomplete.
 
     Raises:
-        InputError: for a file that is damaged.
+        InputError: if a file is damaged.
     """
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():

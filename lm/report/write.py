@@ -104,22 +104,21 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
     """Print the table, and write table.csv, the figures, report.html and table.md.
 
     Args:
-        folder: of the experiment.
-        console: to print on.
-        into: another folder for what is written.
-        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+        folder: folder of the experiment.
+        console: console to print on.
+        into: folder for the files instead of `folder`.
+        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
-        InputError: where there is no experiment that this version reads.
-        LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
-            nothing written.
+        InputError: if there is no experiment that this version can read.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     report, into = load_report(folder), into or folder
     files = {"report.html": report_html(report), **page_files(report)}
     missing = missing_from_report(into, files)
     try:
         show(report, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(into, files, missing, explain_missing(report.results), replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)

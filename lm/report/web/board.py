@@ -30,7 +30,7 @@ class Board:
     """The experiments and searches of a folder of results, or the one in `folder`; read-only.
 
     Raises:
-        InputError: where the folder holds no results.
+        InputError: if the folder holds no results.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class Board:
         """Return the page of an experiment or search. Raises KeyError for an unknown name."""
         if name not in self.names():
             raise KeyError(name)
-        with self._making:  # which takes seconds; nobody makes it twice
+        with self._making:  # takes seconds, so only one thread builds it
             version = self.version(name)
             made_version, page = self._reports.get(name, ("", ""))
             if made_version != version:

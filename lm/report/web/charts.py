@@ -1,7 +1,7 @@
 """Vega-Lite specifications of the page's charts, without their data.
 
-Colours are those of page.css, in its light and its dark version, so that nothing is drawn again where these change. An
-arm has a colour, a line style and a marker, no two arms the same three.
+Colours are CSS variables of page.css, light and dark, so that a change of theme needs no redraw. Each arm has a unique
+combination of colour, line style and marker.
 """
 
 from collections.abc import Sequence
@@ -132,9 +132,9 @@ def gradients(norms: Sequence[float], steps: Sequence[int], parts: Sequence[str]
     """Return a heat map of norms by part of the model and step; one scale for all arms.
 
     Args:
-        norms: all there are, of all arms.
-        steps: of them.
-        parts: of them.
+        norms: norms of all arms.
+        steps: their optimiser steps.
+        parts: their parts of the model.
     """
     scale = {"type": "log", "scheme": "viridis", "domain": [min(norms), max(norms)]}
     distinct_steps = sorted(set(steps))

@@ -29,7 +29,7 @@ def tag(name: str, /, *content: str | Iterable[str], **attributes: str | bool | 
     """Build an element; text in it that is no `Html`, and values of attributes, are escaped.
 
     Args:
-        name: of the element.
+        name: name of the element.
         content: text, elements, or iterables of these.
         attributes: `class_` is `class`, `data_x` is `data-x`; True is an attribute without a value, False is none.
 
@@ -76,7 +76,7 @@ def _cell(text: str) -> Html:
 def nested(content: Html, before: str) -> Html:
     """Prefix all ids and links to them, and lower headings by a level, to combine several pages.
 
-    No text is taken for an element or an attribute: `tag` has escaped its `<`, `>` and quotes.
+    Text is never mistaken for an element or an attribute: `tag` has escaped its `<`, `>` and quotes.
 
     >>> nested(tag("section", tag("h2", "<h2>", id="all"), tag("a", ' id="up"', href="#all")), "e1-")
     '<section><h3 id="e1-all">&lt;h2&gt;</h3><a href="#e1-all"> id=&quot;up&quot;</a></section>'

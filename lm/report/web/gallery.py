@@ -45,16 +45,15 @@ class Charts:
         """Add a figure with its controls; empty where there are no rows.
 
         Args:
-            name: of the figure, as an id.
-            title: above it.
-            spec: of Vega-Lite, whose data are called `rows`.
-            rows: the columns of each of its data by name, `rows` first.
-            field: by which rows are chosen from a list.
-            options: that list: what `field` may be, and how each is called.
-            note: below the title.
-            how: `chosen`, the option at first; `titled`, the axis, `x` or `y`, that is called as the chosen option is;
-                `log`, whether the vertical axis can be made logarithmic; `arms`, False where arms cannot be switched
-                off in it.
+            name: id of the figure.
+            title: title above it.
+            spec: Vega-Lite specification whose data are named `rows`.
+            rows: columns of each of its data sets by name, `rows` first.
+            field: field by which a list of options selects rows.
+            options: values of `field` and their labels.
+            note: note below the title.
+            how: `chosen`, the initial option; `titled`, the axis, `x` or `y`, titled by the chosen option; `log`, True
+                for a switch to a logarithmic vertical axis; `arms`, False where arms cannot be switched off.
         """
         if not rows["rows"] or not self.drawn:
             return Html()

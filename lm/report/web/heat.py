@@ -35,7 +35,7 @@ def gradient_data(results: Results) -> Columns:
 def gradients(path: Path) -> list[dict[str, Any]]:
     """Read part, layer, step and norm from the file of a curve, at evenly spaced steps.
 
-    Read line by line: a table of all of its columns takes ten times as long, and most of them are not asked for.
+    Reads line by line: parsing all columns takes ten times as long, and most of them are not needed.
     """
     if not path.is_file():
         return []
@@ -59,7 +59,7 @@ def gradients(path: Path) -> list[dict[str, Any]]:
 def parts_of(heads: Sequence[str]) -> dict[str, str]:
     """Return the parts of a model that have gradient columns, in order, and these columns.
 
-    A part is what has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
+    A part has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
     """
     names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
     above = {name.rpartition(".")[0] for name in names}

@@ -14,9 +14,9 @@ def ladder_html(results: LadderResults, parts: Sequence[StaticSection], figure: 
     """Format the page as one file that needs no network, and whose policy forbids it.
 
     Args:
-        results: of the ladder.
-        parts: its tables.
-        figure: as PNG.
+        results: results of the ladder.
+        parts: tables of the ladder.
+        figure: figure as PNG.
     """
     manifest = results.manifest
     links = [

@@ -62,8 +62,8 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
     """Return indices of `count` points that keep the shape of a curve, peaks too.
 
-    Largest triangles (Steinarsson 2013, section 4.2): of each of equal stretches the point that spans the largest
-    triangle with the one chosen before it and with the mean of the stretch after it.
+    Largest-triangle-three-buckets (Steinarsson 2013, section 4.2): from each of equal buckets it takes the point that
+    spans the largest triangle with the previously chosen point and the mean of the next bucket.
     """
     if len(x_n) <= count:
         return np.arange(len(x_n))

@@ -17,11 +17,11 @@ class ArmLine:
 
     Args:
         arm: its name.
-        n: how many cells went well, and what became of the others.
-        difference: to the baseline, with its interval.
-        verdict: on it.
-        health: `healthy`, or what ails it, or that no run ended well.
-        bold: whether a test of healthy arms found the difference.
+        n: number of successful cells, and of lost and missing ones.
+        difference: difference to the baseline, with its interval.
+        verdict: verdict on the difference.
+        health: `healthy`, its training problem, or that no run ended well.
+        bold: True for a significant difference of healthy arms.
     """
 
     arm: str
@@ -37,11 +37,11 @@ class OverviewEntry:
     """A report beside others on a page.
 
     Args:
-        name: by which it is listed.
-        judged: what its differences are of; empty where there are none.
+        name: name in the list of reports.
+        judged: description of its differences; empty where there are none.
         lines: its arms.
         more: a line below them; empty for none.
-        body: what its own page says.
+        body: content of its own page.
     """
 
     name: str

@@ -44,8 +44,8 @@ class Body:
     Args:
         title: its heading.
         below: a line below it.
-        shown: all else that is to be seen.
-        data: what its script reads, by name; empty where it has no numbers that lead on and no charts.
+        shown: the visible content below that.
+        data: data for its script, by name; empty without charts and interactive numbers.
     """
 
     title: str
@@ -75,10 +75,10 @@ def body(
     """Build the content of an experiment's page.
 
     Args:
-        results: of the experiment.
-        compared: their comparison.
+        results: results of the experiment.
+        compared: comparisons of its arms.
         claims: the answers to its claims, each with the experiment's name.
-        tuning: what tuning found, where there was any.
+        tuning: results of tuning, where there are any.
         rates: the learning-rate curves, where there are any.
     """
     drawing, notes, paces = Charts(bool(library())), grouped(results, compared), pace(results)
@@ -197,10 +197,10 @@ def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> s
     """Format the file; its policy allows only its two scripts, by hash, and no network.
 
     Args:
-        title: of the file.
-        main: what is to be seen.
-        numbers: the data that its script reads.
-        several: whether these are several pages, below an overview.
+        title: title of the file.
+        main: the visible content.
+        numbers: the data for its script.
+        several: True for several pages below an overview.
     """
     own, *styles = (_file(name) for name in ("page.js", "page.css", *["several.css"] * several))
     script, style, first = library(), "".join(styles), "overview" if several else "verdict"

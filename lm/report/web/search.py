@@ -33,7 +33,7 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
 
     Args:
         study: the search.
-        importance: of its parameters, by objective, or why there is none.
+        importance: importances of its parameters by objective, or why there are none.
     """
     drawing, manifest = Charts(bool(library())), study.manifest
     columns_of_best, best = best_rows(study)

@@ -34,15 +34,15 @@ class Server(ThreadingHTTPServer):
 
     Args:
         board: what is shown.
-        host: to listen on. Where that is no loopback address, a token in the address lets people in.
+        host: host to listen on. For other than loopback addresses, the URL holds an access token.
         port: 0 for a free one.
 
     Raises:
-        InputError: where it cannot listen there.
+        InputError: if it cannot listen there.
     """
 
     daemon_threads = True
-    request_queue_size = 512  # of connections that nobody has answered yet; a browser beside them waits for none
+    request_queue_size = 512  # pending connections, enough that a browser does not wait
 
     def __init__(self, board: Board, host: str, port: int) -> None:
         self.board, self.host = board, host

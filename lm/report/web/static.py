@@ -21,12 +21,12 @@ def static_page(
     """Format the page.
 
     Args:
-        title: of the page.
+        title: title of the page.
         below: a line below it.
         parts: its tables; the pictures stand after the first.
-        pictures: to be seen.
-        first: what stands before the tables.
-        last: what stands after them.
+        pictures: pictures of the page.
+        first: content before the tables.
+        last: content after them.
     """
     body = joined(tag("h1", title), tag("p", below, class_="soft"), first, static_tables(parts, pictures), last)
     style = (HERE / "page.css").read_text(encoding="utf-8")
