@@ -27,7 +27,7 @@ from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.report.claims import answers
 from lm.report.ladder_csv import trend_table, worth_table
-from lm.report.pack import opened
+from lm.report.pack import open_results
 from lm.report.tables import as_csv
 from lm.store.sources import EQUIVALENT
 from lm.training.provenance import source_hash
@@ -84,7 +84,7 @@ def made_now() -> tuple[dict[str, Any], list[str], list[str]]:
     with tempfile.TemporaryDirectory() as temporary:
         for pack in sorted(REFERENCE.glob("*.lmpack")):
             print(pack.name, file=sys.stderr)
-            with opened(pack, Path(temporary)) as place:
+            with open_results(pack, Path(temporary)) as place:
                 for name, made in tables_of(place.folder).items():
                     committed = (REFERENCE / pack.stem / name).read_text(encoding="utf-8")
                     wrong += [f"{pack.stem}/{name}: {line}" for line in differences(committed, made)]

@@ -1,8 +1,8 @@
-"""What notebooks and programs use, `import lm`: results as tables and figures, runs, trained models, ablations.
+"""Public interface of `import lm`: results as tables and figures, runs, trained models, ablations.
 
-All names are at hand as `lm.load` and so on. What cannot be used raises `lm.InputError`, whose message is the one line
-that the command of the same name would print. Reading results imports no torch. While a call lasts, a user's own
-components are found in the current folder and beside the files that it reads; then `sys.path` is what it was.
+Use these names as `lm.load` and so on. Invalid input raises `lm.InputError` with the one-line message of the command of
+the same name. Reading results imports no torch. During a call, user components are imported from the current folder and
+from beside the files that it reads; afterwards `sys.path` is restored.
 """
 
 from lm.api.ablations import ablate as ablate

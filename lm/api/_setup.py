@@ -1,4 +1,4 @@
-"""What calls that train or open models do first."""
+"""Steps that every call which trains or opens a model runs first."""
 
 import contextlib
 import os
@@ -14,7 +14,10 @@ from lm.execution.machine import require_run_settings
 
 
 def prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
-    """Where cells go, before torch is imported. Raises InputError where they cannot, or for numbers that cannot be."""
+    """Check the output folder and settings, and set up the compile cache, before torch is imported.
+
+    Returns the folder. Raises InputError where it cannot be written, or for invalid numbers.
+    """
     from lm.data.cache import keep_compiled_code
 
     require_run_settings(Path(out), checkpoint_seconds, workers, hang_minutes)
@@ -24,13 +27,13 @@ def prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = No
 
 @contextlib.contextmanager
 def user_modules(trusted_only: bool) -> Iterator[None]:
-    """Modules in the current folder are found while a call lasts, or with `trusted_only` none but those of `lm`."""
+    """Let modules in the current folder be imported meanwhile; with `trusted_only` none but those of `lm`."""
     with trusted(trusted_only, "trusted_only=True"), own_modules():
         yield
 
 
 def to_plain(value: Any) -> Any:
-    """A setting as a file would hold it, of one that a program worked out: NumPy's numbers, tuples, ranges, paths."""
+    """Convert NumPy numbers, tuples, ranges and paths in a setting to what a YAML file would hold."""
     if isinstance(value, Mapping):
         return {key: to_plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range):

@@ -1,4 +1,4 @@
-"""Experiments carried out from a program."""
+"""Run experiments from a program."""
 
 import json
 import os
@@ -30,31 +30,31 @@ def ablate(
     trusted_only: bool = False,
     **changes: Any,
 ) -> Results | Ladder:
-    """Trains every arm with every seed that is not trained yet, as `lm ablate` does, and writes the report.
+    """Train every arm with every seed that is not trained yet, as `lm ablate` does, and write the report.
 
-    Cells have processes of their own: a script calls this below `if __name__ == "__main__":`.
+    Cells run in processes of their own: call this from a script below `if __name__ == "__main__":`.
 
     Args:
         spec: a YAML file, or the name of a shipped one such as `quickstart`.
         out: folder of cells and reports.
-        seeds: instead of the file's: a number, a list, or a range such as `0-5`.
-        tier: the experiment at another of its sizes.
-        workers: cells trained at a time; one a device, or one a core, where none are given.
-        executor: what trains the cells: `local`, `ray`, `ray://HOST:PORT` or `slurm:partition=P,time=H:M:S`.
-        retry_failed: whether to train failed cells again.
-        underpowered: whether to go on with seeds too few for any difference to be significant.
-        checkpoint_seconds: between checkpoints.
-        hang_minutes: without a sign of life after which a cell's process is ended; 0 for never.
-        loggers: that follow each run, such as `csv` or `["tensorboard", "mlflow"]`.
-        trusted_only: whether to refuse every class that is not part of lm.
-        changes: of every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
+        seeds: seeds that replace the file's: a number, a list, or a range such as `0-5`.
+        tier: size tier of the experiment, where it has several.
+        workers: number of cells trained at a time; by default one a device, or one a core.
+        executor: where cells are trained: `local`, `ray`, `ray://HOST:PORT` or `slurm:partition=P,time=H:M:S`.
+        retry_failed: True to train failed cells again.
+        underpowered: True to go on with too few seeds for any significant difference.
+        checkpoint_seconds: seconds between checkpoints.
+        hang_minutes: minutes without a heartbeat after which a cell's process is ended; 0 for never.
+        loggers: loggers of each run, such as `csv` or `["tensorboard", "mlflow"]`.
+        trusted_only: True to refuse every class that is not part of lm.
+        changes: changes to every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
 
     Returns:
-        What `load` gives of it: the results of an experiment, or of a ladder.
+        The results of the experiment or of the ladder, as `load` returns them.
 
     Raises:
-        InputError: for an experiment that cannot be carried out.
-        LostError: where its folder is taken away while it trains.
+        InputError: if the experiment cannot be run.
+        LostError: if its folder is removed during training.
 
     >>> import lm
     >>> lm.ablate("quickstart", seeds=2)
@@ -95,7 +95,7 @@ def ablate(
 def _command(
     spec: Path, out: Path, seeds: Any, tier: str, underpowered: bool, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The arguments of `lm` that ask for the same cells, for whoever looks at them later."""
+    """Return the arguments of `lm` that request the same cells, for the manifest."""
     words = ["ablate", str(spec), "--out", str(out)]
     if seeds is not None:
         words += ["--seeds", seeds if isinstance(seeds, str) else json.dumps(seeds)]

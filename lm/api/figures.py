@@ -1,4 +1,4 @@
-"""The figures of reports, as Matplotlib has them."""
+"""The figures of reports as Matplotlib figures."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Draw = Callable[[], "Figure | None"]
-"""Draws a figure; None where there is nothing to draw."""
+"""Function that draws a figure, or returns None where there is nothing to draw."""
 
 
 def figure(results: Results | Ladder, name: str) -> "Figure":
-    """One of the figures of a report.
+    """Draw one figure of a report.
 
     Args:
-        results: of an experiment, or of a ladder.
-        name: of the figure, such as `learning_curve` or `reliability`; a ladder has one, `ladder`.
+        results: results of an experiment or of a ladder.
+        name: name of the figure, such as `learning_curve` or `reliability`; a ladder has one, `ladder`.
 
     Raises:
-        ValueError: for a name that there is not, or where no run left anything to draw it from.
+        ValueError: if there is no such figure, or no run has data for it.
 
     >>> import lm
     >>> results = lm.load("results/reference/quickstart")
@@ -46,7 +46,7 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
 
 
 def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
-    """The figures by name, each to be drawn, and where others are to be found."""
+    """Return functions that draw each figure, by name, and a hint on where other figures are."""
     if isinstance(results, Ladder):
         from lm.report.ladder_figure import NAME
         from lm.report.ladder_figure import figure as of_ladder

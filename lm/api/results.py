@@ -1,4 +1,4 @@
-"""Results as tables: those of an experiment, and those of a ladder, which has one for each of its rungs."""
+"""Results of experiments and of ladders as tables."""
 
 import contextlib
 import functools
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from lm.analysis.ladder import LadderResults
 
 MOST_ROWS = 20
-"""Rows of the table that a `repr` shows."""
+"""Largest number of rows that `repr` shows."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Results:
-    """An experiment's results; shown, they are a short table.
+    """Results of an experiment; `repr` shows a short table.
 
     Args:
-        folder: of the experiment, or the pack that it was read from.
-        records: everything behind the tables: manifest, records, where curves lie.
+        folder: folder of the experiment, or the pack that it was read from.
+        records: data behind the tables: manifest, records, paths of curves.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Results:
 
     @property
     def name(self) -> str:
-        """Of the experiment."""
+        """Name of the experiment."""
         return self.records.manifest["name"]
 
     @property
@@ -72,11 +72,11 @@ class Results:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Ladder:
-    """The results of a ladder, an experiment at several sizes; shown, they are a short table.
+    """Results of a ladder, an experiment at several sizes; `repr` shows a short table.
 
     Args:
-        folder: of the ladder.
-        records: everything behind the tables: manifest, the results of the rungs, laws.
+        folder: folder of the ladder.
+        records: data behind the tables: manifest, results of the rungs, scaling laws.
     """
 
     folder: Path
@@ -84,7 +84,7 @@ class Ladder:
 
     @property
     def name(self) -> str:
-        """Of the ladder."""
+        """Name of the ladder."""
         return self.records.manifest["name"]
 
     @property
@@ -94,23 +94,23 @@ class Ladder:
 
     @functools.cached_property
     def rungs(self) -> dict[str, Results]:
-        """The results of each rung, an experiment of its own, from the least compute to the most."""
+        """The results of each rung by name, from the least compute to the most."""
         pairs = zip(self.records.manifest["rungs"], self.records.rungs, strict=True)
         return {rung["name"]: Results(self.folder.parent / rung["experiment"], records) for rung, records in pairs}
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """Those of the rungs, whose name is the first column, `rung`."""
+        """The cells of all rungs; the first column, `rung`, names the rung."""
         return self._of_rungs(lambda rung: rung.cells)
 
     @functools.cached_property
     def comparisons(self) -> pd.DataFrame:
-        """Those of the rungs, whose name is the first column, `rung`."""
+        """The comparisons of all rungs; the first column, `rung`, names the rung."""
         return self._of_rungs(lambda rung: rung.comparisons)
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
-        """Those of the rungs, whose name is the first column, `rung`."""
+        """The curves of all rungs; the first column, `rung`, names the rung."""
         return self._of_rungs(lambda rung: rung.curves)
 
     @functools.cached_property
@@ -145,14 +145,14 @@ class Ladder:
 
 
 def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder:
-    """The results of an experiment or of a ladder.
+    """Load the results of an experiment or of a ladder.
 
     Args:
-        folder: that `lm ablate` made, or the pack that `lm pack` made of it, or its name alone.
+        folder: folder that `lm ablate` made, the pack that `lm pack` made of it, or its name.
         out: folder of results, where `folder` is a name.
 
     Raises:
-        InputError: where there is no experiment, or one that this version cannot read.
+        InputError: if there is no experiment that this version can read.
 
     >>> import lm
     >>> results = lm.load("results/reference/quickstart")
@@ -165,25 +165,25 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     {'post_norm': 1.6792, 'pre_norm': 1.733}
     """
     from lm.analysis.ladder import FILE, load_ladder
-    from lm.report.pack import opened
+    from lm.report.pack import open_results
 
     path = Path(folder)
     if len(path.parts) == 1 and not os.path.lexists(path):
         path = Path(out) / path
     with contextlib.ExitStack() as stack:
-        location = stack.enter_context(opened(path))
+        location = stack.enter_context(open_results(path))
         results: Results | Ladder
         if os.path.isfile(location.folder / FILE):
             results = Ladder(location.folder, load_ladder(location.folder))
         else:
             results = Results(location.pack or location.folder, load_records(location.folder))
-        if location.pack is not None:  # its curves are read when they are asked for
+        if location.pack is not None:  # its curves are read lazily
             weakref.finalize(results, stack.pop_all().close)
     return results
 
 
 def _short(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> str:
-    """A title and a table of a few rows."""
+    """Format a title and the first rows of a table."""
     table = pd.DataFrame(rows[:MOST_ROWS], columns=list(columns)).to_string(index=False)
     more = f"\n... and {len(rows) - MOST_ROWS} more {what}" if len(rows) > MOST_ROWS else ""
     return f"{title}\n{table}{more}"

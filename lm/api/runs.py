@@ -1,4 +1,4 @@
-"""Runs and the models that they trained."""
+"""Train single configurations, and open the models that runs trained."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 NAMELESS = "fit"
-"""What loggers call a run whose configuration is a mapping."""
+"""Run name for loggers where the configuration is a mapping."""
 
 
 class Run(NamedTuple):
-    """A run that ended: its record, and the folder with that, its configuration, curve and weights."""
+    """A run that ended: its record, and the folder with its record, configuration, curve and weights."""
 
     record: Record
     folder: Path
 
 
 class Trained(NamedTuple):
-    """A trained model, in eval mode on the CPU, and the tokenizer of the text that it learnt from."""
+    """A trained model, in eval mode on the CPU, and the tokenizer of its training text."""
 
     model: "nn.Module"
     tokenizer: "Tokenizer"
@@ -43,21 +43,21 @@ def fit(
     trusted_only: bool = False,
     **changes: Any,
 ) -> Run:
-    """Trains one configuration in this process, as `lm fit` does; one that is trained already is found.
+    """Train one configuration in this process, as `lm fit` does, or return the run that is trained already.
 
     A run that failed or diverged is returned too: see `record["status"]` and `record["error"]`.
 
     Args:
         config: a YAML file, the name of a shipped one such as `char_tiny`, or a mapping with what a file holds.
         out: folder of cells and reports.
-        checkpoint_seconds: between checkpoints.
-        progress: whether standard error is told what `auto` came to, and a line a second how far training is.
-        loggers: that are told the rows of history.csv too, such as `csv` or `["tensorboard", "mlflow"]`.
-        trusted_only: whether to refuse every class that is not part of lm.
-        changes: of the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
+        checkpoint_seconds: seconds between checkpoints.
+        progress: True to print the settings chosen by `auto` and training progress to standard error.
+        loggers: loggers that also receive the rows of history.csv, such as `csv` or `["tensorboard", "mlflow"]`.
+        trusted_only: True to refuse every class that is not part of lm.
+        changes: changes to the configuration, by dotted paths: `**{"optim.lr": 3e-4}`, or `seed=1`.
 
     Raises:
-        InputError: for anything that would keep it from being trained.
+        InputError: if the configuration cannot be trained.
 
     >>> import lm, tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -85,19 +85,19 @@ def fit(
 
 
 def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_only: bool = False) -> Trained:
-    """The model that a run trained, and its tokenizer.
+    """Load the model that a run trained, and its tokenizer.
 
     Args:
-        run: what `fit` returned, or what commands call one: `experiment/arm/seed`, a folder, the beginning of its id.
-        out: folder of cells and reports, where `run` is a name or the beginning of an id.
-        trusted_only: whether to refuse every class that is not part of lm.
+        run: the result of `fit`, or a run as commands name it: `experiment/arm/seed`, a folder, a prefix of its id.
+        out: folder of cells and reports, where `run` is a name or a prefix of an id.
+        trusted_only: True to refuse every class that is not part of lm.
 
     Returns:
         The model, which takes tokens (b, t) and returns logits (b, t, vocabulary), and a tokenizer whose
         `encode(text).ids` are tokens; of an encoder-decoder the model takes pairs of texts.
 
     Raises:
-        InputError: where there is no such run, it did not end well, or its weights were not kept.
+        InputError: if there is no such run, it did not end well, or its weights were not kept.
     """
     from lm.model.transformer import Model
     from lm.runs.finished import FinishedRun, find

@@ -1,11 +1,11 @@
-"""What `auto` came to, in words."""
+"""Text on the settings that `auto` chose."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def describe_autotune(decision: Mapping[str, Any]) -> str:
-    """What was chosen for each setting of the trainer, and how fast each way was, in a line.
+    """Describe in a line the setting chosen for each trainer option, and the speed of each candidate.
 
     Args:
         decision: a decision of `lm.runs.ways`, as a manifest has it.

@@ -1,4 +1,4 @@
-"""The answers to an experiment's claims: in the terminal, and as Markdown."""
+"""Answers to an experiment's claims, in the terminal and as Markdown."""
 
 import math
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "q", "
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
 
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
-"""Characters of a terminal, below which these columns give their place to the claims; the tally counts by them."""
+"""Terminal width in characters below which these columns are left out."""
 
 POST_HOC = "post hoc"
-"""How claims are called that were written when results of their seeds could be known."""
+"""Label of claims that were written when results of their seeds could be known."""
 
 
 def answers(results: Results, tier: str = "") -> list[Answer]:
-    """What the results say of the experiment's claims, those of another size left out; corrected over these.
+    """Judge the experiment's claims of a size tier, with p corrected over these.
 
     Losses by document are read once for all claims.
     """
@@ -36,7 +36,7 @@ def answers(results: Results, tier: str = "") -> list[Answer]:
 
 
 def format_estimate(answer: Answer) -> str:
-    """The estimate with its interval, and what that covers; of an exact claim, the range over seeds."""
+    """Format the estimate with its interval; of an exact claim, with the range over seeds."""
     if math.isnan(answer.estimate):
         return "-"
     interval = "" if answer.low == answer.high else f" [{_end(answer.low)}, {_end(answer.high)}]"
@@ -49,7 +49,7 @@ def _end(value: float) -> str:
 
 
 def row(answer: Answer) -> list[str]:
-    """An answer as the cells of a table."""
+    """Format an answer as the cells of a table row."""
     verdict = answer.verdict + (f" ({answer.note})" if answer.note else "")
     exact = ", every seed" if answer.claim.exact else ""
     p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (answer.p, answer.q, answer.p_holm)]
@@ -67,7 +67,7 @@ def row(answer: Answer) -> list[str]:
 
 
 def show_claims(named_answers: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
-    """Prints answers, each with the name of its experiment where there is more than one."""
+    """Print answers, each with the name of its experiment where there is more than one."""
     several = len({name for name, _ in named_answers}) > 1
     shown = [index for index, column in enumerate(COLUMNS[:-1]) if console.width >= NARROW or column not in LEFT_OUT]
     columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in shown)]
@@ -130,7 +130,7 @@ def _smallest_p(answer: Answer) -> float:
 
 
 def claim_notes(answers: Sequence[Answer]) -> list[str]:
-    """What the answers rest on, as far as these need it."""
+    """Explain how the answers were judged, as far as these need it."""
     relations = {"" if answer.claim.exact else answer.claim.relation for answer in answers}
     lines = [
         "Each claim is judged by its own p at 5 %. q (Benjamini and Hochberg) and p (Holm) are corrected over the "
@@ -163,7 +163,7 @@ def claim_notes(answers: Sequence[Answer]) -> list[str]:
 
 
 def markdown_claims(named_answers: Sequence[tuple[str, Answer]], several: bool = False) -> list[str]:
-    """The lines of a Markdown table of answers."""
+    """Format answers as the lines of a Markdown table, with tally and notes."""
     columns = [*(["experiment"] if several else []), *COLUMNS]
     lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
     for name, answer in named_answers:

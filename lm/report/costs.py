@@ -1,4 +1,4 @@
-"""What each arm cost beside the baseline, and under what circumstances its cells were made."""
+"""Costs of each arm relative to the baseline, and the environments of its cells."""
 
 import math
 
@@ -17,20 +17,20 @@ COSTS = {
     "steps": ("steps", 0),
     "train_seconds": ("training seconds", 1),
 }
-"""In what arms should be alike unless they declare it: label and decimals."""
+"""Costs that should be equal across arms unless declared: label and decimals."""
 
 NOISY = ("train_seconds",)
 ALLOWED = 0.01
-"""The relative difference of a cost that needs no word."""
+"""Largest relative difference of a cost that is not marked."""
 
 MARK = " !"
 
 BY_DESIGN = {"tokens": ("steps",), "flops": ("steps", "tokens"), "seconds": ("steps", "tokens")}
-"""What need not be alike where an experiment holds something other than steps equal."""
+"""Costs that may differ where an experiment equalises something other than steps."""
 
 
 def cost(record: Record, name: str) -> float:
-    """One cost of a run; NaN where it did not end well or this was not measured."""
+    """Return one cost of a run; NaN where it did not end well or was not measured."""
     if name != "steps":
         return value(record, name)
     steps = record.get("steps") if record["status"] == "ok" else None
@@ -38,7 +38,7 @@ def cost(record: Record, name: str) -> float:
 
 
 def costs(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Column headings, and a row for each arm: mean costs and by how much they are off the baseline's."""
+    """Return headings, and a row for each arm with mean costs and their deviation from the baseline's."""
     measured = [name for name in COSTS if any(not math.isnan(_mean(results, arm, name)) for arm in results.arms)]
     rows = []
     for arm in results.arms:
@@ -56,7 +56,7 @@ def _mean(results: Results, arm: str, name: str) -> float:
 
 
 def relative(results: Results, arm: str, name: str) -> tuple[float, bool]:
-    """The relative difference of a cost over paired seeds, and whether it is one that the arm must declare."""
+    """Return the relative difference of a cost over paired seeds, and whether it is marked as undeclared."""
     pairs = [(cost(own, name), cost(base, name)) for own, base in results.pairs(arm).values()]
     pairs = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
     total = sum(base for _, base in pairs)
@@ -79,7 +79,7 @@ def _off(results: Results, arm: str, name: str) -> str:
 
 
 def cost_notes(results: Results) -> list[str]:
-    """What the marks of the costs mean, where there are any."""
+    """Explain the marks of the costs, where there are any."""
     marked_by_arm = {
         arm: marked
         for arm in results.arms[1:]
@@ -96,7 +96,7 @@ def cost_notes(results: Results) -> list[str]:
 
 
 def made_under(results: Results) -> list[str]:
-    """For each arm, how many of its cells were made under which circumstances, a line each."""
+    """List for each arm the environments of its cells and their counts, a line an arm."""
     lines = []
     for arm in results.arms:
         counts: dict[str, int] = {}
@@ -108,7 +108,7 @@ def made_under(results: Results) -> list[str]:
 
 
 def unlike_pairs(results: Results) -> list[str]:
-    """Warnings of cells that differ from the baseline's of the same seed in device, precision or packages."""
+    """Warn of cells that differ from the baseline's of the same seed in device, precision or packages."""
     lines = []
     for arm in results.arms[1:]:
         seeds_by_field: dict[str, list[int]] = {}

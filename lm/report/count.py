@@ -1,4 +1,4 @@
-"""The counts of a configuration in the terminal."""
+"""Parameter, FLOP and memory counts of a configuration in the terminal."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def grouped(parts: dict[str, dict[str, int]]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Parts in order; blocks alike that follow one another as one: `blocks.0 to 5, each`."""
+    """Merge consecutive blocks with equal counts into one entry: `blocks.0 to 5, each`."""
     for _, same in itertools.groupby(parts.items(), lambda item: (item[0].split(".")[0], item[1])):
         names = [name for name, _ in same]
         each = f" to {names[-1].split('.')[-1]}, each" if len(names) > 1 else ""
@@ -27,7 +27,7 @@ def grouped(parts: dict[str, dict[str, int]]) -> Iterator[tuple[str, dict[str, i
 
 
 def show_count(counts: dict[str, Any], console: Console) -> None:
-    """Prints what `lm.count.count` found."""
+    """Print the counts of `lm.count.count` as tables."""
     table = Table("", Column("parameters", justify="right"), highlight=False)
     for part, kinds in sorted(grouped(counts["parameters"]["parts"]), key=lambda item: item[0] != ""):
         if part:
@@ -52,7 +52,7 @@ def show_count(counts: dict[str, Any], console: Console) -> None:
 
 
 def scaled(number: float, step: int, units: tuple[str, ...]) -> str:
-    """A number with four figures and the unit that fits."""
+    """Format a number with four figures and the unit that fits."""
     power = 0
     while number >= step and power < len(units) - 1:
         number, power = number / step, power + 1

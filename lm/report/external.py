@@ -41,19 +41,19 @@ from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.quantities import QUANTITIES, describe
 
 MOST_NAMED = 12
-"""Runs that ended badly of which each has a line."""
+"""Largest number of lost runs with a line each."""
 
 OTHERS = ("experiment.json", "study.json", "ladder.json")
-"""What a folder holds that has a report of another kind."""
+"""Files of folders whose reports are of another kind."""
 
 
 def heading(runs: Runs, quantity: str) -> str:
-    """Label and direction of a quantity, the latter also where only these runs say it."""
+    """Return label and direction of a quantity, the latter also where only these runs define it."""
     return describe(quantity).label + ARROWS[runs.better.get(quantity)]
 
 
 def title(runs: Runs) -> str:
-    """What stands above the report."""
+    """Return the title of the report."""
     return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, made elsewhere"
 
 
@@ -61,7 +61,7 @@ def title(runs: Runs) -> str:
 
 
 def summary(runs: Runs, table: pd.DataFrame, quantity: str) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Column headings of a judged quantity, a row an arm, and which rows are bold: a test found a difference."""
+    """Return headings, a row for each arm, and which rows are bold for a significant difference."""
     rows = list(table[table.metric == quantity].itertuples())
     heads, labelled = interval_heading(table[table.metric == quantity])
     texts = [[str(r.arm), format_run_counts(r), mean_and_sd(r), difference(r, labelled), str(r.verdict)] for r in rows]
@@ -69,7 +69,7 @@ def summary(runs: Runs, table: pd.DataFrame, quantity: str) -> tuple[list[str], 
 
 
 def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
-    """What a reader must know to believe the tables, a line each; what cannot be checked is the last."""
+    """List the notes on method, directions and lost runs; the last names what could not be checked."""
     lines = [*_method(runs, table), *_directions(runs), *_ended(runs, table)]
     return [*lines, *(f"{line[:1].upper()}{line[1:]}." for line in runs.notes), UNCHECKED]
 
@@ -111,7 +111,7 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
 
 
 def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
-    """By which tests the verdicts of runs that are not paired come, or why none can."""
+    """Describe the tests of unpaired runs, or why too few runs allow none."""
     sizes = table[table.metric == runs.judged[0]].n.tolist()
     least = min(smallest_unpaired_p(n, sizes[0]) for n in sizes[1:])
     if least > ALPHA / number:
@@ -132,7 +132,7 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
 
 
 def _directions(runs: Runs) -> Iterator[str]:
-    """Which way is better in the judged quantities, where their names do not say it."""
+    """State which direction is better for judged quantities whose names do not imply it."""
     for name in runs.judged:
         way = runs.better[name]
         if name in runs.assumed and way == "lower":
@@ -142,7 +142,7 @@ def _directions(runs: Runs) -> Iterator[str]:
 
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
-    """What became of runs that did not go well, or are not there."""
+    """List runs that did not end well or are missing."""
     not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
     for (arm, seed), run in not_ok[:MOST_NAMED]:
         why = f" ({run.source_status})" if run.source_status else ""
@@ -166,7 +166,7 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
 
 
 def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
-    """Prints a table for each judged quantity, and the notes."""
+    """Print a table for each judged quantity, and the notes."""
     for quantity in runs.judged:
         columns, rows, bold = summary(runs, table, quantity)
         show(title(runs) if quantity == runs.judged[0] else quantity, columns, rows, console, bold)
@@ -175,7 +175,7 @@ def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
 
 
 def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
-    """The report as one page of Markdown."""
+    """Format the report as one page of Markdown."""
     lines = [f"# {escape(title(runs))}", ""]
     for quantity in runs.judged:
         columns, rows, bold = summary(runs, table, quantity)
@@ -194,7 +194,7 @@ def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
 
 
 def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
-    """The report as one file that needs no network."""
+    """Format the report as one HTML file that needs no network."""
     parts: list[StaticSection] = []
     for quantity in runs.judged:
         columns, rows, bold = summary(runs, table, quantity)
@@ -209,7 +209,10 @@ def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
 
 
 def tidy(runs: Runs) -> pd.DataFrame:
-    """A row for each arm, seed and quantity, as `lm.analysis.tidy.cells` has them; the id of a cell is empty."""
+    """Return a row for each arm, seed and quantity, in the columns of `lm.analysis.tidy.cells`.
+
+    The id of a cell is empty.
+    """
     rows = []
     for (arm, seed), run in runs.runs.items():
         for name in runs.measured:
@@ -220,7 +223,7 @@ def tidy(runs: Runs) -> pd.DataFrame:
 
 
 def external_files(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
-    """The files of the report by their names; the page comes last."""
+    """Return the files of the report by name; the page comes last."""
     figures = draw_runs(runs, table)
     pictures = [(ALT[name], files["png"]) for name, files in figures.items()]
     return {
@@ -233,11 +236,11 @@ def external_files(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
 
 
 def write_comparison(runs: Runs, console: Console, into: Path | None, replace: bool) -> None:
-    """Prints the tables, and writes the files where there is a folder for them.
+    """Print the tables, and write the files where a folder is given.
 
     Raises:
-        InputError: where the folder is that of an experiment or a search.
-        LessError: where the report that is there says more and `replace` is not given; nothing is written then.
+        InputError: if the folder is that of an experiment or a search.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     table = compare_runs(runs)
     if into is None:
@@ -251,7 +254,7 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
     missing = missing_from_report(into, files)
     try:
         terminal(runs, table, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(into, files, missing, "other runs, or other metrics", replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)
@@ -259,7 +262,7 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
 
 
 def as_json(runs: Runs) -> str:
-    """Comparisons and notes for programs; what is no finite number is null."""
+    """Format comparisons and notes as JSON; non-finite numbers are null."""
     table = compare_runs(runs)
     plain = json.loads(table.to_json(orient="records"))
     return json.dumps({"design": table.design.iloc[0], "comparisons": plain, "notes": notes(runs, table)}, indent=2)

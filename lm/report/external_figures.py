@@ -14,16 +14,16 @@ from lm.report.tables import ARROWS
 from lm.store.quantities import describe
 
 ALT = {"differences": "differences to the baseline with their intervals", "runs": "what each run measured"}
-"""What each figure shows."""
+"""Alternative text of each figure."""
 
 
 def draw_runs(runs: Runs, table: pd.DataFrame) -> RenderedFigures:
-    """The figures that there is something for, by name."""
+    """Draw the figures that have data, by name."""
     return render_all([("differences", differences(runs, table)), ("runs", every_run(runs))])
 
 
 def differences(runs: Runs, table: pd.DataFrame) -> Figure | None:
-    """A forest plot of each judged quantity: filled where a test found a difference, bars the joint intervals."""
+    """Draw a forest plot of each judged quantity: filled where significant, bars for joint intervals."""
     rows = table[table.metric.isin(runs.judged) & table.difference.notna()]
     if rows.empty:
         return None
@@ -46,7 +46,7 @@ def differences(runs: Runs, table: pd.DataFrame) -> Figure | None:
 
 
 def every_run(runs: Runs) -> Figure | None:
-    """What each run measured that ended well, in each judged quantity; lines join the runs of a seed."""
+    """Plot each judged quantity of every run that ended well; lines join the runs of a seed."""
     width, arms = len(runs.judged), len(runs.arms)
     palette = sns.color_palette("colorblind", arms)
     figure, panels = new_figure(1, width, figsize=(width * (2.0 + 0.7 * arms), 4.0), squeeze=False)
@@ -66,6 +66,6 @@ def every_run(runs: Runs) -> Figure | None:
 
 
 def named(runs: Runs, quantity: str) -> str:
-    """A quantity with its unit, as an axis is called."""
+    """Return the axis label of a quantity: name, unit and direction."""
     meaning = describe(quantity)
     return meaning.label + (f" ({meaning.unit})" if meaning.unit else "") + ARROWS[runs.better[quantity]]

@@ -1,4 +1,4 @@
-"""Where to read why a cell failed."""
+"""Pointers to the log or traceback of a failed cell."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ TRACEBACK = "Traceback (most recent call last)"
 
 
 def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
-    """`; traceback in FOLDER/log.txt` for a failed cell that left one, and of one that was killed where its log is.
+    """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
 
-    A cell of an earlier version has its traceback in its record alone.
+    A cell of an earlier version has its traceback only in its record.
 
     Args:
-        store: that the cell lies in.
-        record: the cell's.
-        folder: how the cell's folder is called; as the store has it where none is given.
+        store: store of the cell.
+        record: record of the cell.
+        folder: name to show for the cell's folder; by default its path in the store.
     """
     if record["status"] != "failed":
         return ""

@@ -22,10 +22,10 @@ from lm.report.lengths import loss_by_position, nll_by_length
 from lm.report.plotting import colours, new_figure
 
 RenderedFigures = dict[str, dict[str, bytes]]
-"""Of each figure the contents of its files, by their suffixes."""
+"""Contents of each figure's files, by suffix."""
 
 Draw = Callable[[Results, Axes], bool]
-"""Draws on axes; says whether there was anything to draw."""
+"""Function that draws on axes and returns True if there was anything to draw."""
 
 
 def _curve(results: Results, axes: Axes, column: str) -> bool:
@@ -45,7 +45,7 @@ def _curve(results: Results, axes: Axes, column: str) -> bool:
 
 
 def learning_curve(results: Results, axes: Axes) -> bool:
-    """Validation loss over steps, or training loss where no run validated on its way."""
+    """Plot validation loss over steps, or training loss where no run validated during training."""
     axes.set_title("Learning curve")
     axes.set_ylabel("validation NLL (nats/token)")
     if _curve(results, axes, "validation_nll"):
@@ -55,7 +55,7 @@ def learning_curve(results: Results, axes: Axes) -> bool:
 
 
 def gradient_norm(results: Results, axes: Axes) -> bool:
-    """Norm of the gradient before clipping, over steps."""
+    """Plot the norm of the gradient before clipping over steps."""
     axes.set_ylabel("gradient norm before clipping")
     axes.set_title("Gradient norm")
     axes.set_yscale("log")
@@ -63,7 +63,7 @@ def gradient_norm(results: Results, axes: Axes) -> bool:
 
 
 def reliability(results: Results) -> Figure | None:
-    """Accuracy against confidence, their gap, and how many tokens each bin holds; bins pooled over seeds.
+    """Plot accuracy against confidence, their gap, and the tokens in each bin, pooled over seeds.
 
     Bins with under 0.1 % of the tokens are drawn in the last panel only.
     """
@@ -96,13 +96,13 @@ def reliability(results: Results) -> Figure | None:
 
 
 def _pooled(means: list[list[float]], count: np.ndarray) -> np.ndarray:
-    """Per-bin means over all diagrams together, weighted by the tokens in the bin."""
+    """Return per-bin means over all diagrams, weighted by the tokens in the bin."""
     sums = (count * np.array(means)).sum(axis=0)
     return sums / np.maximum(1, count.sum(axis=0))
 
 
 def single_panel(draw_on: Draw) -> Callable[[Results], Figure | None]:
-    """A figure of one panel."""
+    """Wrap a function that draws on axes into one that returns a figure of one panel."""
 
     def make(results: Results) -> Figure | None:
         figure, axes = new_figure(figsize=(6.4, 4.2))
@@ -127,12 +127,12 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
 
 
 def draw_figures(results: Results) -> RenderedFigures:
-    """Every figure that the records give something for, by name."""
+    """Draw every figure that the records have data for, by name."""
     return render_all((name, make(results)) for name, make in FIGURES.items())
 
 
 def render_all(figures: Iterable[tuple[str, Figure | None]]) -> RenderedFigures:
-    """Figures by name as files, those left out of which there is nothing; each is drawn as it is asked for."""
+    """Render figures by name, skipping those that are None; each is drawn only when reached."""
     files: RenderedFigures = {}
     with sns.axes_style("whitegrid"), matplotlib.rc_context({"svg.hashsalt": "lm"}):
         for name, figure in figures:
@@ -142,10 +142,10 @@ def render_all(figures: Iterable[tuple[str, Figure | None]]) -> RenderedFigures:
 
 
 def render(figure: Figure) -> dict[str, bytes]:
-    """A figure as PNG and SVG; the same figure gives the same bytes.
+    """Render a figure as PNG and SVG; the same figure gives the same bytes.
 
-    Where its panels lie is worked out once, which takes as long as drawing them. `savefig` draws once more beforehand
-    for that; a canvas does it as it draws.
+    The layout is computed once, which takes as long as drawing. `savefig` would draw once more for it beforehand; a
+    canvas computes it while drawing.
     """
     figure.set_dpi(150)
     png, svg = io.BytesIO(), io.BytesIO()
@@ -156,5 +156,5 @@ def render(figure: Figure) -> dict[str, bytes]:
 
 
 def as_files(figures: RenderedFigures) -> dict[str, bytes]:
-    """Figures by the names of their files."""
+    """Map file names such as `learning_curve.png` to contents."""
     return {f"{name}.{suffix}": content for name, files in figures.items() for suffix, content in files.items()}

@@ -1,4 +1,4 @@
-"""A report in the formats asked for, of one experiment or of several, and whether what is there is the same."""
+"""Reports of one experiment or several in the requested formats, and a check against existing files."""
 
 import io
 import sys
@@ -26,11 +26,11 @@ Files = dict[str, str | bytes]
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a report is to be made of.
+    """The formats and columns requested for a report.
 
     Args:
         formats: some of `FORMATS`.
-        columns: the quantities of its first table; None for the usual ones.
+        columns: the quantities of its first table; None for the default ones.
     """
 
     formats: tuple[str, ...]
@@ -38,7 +38,7 @@ class ReportRequest:
 
 
 def parse_request(formats: str | None, columns: str | None, several: bool) -> ReportRequest:
-    """What a command line asks for; of one experiment the page, where no format is named. Raises InputError."""
+    """Parse the options of a command line; one experiment defaults to the page. Raises InputError."""
     usual = DEFAULT_FORMATS if several else (PAGE,)
     return ReportRequest(
         usual if formats is None else parse_formats(formats),
@@ -47,7 +47,7 @@ def parse_request(formats: str | None, columns: str | None, several: bool) -> Re
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """Names of formats from `latex,csv`. Raises InputError for one that there is not."""
+    """Parse names of formats such as `latex,csv`. Raises InputError for an unknown one."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in FORMATS:
@@ -58,13 +58,13 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Files:
-    """The files of a report by their names; the page, where there is one, comes last.
+    """Return the files of a report by name; the page, where there is one, comes last.
 
-    The page of HTML alone may be of ladders and searches too, and tells apart what has the same name.
+    The HTML page alone may include ladders and searches, and distinguishes reports of equal names.
 
     Raises:
-        InputError: for a column that an experiment did not measure; else for two experiments of the same name, or for
-            what is none.
+        InputError: if an experiment did not measure a column, two experiments have the same name, or a source is no
+            experiment.
     """
     if len(sources) > 1 and request.formats == (HTML,) and request.columns is None:
         return {"report.html": overview_page(sources)}
@@ -117,7 +117,7 @@ def _parquet(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
 
 
 def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
-    """Those of several experiments begin with their names."""
+    """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
     for report in reports:
@@ -137,23 +137,23 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[PaperTable]
     "pdf": _figures,
     "svg": _figures,
 }
-"""What makes the files of each format; the page brings table.csv and the usual figures with it."""
+"""Functions that make the files of each format; the page includes table.csv and the default figures."""
 
 CHOSEN = "--columns chose others"
 
 DEFAULT_FORMATS = (PAGE, "latex", "csv")
-"""The formats of a report of several experiments where none are named."""
+"""Default formats of a report of several experiments."""
 
 
 # the report ----------------------------------------------------------------------------------------------------------
 
 
 def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, replace: bool) -> bool:
-    """Prints the tables of experiments, and writes their report; returns whether a record or a curve is damaged.
+    """Print the tables of experiments and write their report; return True if any data are damaged.
 
     Raises:
-        InputError: where there is nothing that this version reads, or for what `files_of` refuses.
-        LessError: where a page or a table that is there says more and `replace` is not given; nothing is written then.
+        InputError: if a folder cannot be read by this version, or `report_files` refuses the sources.
+        LessError: if an existing page or table has more content and `replace` is False; nothing is written then.
     """
     sources = [load_source(folder) for folder in folders]
     files = report_files(sources, request)
@@ -161,7 +161,7 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
     try:
         for source in sources:
             show_source(source, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         results = [source.results for source in sources if isinstance(source, ExperimentReport)]
         why = "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
         line = write_unless_lossy(into, files, missing, why, replace)
@@ -171,10 +171,10 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
 
 
 def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) -> int:
-    """Rebuilds a report and compares it with the one that is there, writing nothing; returns 1 where files differ.
+    """Compare a rebuilt report with the existing files without writing; return 1 where files differ.
 
     Raises:
-        InputError: as `write_formats` does.
+        InputError: as `write_formats`.
     """
     files = report_files([load_source(folder) for folder in folders], request)
     different = differing_files(into, files)
@@ -186,7 +186,7 @@ def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) ->
 
 
 def differing_files(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
-    """Which files of a report are not there byte for byte, in words."""
+    """List the files of a report that are missing or differ from the rebuilt ones."""
     different = []
     for name, content in files.items():
         path, rebuilt = folder / name, content.encode() if isinstance(content, str) else content

@@ -1,4 +1,4 @@
-"""A table for a terminal of any width, in which nothing is cut off and no number is broken while there is room."""
+"""A terminal table of any width that cuts off nothing and breaks no number while there is room."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 FRAMED, BARE = 3, 2
-"""Characters that a column takes beside its text: with lines between columns, and without."""
+"""Characters of a column beside its text, with lines between columns and without."""
 
 LEAST = 6
-"""Characters that a column keeps where even its longest word has to be broken."""
+"""Smallest width of a column whose words have to be broken."""
 
 MOST = 24
-"""Characters of a word that may be broken: a path, an id."""
+"""Length from which a word, such as a path or an id, may be broken."""
 
 
 def show_grid(
@@ -26,9 +26,9 @@ def show_grid(
     left: Sequence[str] | None = None,
     styles: Sequence[str | None] = (),
 ) -> None:
-    """Prints a table that fits the console, without lines between columns where they would cost a word its place.
+    """Print a table that fits the console, without lines between columns where space is short.
 
-    `left` are the columns that begin at the left: None for all. `styles` are those of the rows.
+    `left` names the left-aligned columns: None for all. `styles` has a style for each row.
     """
     plain = [[str(cell) for cell in row] for row in rows]
     column_widths = widths(columns, plain, console.width - FRAMED * len(columns) - 1)
@@ -53,9 +53,9 @@ def show_grid(
 
 
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Characters for the text of each column, at most `room` together; the widest give way first.
+    """Return the text width of each column, at most `room` together; the widest shrink first.
 
-    None gets less than its longest word, as long as these fit. Only `room` under LEAST a column is exceeded.
+    No column is narrower than its longest word while these fit. The result exceeds `room` only below LEAST a column.
     """
     column_widths = [max(cell_len(text) for text in of_it) for of_it in _by_column(columns, rows)]
     for least in (_words(columns, rows), [LEAST] * len(column_widths)):
@@ -67,12 +67,12 @@ def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> 
 
 
 def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """The lines of text in each column, its heading's included."""
+    """Yield the lines of text in each column, its heading's included."""
     for index, column in enumerate(columns):
         yield [line for text in (column, *(row[index] for row in rows)) for line in (text.splitlines() or [""])]
 
 
 def _words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Characters of the longest word of each column that is not to be broken."""
+    """Return the length of the longest unbreakable word of each column."""
     word_lengths = ([cell_len(word) for text in of_it for word in text.split()] for of_it in _by_column(columns, rows))
     return [min(MOST, max(lengths, default=0)) for lengths in word_lengths]

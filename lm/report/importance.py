@@ -1,4 +1,4 @@
-"""How much each parameter of a search mattered, and how little is known about that."""
+"""Importance of each parameter of a search, with its uncertainty."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 FEWEST = 10
-"""Complete trials below which nothing is said."""
+"""Smallest number of complete trials for importances."""
 
 RESAMPLES = 100
 TREES = 32
@@ -16,7 +16,7 @@ TREES = 32
 
 @dataclass(frozen=True)
 class Importance:
-    """One parameter's share of the variance, with the interval over resampled trials."""
+    """One parameter's share of the variance, with its interval over resampled trials."""
 
     name: str
     share: float
@@ -27,7 +27,7 @@ class Importance:
 def importances(
     complete: pd.DataFrame, objectives: list[str], space: dict[str, dict[str, Any]], seed: int = 0
 ) -> dict[str, list[Importance]] | str:
-    """fANOVA (Hutter et al. 2014) of each objective over complete trials, largest first, or why there is none.
+    """Return fANOVA importances (Hutter et al. 2014) of each objective, largest first, or why there are none.
 
     Intervals are the 2.5 and 97.5 percentiles over trials resampled with replacement. The same trials and seed give
     the same numbers. https://proceedings.mlr.press/v32/hutter14.html
@@ -57,7 +57,7 @@ def importances(
 
 
 def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]], seed: int) -> list[float]:
-    """The share of each parameter's own variance, in the order of `space`; they sum to 1."""
+    """Return each parameter's own share of the variance, in the order of `space`; they sum to 1."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -79,7 +79,7 @@ def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]]
 
 
 def distribution(described: dict[str, Any]) -> Any:
-    """Optuna's distribution of a described parameter."""
+    """Return Optuna's distribution of a described parameter."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if "choices" in described:

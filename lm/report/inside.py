@@ -1,4 +1,4 @@
-"""Figures of what the model looks like from inside: gradients and the residual stream by layer, attention by head.
+"""Figures of model internals: gradients and residual stream by layer, attention entropy by head.
 
 Legend: s seeds, l layers, h heads.
 """
@@ -17,14 +17,14 @@ MOMENTS = {"initial": BEGINNING, "final": END}
 STYLES = {"at initialisation": BEGINNING, "at the end": END}
 
 MOST_MAPS = 18
-"""Arms whose attention is drawn, the baseline first; of more no map could be read."""
+"""Largest number of arms whose attention is drawn, the baseline first."""
 
 LAST_MATRIX = "mlp_out"
 """The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""
 
 
 def gradient_norm_by_layer(results: Results) -> Figure | None:
-    """The norm of the gradient of each kind of matrix by layer, at initialisation and at the end: a panel a kind."""
+    """Plot gradient norms by layer at initialisation and at the end, a panel for each kind of matrix."""
     kinds: dict[str, int] = {}
     for arm in results.arms:
         for record in results.of(arm):
@@ -56,7 +56,7 @@ def gradient_norm_by_layer(results: Results) -> Figure | None:
 
 
 def gradient_norm_over_depth(results: Results) -> Figure | None:
-    """The last layer's gradient at initialisation over the number of layers, of arms that differ in nothing else."""
+    """Plot the last layer's gradient at initialisation over depth, for arms that differ in depth alone."""
     groups: dict[str, list[tuple[int, np.ndarray]]] = {}
     for arm in results.arms:
         norms_sl = stack_seeds(results, arm, getter("initial", "gradient_norm", LAST_MATRIX))
@@ -84,7 +84,7 @@ def gradient_norm_over_depth(results: Results) -> Figure | None:
 
 
 def group(results: Results, arm: str) -> str:
-    """The changes of an arm other than its number of layers, in words."""
+    """Describe the changes of an arm other than its number of layers."""
     changes = results.manifest["arms"][arm]["changes"].items()
     others = [
         f"{path.rpartition('.')[2]} {new if isinstance(new, str) else canonical(new)}"
@@ -95,7 +95,7 @@ def group(results: Results, arm: str) -> str:
 
 
 def attention_entropy(results: Results) -> Figure | None:
-    """The entropy of the attention rows by layer and head as a heat map, at initialisation above, at the end below."""
+    """Draw the entropy of attention by layer and head, at initialisation above, at the end below."""
     maps: dict[str, dict[str, np.ndarray]] = {}
     for arm in results.arms:
         for moment in MOMENTS:
@@ -130,13 +130,13 @@ def attention_entropy(results: Results) -> Figure | None:
 
 
 def spaced(count: int) -> tuple[list[int], list[str]]:
-    """Places and numbers, from 1, of some eight of `count` rows."""
+    """Return about eight tick positions for `count` rows, and their numbers from 1."""
     places = list(range(0, count, max(1, count // 8)))
     return places, [str(place + 1) for place in places]
 
 
 def residual_norm_by_layer(results: Results) -> Figure | None:
-    """The norm of the residual stream after each layer, at initialisation and at the end."""
+    """Plot the norm of the residual stream by layer, at initialisation and at the end."""
     figure, axes = new_figure(figsize=(6.4, 4.4))
     drawn = {}
     for arm, colour in colours(results).items():

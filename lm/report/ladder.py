@@ -1,4 +1,4 @@
-"""The tables of a ladder as rows of text, and what has to be said below them."""
+"""The tables of a ladder as rows of text, and the notes below them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,22 +19,22 @@ from lm.store.quantities import describe
 Rows = list[list[str]]
 
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
-"""How a gain says that the law was read where nothing was trained."""
+"""Suffixes of gains for which the law is extrapolated."""
 
 NOT_BRACKETED = ", rate not bracketed"
-"""How a gain says that no curve at its rung has the arm's rate, or the baseline's, as its best one."""
+"""Suffix of a gain at whose rung no learning-rate curve brackets the arm's rate or the baseline's."""
 
 ALPHA_P = 0.01
-"""p below which the law is said to miss a rung by more than seeds' noise."""
+"""p below which the law is reported to miss a rung by more than seeds' noise."""
 
 
 def digits(results: LadderResults) -> int:
-    """After the point of a loss."""
+    """Return the number of decimals of the judged loss."""
     return describe(results.manifest["metric"]).digits
 
 
 def factor(log: Estimate) -> str:
-    """A gain as a factor with its interval."""
+    """Format a log gain as a factor with its interval."""
     value, low, high = (exp(end) for end in (log.value, log.low, log.high))
     if math.isnan(value):
         return "-"
@@ -43,17 +43,17 @@ def factor(log: Estimate) -> str:
 
 
 def exp(log: float) -> float:
-    """The exponential, infinite where it is too large to say."""
+    """Return the exponential, infinite where it would overflow."""
     return math.inf if log > 300 else math.exp(log)
 
 
 def times(value: float) -> str:
-    """A factor as text."""
+    """Format a factor."""
     return "∞" if math.isinf(value) else f"{value:z,.2f}" if value < 100 else f"{value:z,.3g}"
 
 
 def gain(estimate: Gain | None) -> str:
-    """The gain of a rung."""
+    """Format the compute gain of a rung."""
     if estimate is None:
         return "-"
     if estimate.beyond == "floor":
@@ -66,12 +66,12 @@ def gain(estimate: Gain | None) -> str:
 
 
 def worth_columns(results: LadderResults) -> list[str]:
-    """The headings of the first table."""
+    """Return the headings of the first table."""
     return ["rung", "arm", "n", "difference [95 %]", "gain in compute [95 %]", "verdict"]
 
 
 def worth_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
-    """What each arm is worth at each rung, and whether that rung's verdict is bold."""
+    """Return difference and gain of each arm at each rung, and whether each verdict is bold."""
     rows: Rows = []
     bold = []
     for rung in results.manifest["rungs"]:
@@ -97,7 +97,7 @@ TRENDS = ("arm", "of", "a decade of compute", "verdict")
 
 
 def trend_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
-    """How an arm's difference and gain move with compute; bold where a healthy arm's trend is called anything."""
+    """Return the trends of each arm's difference and gain over compute, and which are bold."""
     rows: Rows = []
     for arm in results.arms:
         if arm.scaling is None:
@@ -112,7 +112,7 @@ def trend_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
 
 
 def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
-    """What a trend is called, or why it is not, and on which rungs the arm or the baseline was not healthy."""
+    """Describe a trend, or why it has no verdict, and name the rungs with unhealthy runs."""
     words = {
         "none": "-",
         "too few": f"too few seeds: {MIN_PAIRS} pairs on each rung could say more",
@@ -132,7 +132,7 @@ FORECASTS = ("of the top rung", "forecast [95 %]", "trained", "the interval")
 
 
 def forecast_rows(results: LadderResults) -> Rows:
-    """What the rungs below foretold of the top one beside what was trained there."""
+    """Return the forecast for the top rung from those below it, beside the trained value."""
     base, top = results.manifest["baseline"], results.rungs[-1]
     rows: Rows = []
     for arm in results.arms:
@@ -164,12 +164,12 @@ def _forecast_row(name: str, estimate: Estimate, trained: float, results: Ladder
 
 
 def rung_columns(results: LadderResults) -> list[str]:
-    """The headings of the table of rungs."""
+    """Return the headings of the table of rungs."""
     return ["rung", "parameters", "tokens", "steps", "FLOPs", "n", heading(results.manifest["metric"]), "law"]
 
 
 def rung_rows(results: LadderResults) -> Rows:
-    """What the baseline is at each rung, its loss, and what its law says."""
+    """Return size, loss and fitted loss of the baseline at each rung."""
     rows, base = [], results.manifest["baseline"]
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         values = losses(rung_results, base)
@@ -184,7 +184,7 @@ def rung_rows(results: LadderResults) -> Rows:
 
 
 def law_notes(results: LadderResults) -> list[str]:
-    """The baseline's law in a line, and whether it fits."""
+    """Describe the baseline's scaling law in a line, and whether it fits."""
     fit, places = results.law, digits(results)
     if fit is None:
         return [results.no_law + " Gains in compute need one."]
@@ -211,7 +211,7 @@ def law_notes(results: LadderResults) -> list[str]:
 
 
 def worth_notes(results: LadderResults) -> list[str]:
-    """How the numbers by rung are to be read."""
+    """Explain how to read the numbers by rung."""
     base = results.manifest["baseline"]
     lines = [
         *_rates(results),
@@ -241,7 +241,7 @@ def worth_notes(results: LadderResults) -> list[str]:
 
 
 def _rates(results: LadderResults) -> list[str]:
-    """The learning rates of the arms, from rung to rung, where some arm has more than one."""
+    """List the learning rates of the arms by rung, where some arm has more than one."""
     of_arm: dict[str, list[float]] = {}
     for arm in shown_arms(results):
         raw_rates: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
@@ -253,7 +253,7 @@ def _rates(results: LadderResults) -> list[str]:
 
 
 def _of_text(results: LadderResults) -> list[str]:
-    """Which intervals of differences cover text, where any does, and that nothing else does."""
+    """State which intervals of differences cover text, where any does."""
     both = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is not None]
     seeds_only = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is None]
     if not both:
@@ -266,13 +266,13 @@ def _of_text(results: LadderResults) -> list[str]:
 
 
 def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:
-    """Each rung and how many of its cells went well."""
+    """Yield each rung and the number of its cells that went well."""
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         yield rung, sum(record is not None and record["status"] == "ok" for record in rung_results.records.values())
 
 
 def trend_notes(results: LadderResults) -> list[str]:
-    """How trends are judged."""
+    """Explain how trends are judged."""
     arms = sum(not arm.explored for arm in results.arms)
     shared = f", shared by {arms} arms" if arms > 1 else ""
     lines = [
@@ -294,7 +294,7 @@ def trend_notes(results: LadderResults) -> list[str]:
 
 
 def forecast_notes(results: LadderResults) -> list[str]:
-    """What a forecast rests on, or why there is none."""
+    """Explain how a forecast is made, or why there is none."""
     if not results.manifest["forecast"]:
         return []
     if any(arm.scaling and arm.scaling.forecast for arm in results.arms):
@@ -310,6 +310,6 @@ def forecast_notes(results: LadderResults) -> list[str]:
 
 
 def shown_arms(results: LadderResults) -> Sequence[str]:
-    """All arms, the baseline first."""
+    """Return all arms, the baseline first."""
     base = results.manifest["baseline"]
     return [base, *(arm for arm in results.manifest["arms"] if arm != base)]

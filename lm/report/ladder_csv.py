@@ -1,4 +1,4 @@
-"""A ladder as long tables: what arms are worth by rung, and how that moves with compute."""
+"""A ladder as long tables: differences and gains by rung, and their trends over compute."""
 
 import math
 
@@ -11,7 +11,10 @@ from lm.stats.trend import Estimate
 
 
 def worth_table(results: LadderResults) -> pd.DataFrame:
-    """A row for each rung and arm, the baseline with its loss alone; gains as factors, compute in FLOPs."""
+    """Return a row for each rung and arm; gains are factors, compute is in FLOPs.
+
+    The baseline has its loss alone.
+    """
     rows = []
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         for name in results.manifest["arms"]:
@@ -59,7 +62,7 @@ def _columns(name: str, estimate: Estimate | None) -> dict[str, float]:
 
 
 def trend_table(results: LadderResults) -> pd.DataFrame:
-    """A row for each arm and kind of trend; of gains the slope is of the natural logarithm, per decade of compute."""
+    """Return a row for each arm and kind of trend; slopes of gains are of ln(gain) per decade of compute."""
     rows = []
     for arm in results.arms:
         kinds = (("difference", arm.scaling.of_difference), ("log gain", arm.scaling.of_gain)) if arm.scaling else ()

@@ -27,12 +27,12 @@ class Factor(LogFormatterSciNotation):
 
 
 def draw_ladder(results: LadderResults) -> RenderedFigures:
-    """The figure, by name."""
+    """Draw and render the figure, by name."""
     return render_all([(NAME, figure(results))])
 
 
 def figure(results: LadderResults) -> Figure:
-    """Loss and gain against compute."""
+    """Draw loss and gain against compute."""
     whole, (left, right) = new_figure(1, 2, figsize=(10.0, 4.4))
     arms = shown_arms(results)
     colours = dict(zip(arms, sns.color_palette("colorblind", len(arms)), strict=True))
@@ -52,7 +52,7 @@ def figure(results: LadderResults) -> Figure:
 
 
 def _loss(axes: Axes, results: LadderResults, arm: str, colour: Colour) -> None:
-    """Means with their intervals, the law through them, and the forecast beside the top one."""
+    """Plot means with intervals, the law through them, and the forecast beside the top rung."""
     x, y, low, high = [], [], [], []
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         values = losses(rung_results, arm)
@@ -90,7 +90,7 @@ def _law(results: LadderResults, arm: str) -> Law | None:
 
 
 def _gain(axes: Axes, results: LadderResults, arm: str, colour: Colour, aside: float) -> None:
-    """Gains with their intervals, hollow where the law was read beyond the rungs; ends far out are cut off."""
+    """Plot gains with intervals, hollow where the law is extrapolated; distant ends are clipped."""
     entry = next(candidate for candidate in results.arms if candidate.name == arm)
     if entry.scaling is None or entry.scaling.gains is None:
         return

@@ -1,4 +1,4 @@
-"""Several ladders in one table: what each arm is worth at every rung, and what becomes of that with more compute."""
+"""Several ladders in one table: the gain of each arm at every rung, and its trend over compute."""
 
 from collections.abc import Sequence
 
@@ -20,17 +20,17 @@ NOTES = [
 ]
 
 UNSURE = " °"
-"""Stands after a gain at a rung where a rate is not bracketed; the notes explain it."""
+"""Mark of a gain at a rung where a rate is not bracketed; the notes explain it."""
 
 
 def _rungs(ladders: Sequence[LadderResults]) -> list[str]:
-    """The names of all rungs, in the order of the ladder that has the most."""
+    """Return the names of all rungs, in the order of the ladder that has the most."""
     longest_first = sorted(ladders, key=lambda ladder: -len(ladder.rungs))
     return list(dict.fromkeys(rung["name"] for ladder in longest_first for rung in ladder.manifest["rungs"]))
 
 
 def columns(ladders: Sequence[LadderResults]) -> list[str]:
-    """The headings."""
+    """Return the headings."""
     return [
         "ladder",
         "arm, against",
@@ -42,7 +42,7 @@ def columns(ladders: Sequence[LadderResults]) -> list[str]:
 
 
 def rows(ladders: Sequence[LadderResults]) -> Rows:
-    """A row for each arm of each ladder."""
+    """Return a row for each arm of each ladder."""
     table_rows: Rows = []
     for ladder in ladders:
         base = ladder.manifest["baseline"]
@@ -63,7 +63,7 @@ def rows(ladders: Sequence[LadderResults]) -> Rows:
 
 
 def _gains(arm: ArmOf) -> dict[str, str]:
-    """The gain at each rung where there is one."""
+    """Return the gain at each rung that has one."""
     if arm.scaling is None or not arm.scaling.gains:
         return {}
     gains = {}
@@ -74,7 +74,7 @@ def _gains(arm: ArmOf) -> dict[str, str]:
 
 
 def show_worth(ladders: Sequence[LadderResults], console: Console, title: str) -> None:
-    """Prints the table."""
+    """Print the table and its notes."""
     console.print()
     show(title, columns(ladders), rows(ladders), console)
     for line in NOTES:
@@ -82,12 +82,12 @@ def show_worth(ladders: Sequence[LadderResults], console: Console, title: str) -
 
 
 def markdown_worth(ladders: Sequence[LadderResults]) -> list[str]:
-    """The table and its notes as lines of Markdown."""
+    """Format the table and its notes as lines of Markdown."""
     return [*markdown_table(columns(ladders), rows(ladders)), "", *listed(NOTES)]
 
 
 def csv_worth(ladders: Sequence[LadderResults]) -> str:
-    """The tables of all ladders as one, with a row for each ladder, rung and arm."""
+    """Join the tables of all ladders as CSV, with a row for each ladder, rung and arm."""
     tables = [worth_table(ladder).assign(ladder=ladder.manifest["name"]) for ladder in ladders]
     table = pd.concat(tables, ignore_index=True)
     return as_csv(table[["ladder", *(name for name in table.columns if name != "ladder")]])

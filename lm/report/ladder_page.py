@@ -38,7 +38,10 @@ from lm.report.write import missing_from_report
 
 @dataclass(frozen=True)
 class LadderSection:
-    """A table with its heading, its notes, and which rows are bold; `strong` is the column that is, in Markdown."""
+    """A table with its heading and notes.
+
+    `bold` marks rows; `strong` is the column that is bold in them.
+    """
 
     title: str
     columns: Sequence[str]
@@ -49,7 +52,7 @@ class LadderSection:
 
 
 def ladder_sections(results: LadderResults) -> list[LadderSection]:
-    """The tables of a ladder, the first without a heading of its own."""
+    """Return the tables of a ladder, the first without a heading of its own."""
     worth, of_worth = worth_rows(results)
     trends, of_trends = trend_rows(results)
     sections = [LadderSection("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
@@ -61,7 +64,7 @@ def ladder_sections(results: LadderResults) -> list[LadderSection]:
 
 
 def show_ladder(results: LadderResults, console: Console) -> None:
-    """Prints the tables and their notes."""
+    """Print the tables and their notes."""
     for index, part in enumerate(ladder_sections(results)):
         if index:
             console.print()
@@ -72,7 +75,7 @@ def show_ladder(results: LadderResults, console: Console) -> None:
 
 
 def markdown_ladder(results: LadderResults) -> str:
-    """The page."""
+    """Format the report as one page of Markdown."""
     lines = [f"# {escape(results.manifest['title'])}", ""]
     for part in ladder_sections(results):
         if part.title:
@@ -92,23 +95,23 @@ def markdown_ladder(results: LadderResults) -> str:
 
 
 def _bold(part: LadderSection, place: int, row: list[str]) -> list[str]:
-    """A row with what is bold in it: the difference behind a rung's verdict, or a slope."""
+    """Mark the bold cell of a row: a rung's difference, or a slope."""
     strong = bool(part.bold) and part.bold[place]
     return [f"**{cell}**" if strong and at == part.strong else cell for at, cell in enumerate(row)]
 
 
 def ladder_report_html(results: LadderResults, figure: bytes) -> str:
-    """The page of HTML."""
+    """Format the report as one HTML file."""
     return ladder_html(results, _static_sections(results), figure)
 
 
 def ladder_report_body(results: LadderResults) -> Body:
-    """The same as a part of a page of several."""
+    """Format the report as a part of a page of several."""
     return ladder_body(results, _static_sections(results), draw_ladder(results)[NAME]["png"])
 
 
 def _static_sections(results: LadderResults) -> list[StaticSection]:
-    """The tables as a page of HTML has them, whose bold cells are elements."""
+    """Convert the tables for HTML, with bold cells as elements."""
     shown: list[StaticSection] = []
     for part in ladder_sections(results):
         rows = [
@@ -120,7 +123,7 @@ def _static_sections(results: LadderResults) -> list[StaticSection]:
 
 
 def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
-    """The files of the report by their names; the page comes last."""
+    """Return the files of the report by name; the page comes last."""
     drawn = draw_ladder(results)
     return {
         "report.html": ladder_report_html(results, drawn[NAME]["png"]),
@@ -134,25 +137,24 @@ def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
 def write_ladder_report(
     folder: Path, console: Console, into: Path | None = None, replace: bool = True
 ) -> LadderResults:
-    """Prints the tables of a ladder, and writes its files.
+    """Print the tables of a ladder, and write its files.
 
     Args:
-        folder: of the ladder.
-        console: to print on.
-        into: another folder for what is written.
-        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+        folder: folder of the ladder.
+        console: console to print on.
+        into: folder for the files instead of `folder`.
+        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
-        InputError: where there is no ladder that this version reads.
-        LessError: where the report that is there says more and `replace` is not given; the tables are printed then, and
-            nothing written.
+        InputError: if there is no ladder that this version can read.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     results, into = load_ladder(folder), into or folder
     files = ladder_files(results)
     missing = missing_from_report(into, files)
     try:
         show_ladder(results, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(
             into, files, missing, "; ".join(dict.fromkeys(map(explain_missing, results.rungs))), replace
         )

@@ -10,7 +10,7 @@ from lm.report.paper_table import PaperTable
 
 HEAD = "% Needs \\usepackage{booktabs} in the preamble."
 MOST_IN_A_COLUMN = 4
-"""Columns of a table that fits in one column of a page; of more it spans the page."""
+"""Largest number of columns of a table in one column of a page; wider tables span the page."""
 
 MINUS = "\u2212"
 
@@ -40,15 +40,15 @@ SPECIAL = {
 }
 KNOWN = frozenset("\u2013\u2014\u2018\u2019\u201c\u201d…ßæÆøØœŒłŁı")
 ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
-"""What pdfLaTeX prints besides ASCII in its oldest encoding of fonts, and accents that it puts on a Latin letter."""
+"""Characters beyond ASCII in pdfLaTeX's OT1 encoding, and accents that it can put on a Latin letter."""
 
 NUMBER = re.compile(r"(?<![\w.])-(?=[\d∞])")
 
 
 def escape(text: str) -> str:
-    """`text` as LaTeX shows it letter for letter; a letter that pdfLaTeX lacks as its code, such as [U+4E2D].
+    """Escape `text` for LaTeX; a letter that pdfLaTeX lacks becomes its code, such as [U+4E2D].
 
-    A minus before a number is set as one.
+    A hyphen before a number becomes a minus sign.
     """
     plain = unicodedata.normalize("NFC", " ".join(text.split()))
     return "".join(map(_letter, NUMBER.sub(MINUS, plain))).replace("--", "-{}-").replace("--", "-{}-")
@@ -63,12 +63,12 @@ def _letter(letter: str) -> str:
 
 
 def label(name: str) -> str:
-    """What a table is referred to by: `tab:` and the experiment's name."""
+    """Return the label of a table: `tab:` and the experiment's name."""
     return "tab:" + re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
 
 
 def latex(sheets: Sequence[PaperTable]) -> str:
-    """Tables as text to `\\input`, each under a heading of its own where there are several."""
+    """Format tables as text to `\\input`, each under its own heading where there are several."""
     lines = [HEAD]
     for table in sheets:
         heading = [f"\\subsection*{{{escape(table.title)}}}"] if len(sheets) > 1 else []
@@ -77,7 +77,7 @@ def latex(sheets: Sequence[PaperTable]) -> str:
 
 
 def _table(table: PaperTable) -> str:
-    """One table with its caption, label and footnotes."""
+    """Format one table with its caption, label and footnotes."""
     texts = table.frame.map(escape) + table.marks.map(_raised)
     texts.columns = pd.MultiIndex.from_tuples([(escape(top), escape(below)) for top, below in table.frame.columns])
     bold = table.bold.map(lambda strong: "textbf:--rwrap;" if strong else "")

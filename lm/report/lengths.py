@@ -1,4 +1,4 @@
-"""Figures of the loss at other lengths of context than the trained one, and by position in the context.
+"""Figures of the loss at context lengths other than the trained one, and by position.
 
 Legend: s seeds, n lengths, p positions, m bins.
 """
@@ -20,7 +20,7 @@ STYLES = {"blocks": BLOCKS, "sliding window": SLIDING}
 
 
 def measured_lengths(record: Record) -> dict[int, dict[str, Any]]:
-    """What was measured at each length, from the shortest on; lengths that ended in an error are left out."""
+    """Return the measurements at each length, shortest first; lengths that failed are left out."""
     by_length = (record.get("evaluations") or {}).get("lengths") or {}
     return {
         length: by_length[str(length)]
@@ -30,7 +30,7 @@ def measured_lengths(record: Record) -> dict[int, dict[str, Any]]:
 
 
 def common_lengths(results: Results, arm: str) -> list[int]:
-    """The lengths at which every run of an arm was measured that was measured at any, from the shortest on."""
+    """Return the lengths at which every measured run of an arm was measured, shortest first."""
     lengths_of_runs = [
         set(measured_lengths(record))
         for record in results.of(arm)
@@ -40,7 +40,7 @@ def common_lengths(results: Results, arm: str) -> list[int]:
 
 
 def length_getter(name: str, lengths: list[int]) -> Getter:
-    """Picks a quantity at these lengths, from the records that have it."""
+    """Return a function that reads a quantity at these lengths from a record."""
 
     def pick(record: Record) -> list[float] | None:
         by_length = measured_lengths(record)
@@ -50,18 +50,18 @@ def length_getter(name: str, lengths: list[int]) -> Getter:
 
 
 def perplexity_to_nll(perplexity: Any) -> Any:
-    """The logarithm, of 0 too, at which an axis without limits yet may ask."""
+    """Return the logarithm, safe at 0, which axes without limits may request."""
     return np.log(np.maximum(perplexity, np.finfo(float).tiny))
 
 
 def trained_context(results: Results, arm: str) -> int | None:
-    """The tokens of context that an arm was trained with, where its configuration is there and says so."""
+    """Return the tokens of context that an arm was trained with; None where unknown."""
     length = (results.configuration(arm).get("data") or {}).get("init_args", {}).get("context")
     return length if isinstance(length, int) else None
 
 
 def nll_by_length(results: Results) -> Figure | None:
-    """NLL over the length of the context, of consecutive blocks and of a sliding window."""
+    """Plot NLL over context length, of consecutive blocks and of a sliding window."""
     figure, axes = new_figure(figsize=(6.4, 4.6))
     drawn, ticks = {}, set[int]()
     for arm, colour in colours(results).items():
@@ -88,7 +88,7 @@ def nll_by_length(results: Results) -> Figure | None:
 
 
 def mark_trained(results: Results, axes: Axes, arms: list[str]) -> None:
-    """A vertical line at each length that arms were trained with."""
+    """Draw a vertical line at each length that arms were trained with."""
     trained = {tokens for arm in arms if (tokens := trained_context(results, arm)) is not None}
     for length in sorted(trained):
         axes.axvline(length, color="black", linewidth=1, linestyle=":")
@@ -99,13 +99,13 @@ def mark_trained(results: Results, axes: Axes, arms: list[str]) -> None:
 
 
 def log_edges(positions: int, per_doubling: int = 3) -> np.ndarray:
-    """Where the bins of positions 0 to `positions` begin and end: about so many for each doubling, none empty."""
+    """Return log-spaced bin edges over positions, about `per_doubling` a doubling, none empty."""
     count = max(1, round(per_doubling * np.log2(positions)))
     return np.unique(np.round(np.geomspace(1, positions + 1, count + 1)).astype(int)) - 1
 
 
 def loss_by_position(results: Results) -> Figure | None:
-    """The loss by the number of tokens seen before, in blocks of the longest length, averaged in log-spaced bins."""
+    """Plot the loss by position in blocks of the longest length, averaged in log-spaced bins."""
     figure, axes = new_figure(figsize=(6.4, 4.4))
     drawn = {}
     for arm, colour in colours(results).items():

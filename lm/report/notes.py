@@ -1,4 +1,4 @@
-"""What a reader must know to believe the tables, a line each."""
+"""Notes below the tables: on the method, the runs, and what makes arms hard to compare."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +19,19 @@ from lm.store.quantities import describe
 from lm.store.record import evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
-"""A measurement in a flag, as opposed to a number of something."""
+"""Pattern of a measurement in a flag, as opposed to a count."""
 
 CELLS = Path("cells")
-"""How the folder of the cells is called on a page, which may be read on another machine or come from a pack."""
+"""Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
 
 
 def notes(results: Results, table: pd.DataFrame) -> list[str]:
-    """All notes: on the method, on the runs, on what makes arms hard to compare."""
+    """Return all notes in a list."""
     return [line for lines in grouped(results, table).values() for line in lines]
 
 
 def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
-    """The notes by what they are on: `method`, `runs`, `comparability`, `evaluation`."""
+    """Return the notes by topic: `method`, `runs`, `comparability`, `evaluation`."""
     return {
         "method": list(_method(results, table)),
         "runs": list(_runs(results, table)),
@@ -41,7 +41,7 @@ def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def method(results: Results, table: pd.DataFrame) -> list[str]:
-    """The notes without those on single runs, for a table that stands elsewhere than in its report."""
+    """Return the notes without those on single runs, for a table outside its report."""
     return [*_method(results, table), *_comparability(results), *_evaluation(results)]
 
 
@@ -69,7 +69,7 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
 
 
 def _exploratory(results: Results, table: pd.DataFrame) -> str:
-    """Says what q and the intervals of exploratory arms hold over: other seeds, and other text where that is known."""
+    """State what q and the intervals of exploratory arms generalise over: seeds, and text where known."""
     judged = table[(table.family == "exploratory") & table.metric.isin(results.judged)]
     over_text = judged.p_both.notna()
     p, scope = "the p over seeds", "on other seeds"
@@ -86,7 +86,7 @@ def _exploratory(results: Results, table: pd.DataFrame) -> str:
 
 
 def _judged(results: Results) -> Iterator[str]:
-    """Which quantities have verdicts, and what equivalence is."""
+    """State which quantities have verdicts, and define equivalence."""
     others = [describe(name).label for name in results.judged[1:]]
     named = f"{describe(results.headline).label}" + (f", and beside it {', '.join(others)}" if others else "")
     yield (f"Judged: {named}. Every other quantity has its plain interval (Student's, 95 % by itself) and no verdict.")
@@ -108,7 +108,10 @@ def _confirmatory(results: Results) -> Iterator[str]:
 
 
 def describe_test(seeds: int, number: int, some: str = "") -> str:
-    """By which tests of so many pairs the verdicts of so many comparisons come, or why none can; `some` is of which."""
+    """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
+
+    `some` names the arms, where these are not all.
+    """
     comparisons = f"{number} comparison{'s' if number > 1 else ''}"
     least = smallest_p(seeds)
     if least > ALPHA / number:
@@ -128,7 +131,7 @@ def describe_test(seeds: int, number: int, some: str = "") -> str:
 
 
 def shared_level(number: int) -> tuple[str, str]:
-    """At what level each of so many comparisons is tested, and what their intervals do together."""
+    """Return the level of each of `number` tests, and the joint level of their intervals, in words."""
     if number == 1:
         return f" at {ALPHA}", ""
     return f", each at {ALPHA / number:z.3g} (Bonferroni: {number} comparisons)", "; together they hold at 95 %"
@@ -144,7 +147,7 @@ def _stages(adaptive: Mapping[str, Any], comparisons: str, number: int) -> str:
 
 
 def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
-    """What became of cells that did not go well, and what they flagged."""
+    """Describe lost and missing cells, and the flags that cells raised."""
     yield from _damaged(results)
     missing: dict[str, list[int]] = {}
     flagged: dict[tuple[str, str], dict[int, list[tuple[int, str]]]] = {}
@@ -178,7 +181,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
 
 
 def _damaged(results: Results) -> Iterator[str]:
-    """Cells whose record or curve is no longer what training wrote, and what is left out for that."""
+    """Warn of cells with damaged files, and state what is left out for that."""
     cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
     for (arm, seed), wrong in sorted(results.corrupt_records.items()):
         path = CELLS / cell_of[arm, seed] / "record.json"
@@ -223,14 +226,14 @@ def _evaluation(results: Results) -> Iterator[str]:
 
 
 def _split_step(flag: str) -> tuple[int, str]:
-    """A flag as the step at which it was raised, 0 where none is told, and what it says."""
+    """Split a flag into the step at which it was raised, 0 where unknown, and its text."""
     step, _, text = flag.partition(": ")
     number = step.removeprefix("step ")
     return (int(number), text) if number.isdigit() else (0, flag)
 
 
 def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
-    """Flags that differ in step and in what was measured alone, as one that tells from where to where these lay."""
+    """Merge flags that differ in step and measurement alone into one with their ranges."""
     steps, messages = zip(*flags, strict=True)
     places = list(zip(*map(MEASURED.findall, messages), strict=True))
     ends = [(min(values, key=float), max(values, key=float)) for values in places]
@@ -243,12 +246,12 @@ def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
 
 
 def format_seeds(seeds: Sequence[object]) -> str:
-    """Seeds by their numbers."""
+    """Format seeds as `seed 1` or `seeds 1, 2`."""
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def changes(results: Results) -> list[str]:
-    """The resolved differences of each arm from the baseline, a line each."""
+    """List the resolved differences of each arm from the baseline, a line each."""
     lines = []
     for arm in results.arms[1:]:
         parts = [
@@ -259,7 +262,7 @@ def changes(results: Results) -> list[str]:
 
 
 def axes(results: Results) -> list[str]:
-    """What kind of axis each path is on which arms differ, in one line; none where the manifest does not say."""
+    """Describe in one line the kind of each path on which arms differ; empty where none is declared."""
     kind_by_path = results.manifest.get("axes") or {}
     if not kind_by_path:
         return []

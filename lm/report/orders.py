@@ -1,4 +1,4 @@
-"""The section on initial values and order of the data, varied apart."""
+"""The section on variance over initial values and over the order of the data."""
 
 import math
 
@@ -12,12 +12,12 @@ CAUSES = ("initial values", "order of the data", "neither alone")
 
 
 def order_columns() -> list[str]:
-    """The headings."""
+    """Return the headings."""
     return ["cause", "standard deviation", "share of the variance [95 % interval]"]
 
 
 def order_rows(results: Results, orders: Orders) -> list[list[str]]:
-    """A row for each cause; none where too few cells ended well."""
+    """Return a row for each source of variance; none where too few cells ended well."""
     if orders.parts is None:
         return []
     digits = describe(results.headline).digits
@@ -33,7 +33,7 @@ def _share(share: float, low: float, high: float) -> str:
 
 
 def order_notes(results: Results, orders: Orders) -> list[str]:
-    """What the shares are of, and what they rest on."""
+    """Explain the shares of variance and how they are estimated."""
     what = f"{heading(results.headline).rstrip(' ↓↑')} of {results.manifest['baseline']}"
     lines = [
         f"{what} with {len(orders.seeds)} seeds of the initial values (and of dropout), each in {orders.orders} orders "

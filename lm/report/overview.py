@@ -41,7 +41,7 @@ KINDS: dict[type, tuple[str, str]] = {
 
 
 def load_source(folder: Path) -> ReportSource:
-    """What a folder tells of. Raises InputError where there is nothing that this version reads."""
+    """Load the experiment, ladder or search in a folder. Raises InputError where it cannot be read."""
     if os.path.isfile(folder / "study.json"):
         study = load_study(folder)
         return Search(study, importance_of(study))
@@ -49,7 +49,7 @@ def load_source(folder: Path) -> ReportSource:
 
 
 def show_source(source: ReportSource, console: Console) -> None:
-    """Prints its tables."""
+    """Print its tables."""
     if isinstance(source, Search):
         terminal(source.study, importance_lines(source.importance), console)
     elif isinstance(source, LadderResults):
@@ -59,17 +59,17 @@ def show_source(source: ReportSource, console: Console) -> None:
 
 
 def is_damaged(source: ReportSource) -> bool:
-    """Whether a record or a curve is no longer what training wrote."""
+    """Return True if a record or a curve was changed since training wrote it."""
     return not isinstance(source, Search) and source.damaged
 
 
 def overview_page(sources: Sequence[ReportSource]) -> str:
-    """The page, in the order given."""
+    """Format the page, in the order of the sources."""
     return overview_html(f"Report of {_count_kinds(sources)}", [_entry(source) for source in sources])
 
 
 def _count_kinds(sources: Sequence[ReportSource]) -> str:
-    """How many there are of each kind."""
+    """Count the sources of each kind, in words."""
     counts = Counter(map(type, sources))
     counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
     return " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
@@ -83,7 +83,7 @@ def _entry(source: ReportSource) -> OverviewEntry:
 
 
 def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
-    """The arms by its headline; of many the baseline and those that stand out."""
+    """List the arms by the headline quantity; of many, the baseline and those with significant differences."""
     results = report.results
     judged = report.table[report.table.metric == results.headline]
     kind, labelled = interval_heading(judged)
@@ -108,7 +108,7 @@ def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
 
 
 def _ladder_entry(results: LadderResults) -> OverviewEntry:
-    """The arms at its top rung."""
+    """List the arms at the top rung."""
     top, lines = results.manifest["rungs"][-1]["name"], []
     for arm in results.arms:
         if arm.scaling is None or arm.at[-1].rung != top:

@@ -1,4 +1,4 @@
-"""An experiment, a search or a ladder as one file: `lm pack` and `lm unpack`, and folders and packs read alike."""
+"""Experiments, searches and ladders as one file (`lm pack`, `lm unpack`), read like folders."""
 
 import contextlib
 import os
@@ -20,36 +20,36 @@ from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUD
 from lm.store.store import LOG, Store
 
 BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
-"""What an experiment or a search has beside its manifest where it was tuned, or may be taken up."""
+"""Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
 
 
 # what belongs to an experiment ---------------------------------------------------------------------------------------
 
 
 def can_be_packed(folder: Path) -> bool:
-    """Whether a folder is that of an experiment, of a search or of a ladder."""
+    """Return True if a folder is that of an experiment, a search or a ladder."""
     return is_experiment_or_search(folder) or os.path.isfile(folder / LADDER)
 
 
 def rungs_of(folder: Path) -> list[Path]:
-    """The folders of the rungs of a ladder; none of what is no ladder. Raises InputError where it cannot be read."""
+    """Return the folders of a ladder's rungs; empty for others. Raises InputError where unreadable."""
     if not os.path.isfile(folder / LADDER):
         return []
     return [folder.with_name(rung["experiment"]) for rung in read_ladder(folder)["rungs"]]
 
 
 def require_own_files(folder: Path) -> None:
-    """Raises InputError where what belongs to an experiment, or to its cells, leads out of its results folder."""
+    """Raise InputError where a file of an experiment or its cells leads out of its results folder."""
     whole = folder.resolve()
     rungs = (rung.name for rung in rungs_of(whole))
     require_own(whole.parent, [whole.name, *(whole.name + twin for twin in TWINS), *rungs, CELLS])
 
 
 def cells_of(folder: Path) -> list[str]:
-    """The ids of all cells behind the folder of an experiment, tuned or not, of a search or of a ladder.
+    """Return the ids of all cells of an experiment, with its tuning, of a search or of a ladder.
 
     Raises:
-        InputError: where what is there cannot be read.
+        InputError: if the folder cannot be read.
     """
     if rungs := rungs_of(folder):
         return sorted({cell for rung in rungs for cell in cells_of(rung)})
@@ -64,7 +64,7 @@ def cells_of(folder: Path) -> list[str]:
 
 
 def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
-    """For each path in a pack the kind and the place of the file. Raises InputError where there is no experiment."""
+    """Return kind and path of each file in a pack, by its name there. Raises InputError."""
     store, name = Store(folder.parent), folder.name
     if rungs := rungs_of(folder):
         of_rungs = {inside: where for rung in rungs for inside, where in _contents(rung).items()}
@@ -85,7 +85,7 @@ def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
 
 
 def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
-    """What of a cell's folder is packed: paths in it, and their kinds."""
+    """Yield the paths in a cell's folder that are packed, and their kinds."""
     for path in (*place.glob("*"), *place.glob("code/*")):
         inside = path.relative_to(place).as_posix()
         pattern = pattern_of(inside, OF_A_CELL)
@@ -107,16 +107,16 @@ def _went_well(record: Path) -> bool:
 
 
 def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple[Archive, int]:
-    """Writes an experiment, a search or a ladder as one file; returns that and the number of cells there are to be.
+    """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
     Args:
-        folder: of the experiment; its cells lie beside it.
-        path: of the pack; beside the folder where none is given.
-        replace: whether it may take the place of a pack that holds more.
+        folder: folder of the experiment; its cells lie beside it.
+        path: path of the pack; by default beside the folder.
+        replace: True to overwrite a pack that holds more files.
 
     Raises:
-        InputError: where there is no experiment, or at `path` lies something else than a pack.
-        LessError: where a pack at `path` holds files that this one would not, and `replace` is not given.
+        InputError: if there is no experiment, or the file at `path` is no pack.
+        LessError: if a pack at `path` holds files that this one would not, and `replace` is False.
     """
     if not can_be_packed(folder):
         raise InputError(
@@ -142,13 +142,13 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an experiment is read, and where its report goes.
+class ReportLocation:
+    """The folder from which an experiment is read, and the folder of its report.
 
     Args:
-        folder: of the experiment, with its cells beside it.
-        report: the folder of its report.
-        pack: the file it was read from, None for a folder.
+        folder: folder of the experiment, with its cells beside it.
+        report: folder of its report.
+        pack: pack that it was read from; None for a folder.
     """
 
     folder: Path
@@ -157,17 +157,17 @@ class Place:
 
 
 @contextlib.contextmanager
-def opened(source: Path, report: Path | None = None) -> Iterator[Place]:
-    """The folder of an experiment, a search or a ladder, given as such or as a pack, which is unpacked meanwhile.
+def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLocation]:
+    """Open the folder of an experiment, a search or a ladder, or a pack, which is unpacked meanwhile.
 
-    A folder whose manifest lies in the pack beside it, as those of committed reports, stands for that pack.
+    A folder without a manifest, such as that of a committed report, stands for the pack beside it.
 
     Args:
         source: a folder or a pack.
-        report: where the report goes; for a pack beside it, named after it, where none is given.
+        report: folder of the report; by default the folder itself, or one beside the pack and named after it.
 
     Raises:
-        InputError: where there is neither, naming what is there; and what the caller raises, which then names the pack.
+        InputError: if `source` is neither; errors of the caller are raised again with the name of the pack.
     """
     path = source
     beside = source.with_name(source.name + ENDING) if source.name else source
@@ -176,7 +176,7 @@ def opened(source: Path, report: Path | None = None) -> Iterator[Place]:
     if os.path.isdir(path):
         if can_be_packed(path):
             require_own_files(path)
-        yield Place(path, report or path)
+        yield ReportLocation(path, report or path)
         return
     if not looks_like_pack(path):
         _refuse(path)
@@ -187,13 +187,13 @@ def opened(source: Path, report: Path | None = None) -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="lm-", dir=disk.temporary_folder()) as root:
         try:
             _extracted(archive, Path(root))
-            yield Place(Path(root) / archive.name, report or named, path)
+            yield ReportLocation(Path(root) / archive.name, report or named, path)
         except InputError as error:
             raise InputError(str(error).replace(str(Path(root)), str(path))) from error
 
 
 def _extracted(archive: Archive, folder: Path) -> None:
-    """Writes the files of a pack below an empty folder. Raises OSError with the folder where there is no room."""
+    """Write the files of a pack below an empty folder. Raises OSError where there is no space."""
     try:
         archive.extract(folder)
     except OSError as error:  # the system names no file where writing fails
@@ -201,7 +201,7 @@ def _extracted(archive: Archive, folder: Path) -> None:
 
 
 def _refuse(path: Path) -> None:
-    """Raises InputError saying what is there instead of a folder or a pack."""
+    """Raise InputError naming what is at the path instead of a folder or a pack."""
     if os.path.isfile(path):
         raise InputError(
             f"{path}: is a file, and no pack; expected a folder such as {path.parent}, or what `lm pack` made"
@@ -215,21 +215,21 @@ def _refuse(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """What became of a pack: its folder, and the ids of its cells that were put there, were there, or were left out.
+    """The folder of an unpacked pack, and the ids of its cells by outcome.
 
-    `kept` are those that are there with another record, `busy` those that another process trains.
+    `conflicting` cells exist with another record; `busy` ones are trained by another process.
     """
 
     folder: Path
-    put: list[str] = field(default_factory=list)
-    there: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    already_present: list[str] = field(default_factory=list)
+    conflicting: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
 
     @property
     def left_out(self) -> Iterator[str]:
-        """What was not put there, a line for each reason."""
-        reasons = ((self.kept, "there with another record, and kept"), (self.busy, "trained by another process"))
+        """Yield a line for each reason for which cells were left out."""
+        reasons = ((self.conflicting, "there with another record, and kept"), (self.busy, "trained by another process"))
         for cells, reason in reasons:
             if cells:
                 more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
@@ -237,13 +237,12 @@ class Unpacked:
 
 
 def unpack(path: Path, out: Path) -> Unpacked:
-    """Puts the cells of a pack into OUT/cells and its experiments' folders into OUT, where an ablation can go on.
+    """Put the cells of a pack into OUT/cells and its experiments into OUT, so that an ablation can go on.
 
-    Nothing that is there is overwritten. Interrupted, it can be called again.
+    Existing files are not overwritten. An interrupted call can be repeated.
 
     Raises:
-        InputError: for a file that is no pack, or where OUT holds another experiment of the same name; then nothing
-            is put there.
+        InputError: if the file is no pack, or OUT holds another experiment of the same name; nothing is written then.
     """
     if not looks_like_pack(path):
         _refuse(path)
@@ -269,14 +268,16 @@ def unpack(path: Path, out: Path) -> Unpacked:
 
 
 def _among(unpacked: Unpacked, store: Store, cell: str, place: Path, claimed: bool) -> list[str]:
-    """Puts a cell where it belongs, if that can be; returns the list that tells what became of it."""
+    """Move a cell to its place where possible; return the list that it belongs to."""
     target = store.directory(cell)
     if target.exists():
-        return unpacked.there if _same(target / "record.json", place / "record.json") else unpacked.kept
+        return (
+            unpacked.already_present if _same(target / "record.json", place / "record.json") else unpacked.conflicting
+        )
     if not claimed:
         return unpacked.busy
     os.replace(place, target)
-    return unpacked.put
+    return unpacked.added
 
 
 def _same(left: Path, right: Path) -> bool:

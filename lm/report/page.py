@@ -1,4 +1,4 @@
-"""The whole report of an experiment, in the terminal and as a page of Markdown."""
+"""The report of an experiment, in the terminal and as a page of Markdown."""
 
 from collections.abc import Sequence
 
@@ -17,20 +17,20 @@ from lm.report.sections import EFFECTS, TRAINING, effect_notes, effect_rows, pac
 from lm.report.tables import DETAILS, details, escape, markdown_row, markdown_table, summary
 
 WORDS = ("verdict", "health")
-"""Columns of words."""
+"""Left-aligned columns."""
 
 NARROW = 120
-"""Characters of a terminal, below which an illness stands in the column of health alone and not in the verdict too."""
+"""Terminal width in characters below which training problems are in the column of health alone."""
 
 LONG = 40
-"""Characters about the health of an arm that stand in the table itself of a narrow terminal."""
+"""Longest text on health in the table of a narrow terminal, in characters."""
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
-"""A title, column headings, rows, and the notes below them."""
+"""Title, column headings, rows and notes."""
 
 
 def sections(results: Results, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
-    """The tables below the first one: effects of a factorial design, pace, costs."""
+    """Return the tables below the first one: effects, orders, pace, costs."""
     tables: list[Section] = []
     if (of_factors := effects(results)) is not None:
         tables.append(("Effects", EFFECTS, effect_rows(results, of_factors), effect_notes(results, of_factors)))
@@ -45,7 +45,7 @@ def sections(results: Results, paces: Sequence[StepsToBaselineLoss]) -> list[Sec
 
 
 def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
-    """Prints the tables and their notes; narrower terminals get fewer columns of the first, and long words below it."""
+    """Print the tables and their notes; narrow terminals get fewer columns, and long words below."""
     paces, noted = steps_to_baseline_loss(results), list[str]()
     columns, rows, bold = summary(results, table, paces)
     num_columns = len(columns) if console.width >= 170 else 6 if console.width < NARROW else 8
@@ -64,7 +64,7 @@ def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
 
 
 def _noted(rows: Sequence[Sequence[str]], at: int) -> tuple[list[list[str]], list[str]]:
-    """The rows with what is long in the column of health called by a number, and a line for each number."""
+    """Replace long texts in the column of health by numbers; return the rows and a line for each number."""
     long = list(dict.fromkeys(row[at] for row in rows if len(row[at]) > LONG))
     marks = {text: f"[{number}]" for number, text in enumerate(long, 1)}
     texts = [f"unhealthy {marks[row[at]]}" if row[at] in marks else row[at] for row in rows]
@@ -73,7 +73,7 @@ def _noted(rows: Sequence[Sequence[str]], at: int) -> tuple[list[list[str]], lis
 
 
 def _briefly(verdict: str, arm: str, results: Results) -> str:
-    """A verdict without what ails the arms, which the column of health says."""
+    """Shorten a verdict by the training problem, which the column of health has."""
     for problem in filter(None, results.health.values()):
         verdict = verdict.replace(f" unhealthy: {problem}", " unhealthy")
     return verdict.replace(f"({arm} unhealthy", "(unhealthy")
@@ -86,13 +86,13 @@ def show(
     console: Console,
     bold: Sequence[bool] = (),
 ) -> None:
-    """Prints one table: what it is about and words at the left, numbers at the right."""
+    """Print one table: words at the left, numbers at the right."""
     left = (columns[0], *WORDS)
     show_grid(title, columns, rows, console, left, ["bold" if strong else None for strong in bold])
 
 
 def markdown(results: Results, table: pd.DataFrame, figures: list[str], first: Sequence[str] | None = None) -> str:
-    """The report as one page of Markdown; `first` are the lines of another first table than the usual one."""
+    """Format the report as one page of Markdown; `first` replaces the lines of the first table."""
     paces = steps_to_baseline_loss(results)
     shown = _first(*summary(results, table, paces)) if first is None else first
     lines = [f"# {escape(results.manifest['title'])}", "", *shown, "", *listed(notes(results, table))]
@@ -120,7 +120,7 @@ def _of_text(table: pd.DataFrame) -> str:
 
 
 def _first(columns: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool]) -> list[str]:
-    """The lines of the usual first table."""
+    """Format the default first table."""
     lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
     for row, strong in zip(rows, bold, strict=True):
         text = [escape(cell) for cell in row]
@@ -131,5 +131,5 @@ def _first(columns: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence
 
 
 def listed(lines: Sequence[str]) -> list[str]:
-    """Lines as a Markdown list with an empty line after it; nothing for none."""
+    """Format lines as a Markdown list with an empty line after it; empty for none."""
     return [*(f"- {escape(line)}" for line in lines), ""] if lines else []

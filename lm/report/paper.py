@@ -1,4 +1,4 @@
-"""Figures as a paper prints them: at the width of one column or two, as PDF and SVG with text as text."""
+"""Figures for a paper: at one or two columns' width, as PDF and SVG with text as text."""
 
 import io
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ Kind = Literal["pdf", "svg"]
 
 ONE, TWO = "one_column", "two_columns"
 WIDTHS = {ONE: 3.35, TWO: 6.9}
-"""Inches, of the usual pages of two columns."""
+"""Widths in inches on common two-column pages."""
 
 LARGEST = 8.5
-"""Inches that a figure may be high."""
+"""Largest height of a figure in inches."""
 
 WIDEST = 7.5
-"""Inches of a figure as it is drawn; with more it has too many panels for one column."""
+"""Largest drawn width, in inches, of a figure that fits one column."""
 
 FACES: dict[str, float] = {ONE: 6.5, TWO: 8.0}
-"""Points of the text of each."""
+"""Font size in points for each width."""
 
 EMBEDDED: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "lm"}
-"""Letters stay letters, that can be searched, copied and set in another face."""
+"""Settings that keep text as text, to be searched, copied and restyled."""
 
 METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-"""No time of making: the same figure gives the same bytes."""
+"""File metadata without a creation time, so that the same figure gives the same bytes."""
 
 
 def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
-    """Every figure that the records give something for, by the names of its files, `NAME_one_column.pdf` and so on.
+    """Draw every figure that has data, by file name: `NAME_one_column.pdf` and so on.
 
-    One of many panels is written at the width of two columns alone.
+    A figure with many panels is written only at the width of two columns.
     """
     files: dict[str, bytes] = {}
     for width, inches in WIDTHS.items():
@@ -56,7 +56,7 @@ def _style(points: float) -> Any:  # of keys that Matplotlib's types list one by
 
 
 def fit(figure: Figure, inches: float, points: float) -> None:
-    """Brings a figure to a width, and to a height that leaves its panels room for text that does not shrink."""
+    """Resize a figure to a width, with a height that leaves panels room for text of fixed size."""
     width, height = figure.get_size_inches()
     scale = inches / width
     figure.set_size_inches(inches, min(LARGEST, height * max(scale, min(1.0, scale**0.6))))

@@ -1,7 +1,7 @@
 """The table of a paper: chosen quantities of an experiment as one frame of text, with its marks and footnotes.
 
-Markdown and LaTeX are made of the same frame. A star says that a test found a difference; a letter leads to a footnote
-with whatever else there is to say of a verdict, such as that seeds were too few or an arm unhealthy.
+Markdown and LaTeX are made of the same frame. A star marks a significant difference; a letter refers to a footnote with
+remarks on the verdict, such as too few seeds or an unhealthy arm.
 """
 
 import string
@@ -31,25 +31,25 @@ from lm.store.quantities import AT_LENGTH, QUANTITIES, describe, nearest_quantit
 STAR = "*"
 STAR_FOOTNOTE = f"{STAR} A test found this difference, as the notes say."
 DEFAULT_METRICS = ("perplexity", "accuracy", "ece")
-"""What stands beside the judged quantities where nothing is asked for: as much as fits on a page."""
+"""Quantities shown beside the judged ones by default."""
 
 UNITS = {quantity.unit for quantity in (*QUANTITIES.values(), *AT_LENGTH.values()) if quantity.unit}
 PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", "not judged")
-"""Verdicts that need no footnote: a star, or its absence, says as much."""
+"""Verdicts that need no footnote beside a star or its absence."""
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table to be written in any format.
+    """A table that can be written in any format.
 
     Args:
-        name: of the experiment.
-        title: what stands above it.
-        frame: text without marks, a row an arm; columns are pairs of a quantity and what is told of it.
+        name: name of the experiment.
+        title: title of the table.
+        frame: text without marks, a row an arm; columns are pairs of a quantity and a unit or statistic.
         marks: of the same shape, the marks that follow each text, a character each.
-        bold: of the same shape, whether it is a difference that a test found between healthy arms.
-        footnotes: what the marks stand for, each beginning with its own.
-        notes: how the table is to be read.
+        bold: of the same shape, True for a significant difference between healthy arms.
+        footnotes: meanings of the marks, each beginning with its mark.
+        notes: notes on how to read the table.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PaperTable:
 
 
 class _Footnotes:
-    """Letters for what is to be said below a table, the same text having the same letter."""
+    """Letters for the footnotes below a table; equal texts share a letter."""
 
     def __init__(self) -> None:
         self.marks: dict[str, str] = {}
@@ -72,13 +72,13 @@ class _Footnotes:
 
 
 def _letter(index: int) -> str:
-    """a to z, then aa, ab and so on."""
+    """Return a to z, then aa, ab and so on."""
     letters = string.ascii_lowercase
     return (_letter(index // 26 - 1) if index >= 26 else "") + letters[index % 26]
 
 
 def check_columns(results: Results, columns: Sequence[str]) -> None:
-    """Raises InputError for a quantity that no run of the experiment measured, or one named twice."""
+    """Raise InputError for a quantity that no run measured, or one named twice."""
     measured = quantities(results)
     for name in columns:
         if name not in measured:
@@ -91,16 +91,15 @@ def check_columns(results: Results, columns: Sequence[str]) -> None:
 
 
 def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | None = None) -> PaperTable:
-    """The table of chosen quantities: those that are judged with their differences, the others with mean and sd.
+    """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
 
     Args:
-        results: of the experiment.
+        results: results of the experiment.
         table: its comparisons (`lm.analysis.compare.compare`).
-        columns: names of quantities in their order; where none are given those that are judged and `USUAL`, the latter
-            by their means alone.
+        columns: names of quantities in order; by default the judged ones, and the means of `DEFAULT_METRICS`.
 
     Raises:
-        InputError: for a quantity that was not measured.
+        InputError: if a quantity was not measured.
     """
     if columns is not None:
         check_columns(results, columns)
@@ -126,7 +125,7 @@ def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | 
 
 
 _Cell = tuple[str, str, bool]
-"""Text, marks, whether it is bold."""
+"""Text, marks, and True if bold."""
 
 
 def _row(
@@ -137,7 +136,7 @@ def _row(
     footnotes: _Footnotes,
     means: bool,
 ) -> dict[tuple[str, str], _Cell]:
-    """The cells of an arm by their headings."""
+    """Return the cells of an arm by their headings."""
     first = next(iter(of_arm.values()))
     row_cells: dict[tuple[str, str], _Cell] = {}
     for name in shown:
@@ -154,13 +153,13 @@ def _row(
 
 
 def _marks(row: Any, footnotes: _Footnotes) -> str:
-    """A star where a test found a difference, a letter where there is more to say of the verdict."""
+    """Return a star for a significant difference, and a letter for a verdict that needs a footnote."""
     verdict = str(row.verdict)
     return (STAR if row.significant else "") + ("" if verdict in PLAIN else footnotes.mark(verdict))
 
 
 def markdown_paper_table(table: PaperTable) -> list[str]:
-    """The table and its footnotes as lines of Markdown, without the notes."""
+    """Format the table and its footnotes as lines of Markdown, without the notes."""
     heads = [" ".join(part for part in (top, _in_brackets(below)) if part) for top, below in table.frame.columns]
     lines = markdown_table(heads, [])
     for texts, marks, bold in zip(table.frame.to_numpy(), table.marks.to_numpy(), table.bold.to_numpy(), strict=True):
@@ -170,7 +169,7 @@ def markdown_paper_table(table: PaperTable) -> list[str]:
 
 
 def _in_brackets(below: str) -> str:
-    """A unit in brackets; words as they are."""
+    """Put a unit in brackets; return words unchanged."""
     return f"({below})" if below in UNITS else below
 
 

@@ -1,4 +1,4 @@
-"""How arms are told apart in every figure, and what is drawn of each: the mean over its seeds.
+"""Shared drawing of all figures: colours of arms, lines of means over seeds, legends, ticks.
 
 Legend: s seeds, n points.
 """
@@ -19,39 +19,39 @@ from lm.store.record import Record
 
 Colour = tuple[float, float, float]
 Getter = Callable[[Record], Any]
-"""What a record holds of a kind, or None."""
+"""Function that reads a value of a record, or None."""
 
 Style = Literal["-", "--"]
 
 ROWS = 3
-"""Rows of a legend under its panels that a figure has room for."""
+"""Legend rows that fit below the panels without enlarging a figure."""
 
 MOST_TICKS = 8
-"""Along an axis on which each has its text."""
+"""Largest number of labelled ticks of an axis."""
 
 BEGINNING: Style = "--"
 END: Style = "-"
-"""Line styles of a model as it was initialised, and as it was trained."""
+"""Line styles at initialisation and at the end of training."""
 
 
 def new_figure(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **how: Any) -> tuple[Figure, Any]:
-    """A figure with its axes, as `pyplot.subplots` gives them, of which the pyplot of a notebook knows nothing.
+    """Create a figure and axes as `pyplot.subplots` does, without registering it with pyplot.
 
-    Size in inches; `how` is what `Figure.subplots` takes.
+    `figsize` is in inches; `how` is passed to `Figure.subplots`.
     """
     figure = Figure(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, **how)
 
 
 def colours(results: Results) -> dict[str, Colour]:
-    """One colour an arm, told apart by the colour-blind too; the same in every figure."""
+    """Return a colour for each arm, distinct for the colour-blind, the same in every figure."""
     return dict(zip(results.arms, sns.color_palette("colorblind", len(results.arms)), strict=True))
 
 
 def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
-    """What the runs of an arm that went well hold, one under another, (s, ...); None where none holds it.
+    """Stack a value of an arm's successful runs, (s, ...); None where none holds it.
 
-    Runs that hold another shape than the first are left out: there is no mean over them.
+    Values of another shape than the first are left out, as there is no mean over them.
     """
     values = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
     arrays = [np.asarray(value, dtype=float) for value in values if value]
@@ -60,7 +60,7 @@ def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
 
 
 def getter(*keys: str) -> Getter:
-    """Picks what lies in a record under these keys, one inside the other; None in records that do not hold it."""
+    """Return a function that reads nested keys of a record; None where a record lacks them."""
 
     def pick(record: Record) -> Any:
         entry: Any = record
@@ -72,7 +72,7 @@ def getter(*keys: str) -> Getter:
 
 
 def line(axes: Axes, x_n: Sequence[float] | np.ndarray, values_sn: np.ndarray, colour: Colour, **how: Any) -> None:
-    """The mean over seeds as a line, one standard deviation either way as a band."""
+    """Plot the mean over seeds as a line, with a band of one standard deviation."""
     mean_n = values_sn.mean(axis=0)
     how = {"linewidth": 1.5, **({"marker": "o", "markersize": 4} if len(mean_n) <= 12 else {}), **how}
     axes.plot(x_n, mean_n, color=colour, **how)
@@ -82,7 +82,7 @@ def line(axes: Axes, x_n: Sequence[float] | np.ndarray, values_sn: np.ndarray, c
 
 
 def ticks_at(axes: Axes, values: Collection[float]) -> None:
-    """Ticks along a logarithmic axis at these values, or some of them where there are many."""
+    """Set ticks of a logarithmic axis at these values, or at some of them where there are many."""
     few = sorted(values)[:: -(-len(values) // MOST_TICKS)]
     axes.set_xticks(few, [f"{value:z.5g}" for value in few])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -91,8 +91,7 @@ def ticks_at(axes: Axes, values: Collection[float]) -> None:
 def legend(
     figure: Figure, colours_of: dict[str, Colour], styles: dict[str, Style], markers: dict[str, str] | None = None
 ) -> None:
-    """A legend under the panels: arms by colour, line styles and markers in grey, by what they stand for; the figure
-    grows where many arms need rows."""
+    """Add a legend of arms, line styles and markers below the panels; the figure grows with its rows."""
     handles = [Line2D([], [], color=colour, label=arm) for arm, colour in colours_of.items()]
     handles += [Line2D([], [], color="grey", linestyle=style, label=label) for label, style in styles.items()]
     handles += [
@@ -105,5 +104,5 @@ def legend(
 
 
 def panels(count: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of so many panels."""
+    """Return rows and columns of a grid of `count` panels."""
     return math.ceil(count / columns), min(count, columns)

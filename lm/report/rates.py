@@ -1,5 +1,4 @@
-"""What the learning-rate curves of an experiment show: loss against rate for each arm, its best rate, how much it minds
-another one, and the arms compared each at its best."""
+"""Learning-rate curves of an experiment: best rates, sensitivity, and arms compared at their best rates."""
 
 import math
 from dataclasses import dataclass
@@ -43,13 +42,13 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """The curves of an experiment.
+    """The learning-rate curves of an experiment.
 
     Args:
-        shared: the rate of each arm in the table.
-        curves: of each arm.
-        grid: the results behind them.
-        twin: the results of all arms, each at its best rate.
+        shared: learning rate of each arm in the table.
+        curves: learning-rate curve of each arm.
+        grid: results of the runs behind the curves.
+        twin: results of all arms, each at its best rate.
     """
 
     shared: dict[str, float]
@@ -59,10 +58,10 @@ class Rates:
 
 
 def rates_of(results: Results, folder: Path) -> Rates | None:
-    """The curves of an experiment; None where it has none, or they were not trained to their end.
+    """Load the curves of an experiment; None where it has none, or training is incomplete.
 
     Raises:
-        InputError: for a file that is damaged.
+        InputError: if a file is damaged.
     """
     path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
     if not path.is_file() or not (twin / "experiment.json").is_file():
@@ -80,7 +79,7 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
 
 
 def rows(results: Results, rates: Rates) -> list[list[str]]:
-    """The table as text, a row an arm."""
+    """Format the table, a row an arm."""
     digits, table_rows = describe("nll").digits, []
     base = rates.curves[results.arms[0]]
     for arm in results.arms:
@@ -102,7 +101,7 @@ def _sensitivity(curve: RateCurve, digits: int) -> str:
 
 
 def _beside(results: Results, rates: Rates, arm: str) -> str:
-    """What stands beside the verdict on arms at their best rates: that one of them may lie beyond the grid."""
+    """Return the remark that a best rate lies at an end of the grid, where one does."""
     baseline = results.arms[0]
     sides = {"its": arm} if arm == baseline else {"its": arm, "the baseline's": baseline}
     edges = [
@@ -112,7 +111,7 @@ def _beside(results: Results, rates: Rates, arm: str) -> str:
 
 
 def notes(results: Results, rates: Rates) -> list[str]:
-    """What a reader must know of the curves."""
+    """Explain the curves, and warn of best rates at an end of the grid and of lost runs."""
     first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
     lines = [
         f"Every arm was trained at {len(first.rates)} rates from {first.rates[0]:z.3g} to {first.rates[-1]:z.3g} on "
@@ -135,7 +134,7 @@ def notes(results: Results, rates: Rates) -> list[str]:
 
 
 def markdown_rates(results: Results, rates: Rates, figure: str | None) -> list[str]:
-    """The section of the report's page."""
+    """Format the section of the report's page."""
     lines = [
         f"## {TITLE}",
         "",
@@ -146,7 +145,7 @@ def markdown_rates(results: Results, rates: Rates, figure: str | None) -> list[s
 
 
 def show_rates(results: Results, rates: Rates, console: Console) -> None:
-    """The same in the terminal."""
+    """Print the section."""
     console.print()
     show(TITLE, COLUMNS, rows(results, rates), console)
     for line in notes(results, rates):
@@ -154,12 +153,12 @@ def show_rates(results: Results, rates: Rates, console: Console) -> None:
 
 
 def draw_rates(results: Results, rates: Rates) -> RenderedFigures:
-    """Loss against rate, a line an arm with its spread over seeds, the best rate and what diverged marked."""
+    """Draw and render loss against rate, a line an arm, with best rates and lost runs marked."""
     return render_all((name, rates_figure(results, rates)) for name in (FIGURE,))
 
 
 def rates_figure(results: Results, rates: Rates) -> Figure | None:
-    """Loss against rate; None where no run of the grid went well."""
+    """Plot loss against rate; None where no run of the grid went well."""
     if not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
         return None
     figure, axes = new_figure(figsize=(6.4, 4.6))

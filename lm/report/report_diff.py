@@ -1,6 +1,6 @@
-"""What a report would no longer say if another took its place: tables, columns, rows, figures, entries.
+"""Compare a new report with the one on disk: tables, columns, rows, figures and entries that the new one lacks.
 
-Wording is not compared: notes change with the records, and intervals in a heading with the test that gives them.
+Wording is not compared: notes change with the records, and headings with the kind of interval.
 """
 
 import csv
@@ -17,7 +17,7 @@ from lm.store.files import write_atomic
 from lm.store.spreadsheet import unmarked_rows
 
 NOTHING = ("", "-")
-"""How a table says that there is no number."""
+"""Entries that mean a missing number."""
 
 FIRST = "the first table"
 MOST_NAMED = 6
@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ParsedTable:
-    """A table as text: its headings, and its rows by as many of their first cells as it takes to tell them apart."""
+    """A table as text: headings, and rows by as many first cells as make them unique."""
 
     columns: list[str]
     rows: dict[Key, dict[str, str]]
@@ -35,7 +35,7 @@ class ParsedTable:
 
 @dataclass
 class ReportContents:
-    """What a page holds: its tables by the section that they stand in, all of its sections, and its figures."""
+    """Contents of a page: its tables by section, all sections, and its figures."""
 
     tables: dict[str, ParsedTable] = field(default_factory=dict)
     sections: list[str] = field(default_factory=lambda: [FIRST])
@@ -43,7 +43,7 @@ class ReportContents:
 
 
 def read_page(page: str) -> ReportContents:
-    """What a page of Markdown holds that a report was written to."""
+    """Parse a Markdown page of a report."""
     contents, lines = ReportContents(), dict[str, list[list[str]]]()
     for line in page.splitlines():
         if line.startswith("## "):
@@ -58,12 +58,12 @@ def read_page(page: str) -> ReportContents:
 
 
 def _plain(cell: str) -> str:
-    """What a cell of Markdown shows."""
+    """Return the text that a cell of Markdown shows."""
     return html.unescape(re.sub(r"\\(.)", r"\1", cell)).replace("**", "")
 
 
 def parse_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> ParsedTable:
-    """A table from its headings and its rows."""
+    """Build a table from its headings and its rows."""
     columns = [re.sub(r" *\[.*?\]", "", head) for head in heads]
     width = next(
         (n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), len(columns)
@@ -72,12 +72,12 @@ def parse_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> ParsedTa
 
 
 def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
-    """What one page holds and another does not, in words.
+    """List what one page holds and another lacks.
 
     Args:
-        before: the page that is there.
-        after: the page that is to take its place.
-        rows: whether rows are to stay; the best trials of a search need not.
+        before: the existing page.
+        after: the page that would replace it.
+        rows: True to compare rows too; the best trials of a search may change.
     """
     old, new = read_page(before), read_page(after)
     missing = [f"the section {section!r}" for section in old.sections if section not in new.sections]
@@ -91,7 +91,7 @@ def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
 
 
 def missing_csv_content(before: str, after: str, name: str) -> list[str]:
-    """The same of two CSV files."""
+    """List what one CSV file holds and another lacks."""
     try:
         old, new = (unmarked_rows(text) or [[]] for text in (before, after))
     except csv.Error:  # no CSV: what is there is no report
@@ -117,13 +117,13 @@ def _missing_from_table(old: ParsedTable, new: ParsedTable, where: str, rows: bo
 
 
 def _run_count(row: Mapping[str, str]) -> int:
-    """How many cells that went well a row rests on: of `5, 1 diverged` five."""
+    """Return the number of runs behind a row: 5 for `5, 1 diverged`."""
     count = re.match(r"\d+", row.get("n", ""))
     return int(count[0]) if count else 0
 
 
 def explain_missing(results: Results) -> str:
-    """What an experiment's records and curves lack that may make a report say less, in words."""
+    """State which records and curves of an experiment are missing or damaged."""
     cells = {cell for arm in results.manifest["arms"].values() for cell in arm["cells"].values()}
     ended_well = {r["id"] for r in results.records.values() if r is not None and r["status"] == "ok"}
     without_curve = sum(not results.store.history(cell).is_file() for cell in ended_well)
@@ -149,17 +149,17 @@ def explain_missing(results: Results) -> str:
 def write_unless_lossy(
     folder: Path, files: Mapping[str, str | bytes], missing: Sequence[str], why: str, replace: bool
 ) -> str:
-    """Writes the files of a report, unless it says less than the one before; returns in a line what it says less.
+    """Write the files of a report unless it lacks content of the old one; return a warning line.
 
     Args:
-        folder: of the report.
+        folder: folder of the report.
         files: contents by name; the page comes last.
-        missing: what the report would not say any more.
-        why: it would not.
-        replace: whether to write it all the same.
+        missing: content that the new report lacks.
+        why: reason for the missing content.
+        replace: True to write it nevertheless.
 
     Raises:
-        LessError: where it says less and may not; nothing is written then.
+        LessError: if content is missing and `replace` is False; nothing is written then.
     """
     line = ""
     if missing:
@@ -175,5 +175,5 @@ def write_unless_lossy(
 
 
 def read_existing(path: Path) -> str:
-    """The text of a file that a report is to replace; nothing where there is none."""
+    """Return the text of a file that a report is to replace; empty where there is none."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -12,7 +12,7 @@ from lm.store.store import Store
 
 
 def show_run(store: Store, cell: str, console: Console) -> str:
-    """Prints what a finished cell measured, what looked wrong on its way, and where it lies; returns its status."""
+    """Print metrics, flags and folder of a finished cell; return its status."""
     record = store.record(cell)
     _line(console, f"{record['status']}: {store.directory(cell)}")
     if record["status"] != "ok":
@@ -31,7 +31,7 @@ def show_run(store: Store, cell: str, console: Console) -> str:
 
 
 def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -> None:
-    """Prints what was measured of a finished run: a table a split, before and after scaling, and one of lengths."""
+    """Print the evaluations of a finished run: a table a split, and one of lengths."""
     for name, evaluation in evaluations.items():
         if name == "lengths":
             console.print(_length_table(evaluation, "validation"))
@@ -42,7 +42,7 @@ def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -
 
 
 def shown(meaning: Quantity, value: float) -> str:
-    """A value with its digits and unit."""
+    """Format a value with its digits and unit."""
     return f"{value:z,.{meaning.digits}f} {meaning.unit}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""What differs between two runs, two arms or two configurations, as tables and as JSON."""
+"""Differences between two runs, arms or configurations, as tables and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,12 +12,12 @@ from lm.store.quantities import QUANTITIES, describe
 
 
 def diff_json(difference: RunDiff) -> dict[str, Any]:
-    """What `lm diff` prints, for programs."""
+    """Return the output of `lm diff --json`."""
     return asdict(difference)
 
 
 def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, measured: bool) -> None:
-    """Prints what differs, a table a kind; `measured` where both sides are runs."""
+    """Print the differences, a table a kind; `measured` where both sides are runs."""
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"A: {names[0]}")
     say(f"B: {names[1]}")

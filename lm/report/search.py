@@ -1,4 +1,4 @@
-"""Everything a search's folder shows, rebuilt from its study.json."""
+"""The report of a search, rebuilt from its study.json."""
 
 import sys
 from pathlib import Path
@@ -17,14 +17,14 @@ from lm.store.files import write_atomic
 
 
 def importance_of(study: Study) -> dict[str, list[Importance]] | str:
-    """Importances of the parameters of a search, by objective, or why there are none."""
+    """Return the importances of a search's parameters by objective, or why there are none."""
     if len(study.complete) < FEWEST:
         return f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
     return importances(study.complete, list(study.objectives), study.space)
 
 
 def write_page(folder: Path, into: Path) -> None:
-    """Writes report.html alone. Raises InputError where there is no search that this version reads."""
+    """Write report.html alone. Raises InputError where no readable search exists."""
     study = load_study(folder)
     write_atomic(into / "report.html", search_html(study, importance_of(study)))
     if not library():
@@ -32,18 +32,17 @@ def write_page(folder: Path, into: Path) -> None:
 
 
 def write_study(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Study:
-    """Prints the table, and writes trials.csv, report.html, the figures and table.md.
+    """Print the table, and write trials.csv, report.html, the figures and table.md.
 
     Args:
-        folder: of the search.
-        console: to print on.
-        into: another folder for what is written.
-        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+        folder: folder of the search.
+        console: console to print on.
+        into: folder for the files instead of `folder`.
+        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
-        InputError: where there is no search that this version reads.
-        LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
-            nothing written.
+        InputError: if there is no search that this version can read.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)
@@ -60,7 +59,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
     why = f"its study.json holds {len(study.trials)} trials"
     try:
         terminal(study, lines, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(into, files, missing, why, replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)

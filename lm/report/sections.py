@@ -1,4 +1,4 @@
-"""Sections below the first table: how soon an arm is as good as the baseline, and what the factors of a design do."""
+"""Sections below the first table: training needed to reach the baseline's loss, and effects of factors."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared w
 
 
 def pace_columns(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
-    """The headings of the shares, in units that were counted."""
+    """Return the headings of the shares, in units that were counted."""
     return ["arm", *(f"{unit} [95 % interval]" for unit in _units(paces)), "steps by seed", "not reached"]
 
 
@@ -24,7 +24,7 @@ def _units(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
 
 
 def pace_rows(paces: Sequence[StepsToBaselineLoss]) -> list[list[str]]:
-    """For each arm the mean share in each unit with its interval; those of some seeds only say so."""
+    """Return for each arm the mean share in each unit with its interval, and the seeds behind it."""
     rows = []
     for pace in paces:
         reached = f"{pace.seeds - len(pace.missed)} of {format_seeds(pace.seeds)}"
@@ -44,7 +44,7 @@ def _share(shares: Sequence[float], partly: str) -> str:
 
 
 def pace_notes(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
-    """How the shares are to be read."""
+    """Explain how to read the shares."""
     notes = [
         "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "
         "below 1 the arm is faster. Read from the learning curves, on lines between their points. A run planned to be "
@@ -57,7 +57,7 @@ def pace_notes(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
 
 
 def effect_rows(results: Results, effects: Effects) -> list[list[str]]:
-    """For each effect its contrast in the unit of the headline, its F test and its q."""
+    """Return for each effect its contrast in the headline's unit, its F test and its q."""
     digits = describe(results.headline).digits
     return [
         [
@@ -79,7 +79,7 @@ def _contrast(effect: FactorEffect, digits: int) -> str:
 
 
 def effect_notes(results: Results, effects: Effects) -> list[str]:
-    """What the effects are effects on, and which the design cannot tell apart."""
+    """Explain the effects, and name those that the design cannot separate."""
     lines = [
         f"Effects on {heading(results.headline)}, exploratory: least squares over {effects.cells} cells with a mean "
         "for each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, "

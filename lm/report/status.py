@@ -1,4 +1,4 @@
-"""What a folder of results holds and what is left to do, as tables, lines and JSON."""
+"""Contents of a folder of results and the work left, as tables, lines and JSON."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -20,23 +20,23 @@ COLUMNS = {
     "missing": "missing",
 }
 ALWAYS = ("ok", "training", "missing")
-"""States with a column even where no run is in them."""
+"""States that always have a column."""
 
 TOLD = ("failed", "diverged", "damaged")
-"""States of which a line says why."""
+"""States whose runs have a line with the reason."""
 
 MOST_TO_COME = 100_000
-"""Cells of a search that an estimate counts at most."""
+"""Largest number of a search's coming cells in an estimate."""
 
 LINES = 20
-"""Of these, at most."""
+"""Largest number of lines of a kind."""
 
 ID = 12
-"""Digits of an id that are shown."""
+"""Length of a shown id."""
 
 
 def duration(seconds: float) -> str:
-    """A length of time to two figures a person reads: 8 s, 1 min 20 s, 2 h 5 min."""
+    """Format a length of time with two units: 8 s, 1 min 20 s, 2 h 5 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -46,14 +46,14 @@ def duration(seconds: float) -> str:
 
 
 def _distinct(runs: Iterable[Run]) -> list[Run]:
-    """Each cell once, though several arms may ask for it."""
+    """Return each cell once, though several arms may use it."""
     return list({run.cell: run for run in runs}.values())
 
 
 def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
-    """Seconds until these runs and as many more as are `to_come` are done, as many at a time as train now, or one.
+    """Estimate the seconds until these runs and `to_come` more are done, at today's parallelism.
 
-    A run that has not begun takes as long as those of its arm did, or as any did. None where nothing is known of that.
+    A run that has not begun is estimated by those of its arm, or by any. None without data for an estimate.
     """
     runs = _distinct(runs)
     open_ones = [run for run in runs if run.state in ("training", "interrupted", "missing")]
@@ -67,7 +67,7 @@ def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
 
 
 def _left(run: Run, others: Sequence[Run]) -> float | None:
-    """Seconds that a run still takes."""
+    """Estimate the seconds that a run still takes."""
     progress = run.progress
     if progress is not None and progress["pace"] is not None:
         return max(0, progress["steps"] - progress["step"]) * progress["pace"]
@@ -78,7 +78,7 @@ def _left(run: Run, others: Sequence[Run]) -> float | None:
 
 
 def typical(runs: Sequence[Run], arm: str) -> float | None:
-    """Seconds of a run of an arm: the median of those that are done, or of any arm, or as those in training promise."""
+    """Return the median seconds of an arm's runs, else of any, else as promised by runs in training."""
     done = [(run.arm, run.seconds) for run in runs]
     of_arm = [seconds for name, seconds in done if name == arm and seconds is not None]
     of_any = [seconds for _, seconds in done if seconds is not None]
@@ -94,7 +94,7 @@ def typical(runs: Sequence[Run], arm: str) -> float | None:
 
 
 def counts(runs: Sequence[Run]) -> dict[str, int]:
-    """How many cells are in each state."""
+    """Count the cells in each state."""
     return {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
 
 
@@ -105,13 +105,13 @@ def _by_experiment(index: RunIndex) -> dict[str, list[Run]]:
 
 
 def _counts(index: RunIndex, name: str, of_it: Sequence[Run]) -> dict[str, int]:
-    """How many cells of an experiment are in each state; what a search has yet to begin is missing."""
+    """Count the cells of an experiment in each state; trials that a search has yet to begin are missing."""
     number = counts(of_it)
     return {**number, "missing": number["missing"] + index.to_come.get(name, 0)}
 
 
 def status_json(index: RunIndex) -> dict[str, Any]:
-    """What `lm status` prints, for programs."""
+    """Return the output of `lm status --json`."""
     return {
         "experiments": {
             name: {
@@ -127,7 +127,7 @@ def status_json(index: RunIndex) -> dict[str, Any]:
 
 
 def show_status(index: RunIndex, console: Console) -> None:
-    """Prints of each experiment how many cells are in which state, then what trains, what went wrong, what is left."""
+    """Print counts by experiment and state, runs in training, failures, and the work left."""
     columns, rows, lines = status_parts(index)
     if rows:
         show("", columns, rows, console)
@@ -136,7 +136,7 @@ def show_status(index: RunIndex, console: Console) -> None:
 
 
 def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]]:
-    """What `lm status` shows: the columns and rows of its table, and the lines below it."""
+    """Return the columns and rows of the table of `lm status`, and the lines below it."""
     every = counts(index.runs)
     states = [state for state in COLUMNS if state in ALWAYS or every[state]]
     rows = []
@@ -161,7 +161,7 @@ def _experiment(name: str) -> str:
 
 
 def training_line(run: Run) -> str:
-    """A run in training in a line: how far it is, its loss, and who trains it."""
+    """Describe a run in training in a line: progress, loss, and who trains it."""
     progress = run.progress
     at = "has not told of a step yet"
     if progress is not None:
@@ -189,7 +189,7 @@ def _left_line(index: RunIndex) -> str:
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """A run, for programs."""
+    """Return a run as a mapping for JSON."""
     alone = run.experiment == NO_EXPERIMENT
     return {
         "name": run.name,
@@ -208,7 +208,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def show_runs(runs: Sequence[Run], console: Console) -> None:
-    """Prints a row a run: how it is called, its seed, what became of it, its loss, its id."""
+    """Print a row for each run: name, seed, status, loss, id."""
     rows = []
     for run in runs:
         at = "" if run.progress is None else f" {run.progress['step']:,}/{run.progress['steps']:,}"

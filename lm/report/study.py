@@ -1,4 +1,4 @@
-"""The report of a search: its best trials, its importances, its warnings. Rebuilt from study.json alone."""
+"""The report of a search: best trials, importances, warnings; rebuilt from study.json alone."""
 
 import math
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from lm.store.record import StudyManifest, Trial
 
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10
-"""Trials in the table of the best."""
+"""Number of trials in the table of the best."""
 
 EDGE = 0.05
-"""Share of a range, at each end, in which a best value is taken as a sign that the range is too narrow."""
+"""Share of a range at each end in which a best value suggests that the range is too narrow."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A search as it was left.
+    """A search as read from disk.
 
     Args:
-        manifest: what study.json holds.
+        manifest: content of study.json.
         trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
     """
 
@@ -41,7 +41,7 @@ class Study:
 
     @property
     def objectives(self) -> dict[str, str]:
-        """Quantities with `lower` or `higher`."""
+        """Directions of the objectives by quantity, `lower` or `higher`."""
         return dict(self.manifest["objectives"])
 
     @property
@@ -68,7 +68,7 @@ class Study:
 
 
 def load_study(folder: Path) -> Study:
-    """Reads `study.json`. Raises InputError where it is missing or of another version."""
+    """Read `study.json`. Raises InputError where it is missing, damaged or of another version."""
     path = folder / "study.json"
     manifest: Any = SEARCH.read(read_json(path), path)
     check_shape(manifest, StudyManifest, path, "run `lm sweep` again")
@@ -95,7 +95,7 @@ def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
 
 
 def _damaged_space(manifest: StudyManifest) -> str:
-    """What no search can have been for, or an empty string."""
+    """Describe an impossible objective or search space; empty where all is well."""
     for name, way in manifest["objectives"].items():
         if name not in QUANTITIES or way not in ("lower", "higher"):
             return f"objectives hold {clipped(name, 80)}: {clipped(way, 80)}"
@@ -107,7 +107,7 @@ def _damaged_space(manifest: StudyManifest) -> str:
 
 
 def _damage(trial: Trial, manifest: StudyManifest) -> str:
-    """What is wrong with a trial of a study whose shape is right, or an empty string."""
+    """Describe invalid content of a trial; empty where all is well."""
     place, values = f"trial {trial['number']}", trial["values"]
     if trial["state"] not in STATES:
         return f"{place} is {clipped(trial['state'], 80)}"
@@ -126,7 +126,10 @@ def _damage(trial: Trial, manifest: StudyManifest) -> str:
 
 
 def edge(value: Any, described: dict[str, Any]) -> str | None:
-    """`low` or `high` where a number lies within 5 % of that end of its range; log-scaled ranges by logarithm."""
+    """Return `low` or `high` where a value lies within 5 % of that end of its range.
+
+    Log-scaled ranges are measured by logarithm.
+    """
     if "choices" in described or value is None or pd.isna(value):
         return None
     low, high, at = described["low"], described["high"], float(value)
@@ -137,7 +140,7 @@ def edge(value: Any, described: dict[str, Any]) -> str | None:
 
 
 def warnings_of(study: Study) -> list[str]:
-    """Parameters whose best value lies at an end of its range; on a front, that of more than half of its trials."""
+    """Warn of parameters whose best value, or most values on a front, lie at an end of the range."""
     best = study.best if len(study.objectives) > 1 else study.best.head(1)
     warnings = []
     for name, described in study.space.items():
@@ -158,7 +161,7 @@ def warnings_of(study: Study) -> list[str]:
 
 
 def notes(study: Study) -> list[str]:
-    """What a reader must know to believe the table, a line each."""
+    """List the notes on trials, seeds, sampler and pruner."""
     manifest, counts = study.manifest, study.trials.state.value_counts()
     states = ", ".join(
         f"{counts[state]} {state}" for state in ("complete", "pruned", "failed", "open") if state in counts
@@ -189,7 +192,7 @@ def notes(study: Study) -> list[str]:
 
 
 def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Column headings and rows of text: the best trials, with one column for each parameter."""
+    """Return headings and rows of the best trials, with a column for each parameter."""
     arrows = {"lower": " ↓", "higher": " ↑"}
     columns = ["trial", *(heading(q).rstrip(" ↓↑") + arrows[way] for q, way in study.objectives.items()), *study.space]
     rows = [
@@ -210,7 +213,7 @@ def _text(value: Any) -> str:
 
 
 def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str]:
-    """Importances as lines of text, or why there are none."""
+    """Format importances as lines of text, or state why there are none."""
     if isinstance(importances, str):
         return [f"No importances: {importances}"]
     lines = [
@@ -225,7 +228,7 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
 
 
 def markdown(study: Study, importance: list[str], figures: list[str]) -> str:
-    """The report as one page of Markdown."""
+    """Format the report as one page of Markdown."""
     columns, rows = best_rows(study)
     lines = [f"# {escape(study.manifest['title'])}", ""]
     if rows:
@@ -248,7 +251,7 @@ def _row(texts: list[str]) -> str:
 
 
 def terminal(study: Study, importance: list[str], console: Console) -> None:
-    """Prints the best trials, what to beware of, and the importances."""
+    """Print the best trials, warnings, notes and importances."""
     columns, rows = best_rows(study)
     show_grid(study.manifest["title"], columns, rows, console, left=())
     for line in [*warnings_of(study), *notes(study), *importance]:

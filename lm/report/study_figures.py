@@ -18,17 +18,20 @@ from lm.report.study import Study
 from lm.store.quantities import describe
 
 ABSENT = -0.15
-"""Where a line of the parallel coordinates crosses the axis of a parameter that was not drawn."""
+"""Height at which a line of the parallel coordinates crosses the axis of a parameter without a value."""
 
 
 def label(quantity: str) -> str:
-    """A quantity with its unit."""
+    """Return the label of a quantity with its unit."""
     meaning = describe(quantity)
     return f"{meaning.label} ({meaning.unit})" if meaning.unit else meaning.label
 
 
 def position(value: Any, described: dict[str, Any]) -> float:
-    """Where a value lies on the axis of its parameter, from 0 to 1; log-scaled ranges by logarithm."""
+    """Return the position of a value on its parameter's axis, from 0 to 1.
+
+    Log-scaled ranges are measured by logarithm.
+    """
     if value is None or pd.isna(value):
         return ABSENT
     if "choices" in described:
@@ -40,7 +43,7 @@ def position(value: Any, described: dict[str, Any]) -> float:
 
 
 def history(study: Study) -> Figure | None:
-    """The first objective of each trial in its order, and the best so far."""
+    """Plot the first objective of each trial in order, and the best so far."""
     quantity, way = next(iter(study.objectives.items()))
     complete = study.complete.sort_values("number")
     if complete.empty or len(study.objectives) > 1:
@@ -55,7 +58,7 @@ def history(study: Study) -> Figure | None:
 
 
 def slices(study: Study) -> Figure | None:
-    """The first objective against each parameter in turn, of the trials in which it was drawn."""
+    """Plot the first objective against each parameter, over the trials that drew it."""
     quantity = next(iter(study.objectives))
     drawn = [name for name in study.space if study.complete[name].notna().any()]
     if not drawn:
@@ -96,7 +99,7 @@ def _padded(described: dict[str, Any]) -> tuple[float, float]:
 
 
 def parallel_coordinates(study: Study) -> Figure | None:
-    """A line for each trial across the axes of all parameters, coloured by the first objective."""
+    """Draw a line for each trial across the axes of all parameters, coloured by the first objective."""
     quantity, way = next(iter(study.objectives.items()))
     complete, names = study.complete, list(study.space)
     if len(complete) < 2 or len(names) < 2:
@@ -120,14 +123,14 @@ def parallel_coordinates(study: Study) -> Figure | None:
 
 
 def ticks(described: dict[str, Any], absent: bool) -> list[tuple[float, str]]:
-    """Heights and texts along the axis of a parameter."""
+    """Return heights and texts along the axis of a parameter."""
     values = described.get("choices") or [described["low"], described["high"]]
     marks = [(position(v, described), v if isinstance(v, str) else f"{v:zg}") for v in values]
     return [*marks, (ABSENT, "not drawn")] if absent else marks
 
 
 def pareto(study: Study) -> Figure | None:
-    """Two objectives against each other, and the trials that no other beats in both."""
+    """Plot two objectives against each other, with the Pareto front."""
     if len(study.objectives) != 2 or study.complete.empty:
         return None
     (across, _), (up, _) = reversed(study.objectives.items())
@@ -152,5 +155,5 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
 
 
 def draw_study(study: Study) -> RenderedFigures:
-    """Every figure that the trials give something for, by name."""
+    """Draw every figure that the trials have data for, by name."""
     return render_all((name, draw(study)) for name, draw in FIGURES.items())

@@ -29,11 +29,11 @@ DETAILS = (
 )
 
 ARROWS: Mapping[Better, str] = {"lower": " ↓", "higher": " ↑", None: ""}
-"""Which way is better, after the name of a quantity."""
+"""Arrow after a quantity's name for the better direction."""
 
 
 def number(value: float, digits: int) -> str:
-    """A value with a fixed number of decimals, zero without a sign; a dash where there is none."""
+    """Format a value with fixed decimals, zero without a sign, NaN as a dash."""
     return "-" if math.isnan(value) else f"{value:z,.{digits}f}"
 
 
@@ -46,14 +46,14 @@ def as_csv(table: pd.DataFrame) -> str:
 
 
 def mean_and_sd(row: Any) -> str:
-    """`mean ± sd` over seeds."""
+    """Format `mean ± sd` over seeds."""
     digits = describe(row.metric).digits
     spread = "" if math.isnan(row.sd) else f" ± {number(row.sd, digits)}"
     return number(row.mean, digits) + spread
 
 
 def signed(value: float, low: float, high: float, digits: int) -> str:
-    """A difference with its interval."""
+    """Format a difference with its interval."""
     if math.isnan(value):
         return "-"
     interval = "" if math.isnan(low) else f" [{_end(low, digits)}, {_end(high, digits)}]"
@@ -65,9 +65,9 @@ def _end(value: float, digits: int) -> str:
 
 
 def difference(row: Any, labelled: bool = True) -> str:
-    """Write the difference with the interval to show, and what kind of one that is.
+    """Format the difference with its interval, labelled by kind where several kinds are shown.
 
-    Beside an interval without an end, which says nothing of the noise, stands the plain one.
+    An interval without an end is followed by the plain one, as it says nothing about the noise.
     """
     digits = describe(row.metric).digits
     text = signed(row.difference, row.low, row.high, digits)
@@ -78,19 +78,19 @@ def difference(row: Any, labelled: bool = True) -> str:
 
 
 def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:
-    """The heading of differences, and whether each has to say what kind of interval it has, as they are of several."""
+    """Return the heading of differences, and whether each must name its kind of interval."""
     kinds = list(dict.fromkeys(table[table.difference.notna()].interval))
     kind = f"{kinds[0]} " if len(kinds) == 1 else ""
     return f"difference [{kind}95 % interval]", len(kinds) > 1
 
 
 def detectable(row: Any) -> str:
-    """The smallest difference that would have shown four times in five."""
+    """Format the smallest difference that the test detects with 80 % power."""
     return "none" if math.isinf(row.detectable) else number(row.detectable, describe(row.metric).digits)
 
 
 def format_detectable(row: Any) -> str:
-    """The same, and where it is of other text too, what is left of it with any number of seeds."""
+    """Format the detectable difference, and its limit with any number of seeds where text counts."""
     if row.interval != "seeds-and-text" or math.isinf(row.detectable):
         return detectable(row)
     least = number(row.detectable_floor, describe(row.metric).digits)
@@ -98,7 +98,7 @@ def format_detectable(row: Any) -> str:
 
 
 def adjusted_p(row: Any) -> str:
-    """The p that decides, as its family adjusts it, and that of equivalence where there is a margin."""
+    """Format the adjusted p that decides, and that of equivalence where there is a margin."""
     parts = []
     if not math.isnan(row.level):
         parts.append(f"p {row.p:z.3g}, needs {row.level:z.3g}")
@@ -112,19 +112,19 @@ def adjusted_p(row: Any) -> str:
 
 
 def format_run_counts(row: Any) -> str:
-    """How many cells went well, and what became of the others."""
+    """Format the number of successful runs, and how many were lost or are missing."""
     others = [f"{getattr(row, kind)} {kind}" for kind in (*LOST, "missing") if getattr(row, kind)]
     return ", ".join([str(row.n), *others])
 
 
 def heading(quantity: str) -> str:
-    """Label and direction of a quantity."""
+    """Return label and direction of a quantity."""
     meaning = describe(quantity)
     return meaning.label + ARROWS[meaning.better]
 
 
 def format_steps_ratio(pace: StepsToBaselineLoss | None) -> str:
-    """The share of the baseline's steps that an arm needs, in a few words."""
+    """Format the share of the baseline's steps that an arm needs."""
     if pace is None:
         return "-"
     reached = pace.shares.get("steps", [])
@@ -138,9 +138,9 @@ def format_steps_ratio(pace: StepsToBaselineLoss | None) -> str:
 def summary(
     results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()
 ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Column headings, rows of text, and for each row whether it is bold: a test found a difference of healthy arms.
+    """Return headings, rows of text, and whether each row is bold for a significant difference of healthy arms.
 
-    Where curves were left, a column has the share of the baseline's steps that an arm needs for its loss.
+    With `paces`, a column has the share of the baseline's steps that an arm needs for its loss.
     """
     heads, labelled = interval_heading(table[table.metric == results.headline])
     measured, by_arm = set(table[table.n > 0].metric), {pace.arm: pace for pace in paces}
@@ -160,14 +160,14 @@ def summary(
 
 
 def _mean(of_arm: Mapping[str, Any], name: str) -> str:
-    """The mean of a quantity; an ECE with what a perfectly calibrated model would have."""
+    """Format the mean of a quantity; an ECE with that of a perfectly calibrated model."""
     text = number(of_arm[name].mean, describe(name).digits)
     floor = of_arm.get(f"{name}_floor")
     return text if floor is None or math.isnan(floor.mean) else f"{text} (floor {number(floor.mean, 4)})"
 
 
 def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> list[list[str]]:
-    """A row for each arm and each quantity that any cell measured, whose `headings` may be others than usual."""
+    """Return a row for each arm and measured quantity, labelled by `headings`."""
     rows = []
     for name in dict.fromkeys(table[table.n > 0].metric):
         unit = describe(name).unit
@@ -191,16 +191,16 @@ def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> li
 
 
 def escape(text: str) -> str:
-    """`text` as Markdown shows it letter for letter, HTML included."""
+    """Escape `text` so that Markdown shows it letter for letter, HTML included."""
     return html.escape(re.sub(r"([\\`*_\[\]|~])", r"\\\1", text), quote=False).replace("\n", " ")
 
 
 def markdown_row(texts: Sequence[str]) -> str:
-    """One line of a Markdown table."""
+    """Format one line of a Markdown table."""
     return "| " + " | ".join(texts) + " |"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table of any text."""
+    """Format the lines of a Markdown table of any text."""
     body = [markdown_row([escape(cell) for cell in row]) for row in rows]
     return [markdown_row(columns), markdown_row(["---"] * len(columns)), *body]

@@ -1,4 +1,4 @@
-"""Notes on noise: its two kinds, which of them an interval covers, and what averaging does to it."""
+"""Notes on noise over seeds and over text, which of them an interval covers, and the effect of averaging."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from lm.store.record import Record
 
 
 def text_notes(results: Results) -> Iterator[str]:
-    """A line on what the intervals of judged quantities cover, and one on the noise of each where it is known."""
+    """Yield a note on what the intervals cover, and one on the noise of each judged quantity."""
     if len(results.arms) < 2:
         return
     texts_of = texts_by_quantity(results)
@@ -26,7 +26,7 @@ def text_notes(results: Results) -> Iterator[str]:
 
 
 def average_notes(results: Results) -> Iterator[str]:
-    """For each judged mean over validations, what averaging did to the noise of the differences."""
+    """Yield a note for each judged mean over validations on how averaging changed the noise."""
     for name in results.judged:
         if (mean := averaged(name)) is None:
             continue
@@ -72,7 +72,7 @@ def _covers(results: Results, texts_by_quantity: dict[str, Texts]) -> Iterator[s
 
 
 def _covered(results: Results, name: str, texts: Texts) -> str:
-    """What the interval of a judged quantity covers that is kept by document."""
+    """Describe what the interval of a quantity with losses by document covers."""
     of = f" of {describe(name).label}" if len(results.judged) > 1 else ""
     without = [arm for arm in results.arms[1:] if arm in texts.lacking]
     if not texts.noise and len(set(texts.lacking.values())) <= 1:

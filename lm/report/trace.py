@@ -1,4 +1,4 @@
-"""Where a number of a table comes from: cells, configuration, code, and the commands that make it again."""
+"""Origin of a number in a table: cells, configuration, code, and the commands that reproduce it."""
 
 import math
 import shlex
@@ -17,21 +17,21 @@ from lm.stats.tests import t_interval
 from lm.store.quantities import describe, nearest_quantity
 
 UNPACKED = "unpacked"
-"""The folder that the commands unpack a pack into."""
+"""Folder into which the commands unpack a pack."""
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:
-    """Prints the cells behind an arm's metric, the arm's diff from the baseline, and commands.
+    """Print the cells behind an arm's metric, the arm's diff from the baseline, and commands.
 
     Args:
-        folder: of the experiment.
+        folder: folder of the experiment.
         arm: one of its arms.
         metric: a quantity, or a path into the records.
-        console: to print on.
-        pack: the file that the folder was unpacked from for this, of which the commands are to speak.
+        console: console to print on.
+        pack: pack that the folder was unpacked from, to be named in the commands.
 
     Raises:
-        InputError: for an arm that the experiment does not have, or a metric that none of its cells measured.
+        InputError: if the experiment has no such arm, or none of its cells measured the metric.
     """
     results = load(folder)
     if arm not in results.arms:

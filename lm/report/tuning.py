@@ -1,5 +1,4 @@
-"""What tuning found: shared against tuned settings for each arm, budgets spent, optima at an edge, loss against each
-parameter."""
+"""Results of tuning: shared and tuned settings of each arm, budgets, optima at an edge, loss over parameters."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -42,10 +41,10 @@ COLUMNS = (
 
 
 def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, dict[str, Study]] | None:
-    """What was tuned, the results with the winners, and each arm's study; None where nothing was, or not to its end.
+    """Load the tuning, the winners' results and each arm's study; None where tuning is absent or incomplete.
 
     Raises:
-        InputError: for a file that is damaged.
+        InputError: if a file is damaged.
     """
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():
@@ -59,7 +58,7 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
 
 
 def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
-    """The table as text, a row an arm."""
+    """Format the table, a row an arm."""
     table_rows = []
     for arm in results.arms:
         cells = [arm]
@@ -74,14 +73,14 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
 
 
 def compared(results: Results, arm: str) -> list[str]:
-    """An arm in the headline quantity: mean and spread, the difference to the baseline, the verdict."""
+    """Return an arm's headline mean and spread, its difference to the baseline, and the verdict."""
     table = compare(results)
     (row,) = table[(table.arm == arm) & (table.metric == results.headline)].itertuples()
     return [mean_and_sd(row), difference(row), str(row.verdict)]
 
 
 def _beside(studies: dict[str, Study], arms: Iterable[str]) -> str:
-    """What stands beside the verdict on arms with their winners: that one of them may lie beyond what was searched."""
+    """Return the remark that a winner lies at an end of its range, where one does."""
     edges = [
         f"{arm} at the {end} end of {name}"
         for arm in arms
@@ -97,7 +96,7 @@ def _text(value: Any) -> str:
 
 
 def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
-    """What a reader must know of the tuning."""
+    """Explain the tuning budget, and warn of optima at an edge."""
     seeds = ", ".join(map(str, tuning["seeds"]))
     lines = [
         f"Every arm had the same budget: {tuning['trials']} trials on seed{'s' if len(tuning['seeds']) > 1 else ''} "
@@ -110,7 +109,7 @@ def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
 def markdown_tuning(
     results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], figure: str | None
 ) -> list[str]:
-    """The section of the report's page."""
+    """Format the section of the report's page."""
     lines = ["## Tuning", "", markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS))]
     lines += [markdown_row([escape(cell) for cell in row]) for row in rows(results, tuning, twin, studies)]
     lines += ["", *(f"- {escape(line)}" for line in notes(tuning, studies)), ""]
@@ -120,7 +119,7 @@ def markdown_tuning(
 def show_tuning(
     results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], console: Console
 ) -> None:
-    """The same in the terminal."""
+    """Print the section."""
     console.print()
     show_grid("Tuning", COLUMNS, rows(results, tuning, twin, studies), console)
     for line in notes(tuning, studies):
@@ -128,12 +127,12 @@ def show_tuning(
 
 
 def draw_tuning(results: Results, studies: dict[str, Study]) -> RenderedFigures:
-    """Loss against each numeric parameter, one line an arm through its best trials; no figure without any."""
+    """Draw and render loss against each numeric parameter, a line an arm; empty without any."""
     return render_all((name, tuning_figure(results, studies)) for name in (FIGURE,))
 
 
 def tuning_figure(results: Results, studies: dict[str, Study]) -> Figure | None:
-    """Loss against each numeric parameter; None without any, or where no trial was trained to its end."""
+    """Plot loss against each numeric parameter; None without any, or without a complete trial."""
     spaces = next(iter(studies.values())).space
     names = [name for name, described in spaces.items() if "choices" not in described]
     if not names or all(study.complete.empty for study in studies.values()):
@@ -163,7 +162,7 @@ def _panel(axes: Axes, name: str, described: dict[str, Any], studies: dict[str, 
 
 
 def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Any, Any]:
-    """The lowest trial in each eighth of the range: other parameters differ between neighbours."""
+    """Return the lowest trial in each eighth of the range, as other parameters differ between neighbours."""
     place = np.log(x) if log else np.asarray(x, dtype=float)
     frame = pd.DataFrame({"x": x, "y": y, "bin": pd.cut(place, 8, labels=False) if np.ptp(place) else 0})
     lowest = frame.loc[frame.groupby("bin").y.idxmin()]

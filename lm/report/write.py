@@ -1,4 +1,4 @@
-"""Everything an experiment's folder shows, rebuilt from its records."""
+"""Everything in an experiment's report, rebuilt from its records."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from lm.report.web.page import Body, body, html
 
 @dataclass(frozen=True)
 class ExperimentReport:
-    """What a report tells of an experiment, worked out once for all of its formats."""
+    """The content of an experiment's report, computed once for all formats."""
 
     results: Results
     table: pd.DataFrame
@@ -42,19 +42,19 @@ class ExperimentReport:
 
     @property
     def damaged(self) -> bool:
-        """Whether a record, a curve or losses by document are no longer what training wrote."""
+        """True if a record, a curve or losses by document were changed since training wrote them."""
         return self.results.harmed
 
 
 def load_report(folder: Path) -> ExperimentReport:
-    """What there is to tell of an experiment. Raises InputError where there is none that this version reads."""
+    """Load and compare an experiment. Raises InputError where there is none that this version reads."""
     results = load(folder)
     claims = [(results.manifest["name"], answer) for answer in answers(results)]
     return ExperimentReport(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
 
 
 def page_files(report: ExperimentReport, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
-    """table.csv, the figures and table.md by their names; `first` are the lines of another first table."""
+    """Return table.csv, the figures and table.md by name; `first` replaces the first table."""
     results = report.results
     figures = draw_figures(results)
     page = markdown(results, report.table, list(figures), first)
@@ -72,17 +72,17 @@ def page_files(report: ExperimentReport, first: Sequence[str] | None = None) -> 
 
 
 def report_html(report: ExperimentReport) -> str:
-    """The page of HTML."""
+    """Format the report as one HTML file."""
     return html(report.results, report.table, report.claims, report.tuning, report.rates)
 
 
 def report_body(report: ExperimentReport) -> Body:
-    """The same as a part of a page of several."""
+    """Format the report as a part of a page of several."""
     return body(report.results, report.table, report.claims, report.tuning, report.rates)
 
 
 def show(report: ExperimentReport, console: Console) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     terminal(report.results, report.table, console)
     if report.claims:
         show_claims(report.claims, console)
@@ -93,7 +93,7 @@ def show(report: ExperimentReport, console: Console) -> None:
 
 
 def missing_from_report(into: Path, files: Mapping[str, str | bytes]) -> list[str]:
-    """What the page and the table of a report would no longer say, in words."""
+    """List what the old page and table hold and the new ones lack."""
     page, comparisons = (str(files.get(name, read_existing(into / name))) for name in ("table.md", "table.csv"))
     return missing_content(read_existing(into / "table.md"), page) or missing_csv_content(
         read_existing(into / "table.csv"), comparisons, "table.csv"
@@ -101,25 +101,24 @@ def missing_from_report(into: Path, files: Mapping[str, str | bytes]) -> list[st
 
 
 def write_report(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Results:
-    """Prints the table, and writes table.csv, the figures, report.html and table.md.
+    """Print the table, and write table.csv, the figures, report.html and table.md.
 
     Args:
-        folder: of the experiment.
-        console: to print on.
-        into: another folder for what is written.
-        replace: whether it may take the place of a report that says more; it is told on standard error where it does.
+        folder: folder of the experiment.
+        console: console to print on.
+        into: folder for the files instead of `folder`.
+        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
-        InputError: where there is no experiment that this version reads.
-        LessError: where the report that is there says more and `replace` is not given; the table is printed then, and
-            nothing written.
+        InputError: if there is no experiment that this version can read.
+        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     report, into = load_report(folder), into or folder
     files = {"report.html": report_html(report), **page_files(report)}
     missing = missing_from_report(into, files)
     try:
         show(report, console)
-    finally:  # also where nobody reads the terminal to its end
+    finally:  # also if standard output is closed early
         line = write_unless_lossy(into, files, missing, explain_missing(report.results), replace)
     if line:
         print(f"lm: {line}", file=sys.stderr)

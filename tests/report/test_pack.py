@@ -20,7 +20,7 @@ from lm.analysis.results import load
 from lm.analysis.runs import is_experiment_or_search
 from lm.cli import main
 from lm.config.tree import InputError, LessError
-from lm.report.pack import cells_of, opened, pack, unpack
+from lm.report.pack import cells_of, open_results, pack, unpack
 from lm.store.archive import ENDING, read_archive
 from lm.store.damage import sealed
 from lm.store.documents import packed
@@ -120,7 +120,7 @@ def test_a_ladder_is_packed_with_its_rungs_read_from_there_and_put_back(tmp_path
     pd.testing.assert_frame_equal(there.worth, here.worth)
     pd.testing.assert_frame_equal(there.cells, here.cells)
     found = unpack(file, tmp_path / "again")
-    assert (found.folder, len(found.put)) == (tmp_path / "again" / "climb", expected)
+    assert (found.folder, len(found.added)) == (tmp_path / "again" / "climb", expected)
     assert tree(tmp_path / "again" / "climb") == {"ladder.json": (folder / "ladder.json").read_bytes()}
     assert pack(found.folder)[0].path.read_bytes() == file.read_bytes()
 
@@ -151,11 +151,11 @@ def test_a_folder_that_holds_a_report_alone_stands_for_the_pack_beside_it(folder
     file = moved(pack(folder)[0].path, tmp_path / "reference")
     report = tmp_path / "reference" / "demo"
     for given in (report, file):
-        with opened(given) as place:
+        with open_results(given) as place:
             assert (place.report, place.pack) == (report, file)
             assert load(place.folder).records["arm", 0] is not None
         report.mkdir(exist_ok=True)
-    with opened(folder) as place:
+    with open_results(folder) as place:
         assert (place.folder, place.report, place.pack) == (folder, folder, None)
 
 
@@ -197,12 +197,12 @@ def test_what_is_no_pack_is_refused_in_one_line(
 
 def test_a_file_that_is_no_pack_by_name_says_what_is_expected(folder: Path) -> None:
     words = r"experiment\.json: is a file, and no pack; expected a folder such as"
-    with pytest.raises(InputError, match=words), opened(folder / "experiment.json"):
+    with pytest.raises(InputError, match=words), open_results(folder / "experiment.json"):
         pass
     file = pack(folder)[0].path.rename(folder.parent / "demo2")
-    with pytest.raises(InputError, match=r"demo2: its name does not end in \.lmpack"), opened(file):
+    with pytest.raises(InputError, match=r"demo2: its name does not end in \.lmpack"), open_results(file):
         pass
-    with opened(file, folder.parent / "report") as place:
+    with open_results(file, folder.parent / "report") as place:
         assert is_experiment_or_search(place.folder)
 
 
@@ -237,7 +237,7 @@ def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> No
     file = pack(folder)[0].path
     found = unpack(file, tmp_path / "new")
     assert found.folder == tmp_path / "new" / "demo"
-    assert len(found.put) == 7
+    assert len(found.added) == 7
     contents = dict(read_archive(file).contents())
     left = {name: content for name, content in tree(tmp_path / "new").items() if "/.leases/" not in name}
     assert left == contents
@@ -245,7 +245,7 @@ def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> No
     assert load(found.folder).records["arm", 0] == load(folder).records["arm", 0]
     assert not load(found.folder).corrupt_curves
     again = unpack(file, tmp_path / "new")
-    assert (again.put, len(again.there), again.kept) == ([], 7, [])
+    assert (again.added, len(again.already_present), again.conflicting) == ([], 7, [])
 
 
 def test_a_cell_that_is_there_with_another_record_is_kept(

@@ -13,7 +13,7 @@ from ladders import make_ladder
 from records import IMAGE, SCRIPT
 
 from lm.report.overview import ReportSource, Search, load_source, overview_page
-from lm.report.pack import opened
+from lm.report.pack import open_results
 from lm.report.web.search import search_html
 from lm.report.write import ExperimentReport, report_html
 
@@ -332,6 +332,6 @@ def test_three_experiments_of_the_reference_are_one_file_of_a_few_megabytes(
 ) -> None:
     with contextlib.ExitStack() as stack:
         packs = [REFERENCE / f"{name}.lmpack" for name in ("quickstart", "glu", "extrapolation")]
-        folders = [stack.enter_context(opened(path)).folder for path in packs]
+        folders = [stack.enter_context(open_results(path)).folder for path in packs]
         page = show(*folders, viewport={"width": 1280, "height": 900})
     weighed_and_opened(page, tmp_path)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.pack import opened
+from lm.report.pack import open_results
 from statistics_audit.audit import audit, audit_cells
 from statistics_audit.show import all_right, show_audit, to_json
 
@@ -33,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.cells is None:
         findings = audit(options.full)
     else:
-        with opened(options.cells) as place:
+        with open_results(options.cells) as place:
             findings = list(audit_cells(load(place.folder)))
         if not findings:
             raise InputError(f"--cells {options.cells}: no arm has 12 finished seeds, with which a claim is possible")

@@ -1,4 +1,4 @@
-"""The audit of the method, as a table for people and as JSON for machines."""
+"""Results of the audit of the statistical method, as a table and as JSON."""
 
 import json
 from collections import Counter
@@ -12,12 +12,12 @@ from statistics_audit.finding import Finding
 
 
 def all_right(findings: Sequence[Finding]) -> bool:
-    """Whether every promise that the reports rely on is kept."""
+    """Return True if every promise that the reports rely on is kept."""
     return all(finding.verdict != "NOT OK" for finding in findings)
 
 
 def to_json(findings: Sequence[Finding]) -> str:
-    """All of every finding."""
+    """Format all findings as JSON."""
     rows = []
     for finding in findings:
         low, high = finding.interval
@@ -27,7 +27,7 @@ def to_json(findings: Sequence[Finding]) -> str:
 
 
 def show_audit(findings: Sequence[Finding], console: Console) -> None:
-    """A row for each finding, then how many kept their promise, and what to make of those that did not."""
+    """Print a row for each finding, and how many kept their promise."""
     right = ("found", "99 % interval", "expected")
     table = Table("share of simulated experiments", *(Column(name, justify="right") for name in right), "verdict")
     for finding in findings:
@@ -44,7 +44,7 @@ def show_audit(findings: Sequence[Finding], console: Console) -> None:
 
 
 def expected(finding: Finding) -> str:
-    """The promise in words."""
+    """Format the promised range of a finding."""
     if finding.at_least == 0:
         return f"at most {finding.at_most:z.3g}"
     if finding.at_most == 1:

@@ -41,10 +41,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if len(options.folders) > 1 and options.out is None:
         raise InputError(f"a report of {len(options.folders)} experiments has no place; give --out DIR")
     with contextlib.ExitStack() as stack:
-        from lm.report.pack import opened
+        from lm.report.pack import open_results
 
         options.folders = [called(folder) for folder in options.folders]
-        places = [stack.enter_context(opened(folder, options.out)) for folder in options.folders]
+        places = [stack.enter_context(open_results(folder, options.out)) for folder in options.folders]
         require_place(places[0].report, "the report's folder", folder=True)
         return _report([place.folder for place in places], places[0].report, options)
 

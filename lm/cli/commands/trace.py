@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
     from lm.analysis.results import read_manifest
-    from lm.report.pack import can_be_packed, opened, rungs_of
+    from lm.report.pack import can_be_packed, open_results, rungs_of
     from lm.report.trace import trace
 
     folder, arm, metric = options.folder, options.arm, options.metric
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         folder = options.out / folder
     elif metric is None and (called := _run(folder, options.out)) is not None:
         folder, arm, metric = *called, arm
-    with opened(folder) as place:
+    with open_results(folder) as place:
         of = place.folder
         if rungs := rungs_of(of):
             of, arm = _on_rung(folder, {rung.name.removeprefix(f"{of.name}."): rung for rung in rungs}, arm)

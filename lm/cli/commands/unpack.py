@@ -22,7 +22,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.pack import unpack
 
     found = unpack(options.file, options.out)
-    print(f"unpacked: {found.folder}: {len(found.put)} cells put, {len(found.there)} there already", file=sys.stderr)
+    print(
+        f"unpacked: {found.folder}: {len(found.added)} cells put, {len(found.already_present)} there already",
+        file=sys.stderr,
+    )
     for line in found.left_out:
         print(f"lm: {line}", file=sys.stderr)
-    return 1 if found.kept or found.busy else 0
+    return 1 if found.conflicting or found.busy else 0

@@ -1,4 +1,4 @@
-"""What `lm dashboard` shows: progress on top, the report of one experiment below, made again when records change."""
+"""Content of `lm dashboard`: progress on top, below it a report that is rebuilt when records change."""
 
 import hashlib
 import importlib.util
@@ -18,7 +18,7 @@ from lm.store.store import Store
 HERE = Path(__file__).parent
 
 FRESH = 1.0
-"""Seconds for which what was read of a folder is shown again, however many pages ask."""
+"""Seconds for which the status of a folder is cached."""
 
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; frame-src 'self'; "
@@ -27,10 +27,10 @@ POLICY = (
 
 
 class Board:
-    """The experiments and searches of a folder of results, or the one that lies in `folder`; nothing is written.
+    """The experiments and searches of a folder of results, or the one in `folder`; read-only.
 
     Raises:
-        InputError: where the folder holds no results.
+        InputError: if the folder holds no results.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,12 +44,12 @@ class Board:
         self._reports: dict[str, tuple[str, str]] = {}
 
     def names(self) -> list[str]:
-        """The experiments and searches that there are now."""
+        """Return the names of the experiments and searches that exist now."""
         folders = folders_of(self.out)
         return [name for name in folders if self.only in (None, name)]
 
     def status(self) -> Html:
-        """Progress as `lm status` tells it."""
+        """Format progress as `lm status` does."""
         with self._reading:
             read_at, shown = self._status
             if time.monotonic() - read_at > FRESH:
@@ -68,7 +68,7 @@ class Board:
         return joined(table(columns, rows) if rows else "", listed(lines), listed(index.unreadable, class_="warn"))
 
     def version(self, name: str) -> str:
-        """What changes when the report of an experiment, or of a search, would say something else."""
+        """Return a hash that changes when the report of an experiment or search would change."""
         stamps = []
         for folder in self._folders(name):
             if _search(folder):
@@ -86,10 +86,10 @@ class Board:
         return hashlib.sha256("\n".join(stamps).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def report(self, name: str) -> str:
-        """The page of an experiment, or of what is known of a search. Raises KeyError where there is neither."""
+        """Return the page of an experiment or search. Raises KeyError for an unknown name."""
         if name not in self.names():
             raise KeyError(name)
-        with self._making:  # which takes seconds; nobody makes it twice
+        with self._making:  # takes seconds, so only one thread builds it
             version = self.version(name)
             made_version, page = self._reports.get(name, ("", ""))
             if made_version != version:
@@ -112,7 +112,7 @@ class Board:
             return _document(name, tag("p", f"There is no report yet: {error}"), script=False)
 
     def page(self, name: str | None) -> str:
-        """The page around it all, with the report of the experiment of this name, or of the first one."""
+        """Format the outer page with the report of this experiment, or of the first one."""
         names = self.names()
         name = name or next(iter(names), None)
         links = [
@@ -133,23 +133,23 @@ class Board:
 
 
 def query(name: str) -> str:
-    """The part of an address that names an experiment."""
+    """Return the query string that names an experiment."""
     return urlencode({"experiment": name})
 
 
 def policy() -> str:
-    """What the page around the report may do: run its own script, ask this server, show a frame of it."""
+    """Return the content security policy of the outer page: its script, this server, its frame."""
     return POLICY.format(script=digest(_script()), style=digest(_style()))
 
 
 def optuna_commands(board: Board) -> list[str]:
-    """The commands that show the searches of a folder in Optuna's own dashboard, or what to install for that."""
+    """Return the commands that open the searches of a folder in Optuna's own dashboard."""
     journals = [folder / "study.journal" for name in board.names() for folder in board._folders(name)]
     return [f"optuna-dashboard {quote(str(path))}" for path in journals if path.is_file()]
 
 
 def has_optuna_dashboard() -> bool:
-    """Whether that program is installed."""
+    """Return True if optuna-dashboard is installed."""
     return importlib.util.find_spec("optuna_dashboard") is not None
 
 
@@ -165,7 +165,7 @@ def _cells(folder: Path) -> list[str]:
 
 
 def _of_search(name: str, folders: list[Path]) -> Html:
-    """What its report says so far, and how to look at its trials."""
+    """Format the current report of a search, and the command that shows its trials."""
     elements: list[Html] = [tag("h1", name)]
     for folder in folders:
         journal, page = folder / "study.journal", folder / "table.md"

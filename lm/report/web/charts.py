@@ -1,7 +1,7 @@
-"""How the charts of the page are drawn: specifications of Vega-Lite, without their data.
+"""Vega-Lite specifications of the page's charts, without their data.
 
-Colours are those of page.css, in its light and its dark version, so that nothing is drawn again where these change. An
-arm has a colour, a line style and a marker, no two arms the same three.
+Colours are CSS variables of page.css, light and dark, so that a change of theme needs no redraw. Each arm has a unique
+combination of colour, line style and marker.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ INK = "currentColor"
 TEXTS = ("arm", "verdict", "text", "way")
 
 ROOM = 12
-"""Pixels between a marker of a scatter and the end of its axis."""
+"""Padding in pixels between the markers of a scatter plot and the ends of its axis."""
 
 AXIS: Spec = {
     **{f"{part}Color": INK for part in ("label", "title", "domain", "tick", "grid")},
@@ -35,34 +35,34 @@ CONFIG: Spec = {
 
 
 def colour(place: int) -> str:
-    """The colour of an arm by its place, the baseline's is 0."""
+    """Return the colour of an arm by its index; the baseline's is 0."""
     return f"var(--arm-{place % COLOURS})"
 
 
 def dash(place: int) -> list[int]:
-    """Its line style; solid for the baseline."""
+    """Return its line style; solid for the baseline."""
     return DASHES[(place + place // COLOURS) % len(DASHES)]
 
 
 def shape(place: int) -> str:
-    """Its marker."""
+    """Return its marker."""
     return SHAPES[(place + place // COLOURS) % len(SHAPES)]
 
 
 def arms(names: Sequence[str], of: Any, legend: Spec | None = None) -> Spec:
-    """How arms are told apart; `of` is one of the functions above."""
+    """Return the channel that distinguishes arms by colour, dash or shape: `of` is one of these functions."""
     scale = {"domain": list(names), "range": [of(place) for place in range(len(names))]}
     return {"field": "arm", "type": "nominal", "scale": scale, "legend": legend}
 
 
 def number(field: str, title: str = "", log: bool = False, **more: Any) -> Spec:
-    """A channel of numbers; its axis need not begin at zero."""
+    """Return a channel of numbers; its axis need not begin at zero."""
     scale = {"type": "log", "nice": False} if log else {"zero": False}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
 
 
 def tips(*fields: str) -> list[Spec]:
-    """What is told of a point."""
+    """Return the fields of a point's tooltip."""
     return [
         {"field": field, "title": field} | ({"type": "quantitative", "format": ".5~g"} if field not in TEXTS else {})
         for field in fields
@@ -70,7 +70,7 @@ def tips(*fields: str) -> list[Spec]:
 
 
 def chart(**spec: Any) -> Spec:
-    """A chart as wide as there is room."""
+    """Return a chart as wide as its container."""
     return {
         "width": "container",
         "height": 320,
@@ -81,19 +81,19 @@ def chart(**spec: Any) -> Spec:
 
 
 def layer(mark: str, encoding: Spec, data: Spec | None = None, **how: Any) -> Spec:
-    """One layer of a chart, of data of its own where some are given."""
+    """Return one layer of a chart, with its own data where given."""
     return {**({"data": data} if data else {}), "mark": {"type": mark, **how}, "encoding": encoding}
 
 
 def dots(encoding: Spec, always: bool) -> Spec:
-    """Points that tell what they are; where there are many they show only under the pointer."""
+    """Return points with tooltips; where there are many they show only under the pointer."""
     hover = {"name": "hover", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
     shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 1 if always else 0}
     return {**layer("point", {**encoding, "opacity": shown}, filled=True, size=60), "params": [hover]}
 
 
 def forest(names: Sequence[str]) -> Spec:
-    """Paired differences with their intervals, and the single seeds below them."""
+    """Return a forest plot: paired differences with intervals, and single seeds below them."""
     title, tooltip = "difference to the baseline", tips("arm", "text", "verdict", "n")
     x, low = number("difference", title), number("low", title)
     fill = {"condition": {"test": "datum.bold", "value": INK}, "value": "var(--page)"}
@@ -114,7 +114,7 @@ def forest(names: Sequence[str]) -> Spec:
 
 
 def learning_curve(names: Sequence[str], y_title: str, few: bool = False) -> Spec:
-    """Means over seeds, with bands, and with markers where the points of a curve are few."""
+    """Return means over seeds with bands, and with markers where a curve has few points."""
     y, by_colour = number("mean", y_title), {"color": arms(names, colour)}
     points = {"y": y, **by_colour, "shape": arms(names, shape), "tooltip": tips("arm", "step", "mean", "sd", "n")}
     return chart(
@@ -129,12 +129,12 @@ def learning_curve(names: Sequence[str], y_title: str, few: bool = False) -> Spe
 
 
 def gradients(norms: Sequence[float], steps: Sequence[int], parts: Sequence[str]) -> Spec:
-    """A heat map of norms, by part of the model and step; one scale for all arms.
+    """Return a heat map of norms by part of the model and step; one scale for all arms.
 
     Args:
-        norms: all there are, of all arms.
-        steps: of them.
-        parts: of them.
+        norms: norms of all arms.
+        steps: their optimiser steps.
+        parts: their parts of the model.
     """
     scale = {"type": "log", "scheme": "viridis", "domain": [min(norms), max(norms)]}
     distinct_steps = sorted(set(steps))
@@ -154,7 +154,7 @@ def gradients(norms: Sequence[float], steps: Sequence[int], parts: Sequence[str]
 
 
 def lines(names: Sequence[str], x: Spec, y: Spec, *fields: str, way: bool = False) -> Spec:
-    """A line with markers for each arm; of two kinds, the second thin, where a way is told."""
+    """Return a line with markers for each arm; with `way`, a second thin line a kind."""
     both = {"x": x, "y": y, "color": arms(names, colour), "detail": [{"field": "way"}] if way else []}
     thin = {"strokeWidth": {"condition": {"test": "datum.way == 'sliding window'", "value": 1}, "value": 2}}
     points = {**both, "shape": arms(names, shape), "tooltip": tips("arm", *fields)}
@@ -167,7 +167,7 @@ def lines(names: Sequence[str], x: Spec, y: Spec, *fields: str, way: bool = Fals
 
 
 def by_length(names: Sequence[str], x: Spec, y: Spec) -> Spec:
-    """The loss over lengths of context, with a dotted line at each that was trained with; the text is beside it."""
+    """Return the loss over context lengths, with a labelled dotted line at each trained length."""
     spec = lines(names, x, y, "way", "length", "nll", way=True)
     trained, at = {"name": "trained"}, {"x": x}
     text = {**at, "y": {"value": 4}, "text": {"field": "text", "type": "nominal"}}
@@ -179,7 +179,7 @@ def by_length(names: Sequence[str], x: Spec, y: Spec) -> Spec:
 
 
 def reliability(names: Sequence[str]) -> Spec:
-    """Accuracy over confidence, and the diagonal of the perfectly calibrated."""
+    """Return accuracy over confidence, with the diagonal of perfect calibration."""
     x, y = ({**number(name, name), "scale": {"domain": [0, 1]}} for name in ("confidence", "accuracy"))
     spec = lines(names, x, y, "confidence", "accuracy", "share")
     ends = {"values": [{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}]}
@@ -188,7 +188,7 @@ def reliability(names: Sequence[str]) -> Spec:
 
 
 def scatter(names: Sequence[str], x: Spec, y_title: str, along: bool = False) -> Spec:
-    """A point an arm with its spread over seeds; a line through those alike in all else where one is asked for."""
+    """Return a point an arm with its spread; `along` joins arms that are alike in all else."""
     x = {**x, "scale": {**x["scale"], "padding": ROOM}}
     y, by_colour = number("mean", y_title), {"color": arms(names, colour)}
     point = {"x": x, "y": y, **by_colour, "shape": arms(names, shape), "tooltip": tips("arm", "x", "mean", "sd", "n")}
@@ -199,7 +199,7 @@ def scatter(names: Sequence[str], x: Spec, y_title: str, along: bool = False) ->
 
 
 def trials(names: Sequence[str], x_title: str, y_title: str) -> Spec:
-    """A point a trial."""
+    """Return a scatter plot with a point for each trial."""
     encoding = {
         "x": number("x", x_title, log=True),
         "y": number("y", y_title),

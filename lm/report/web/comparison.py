@@ -1,4 +1,4 @@
-"""The table of the page that is sorted and filtered, and what each of its numbers leads to."""
+"""The sortable table of the page, and the details behind each of its numbers."""
 
 import math
 import shlex
@@ -19,8 +19,7 @@ from lm.store.quantities import SHOWN
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, whether it is shown at first, and of each arm a text, what it is sorted by, and the
-    quantity that it leads to."""
+    """A column: heading, initial visibility, and for each arm text, sort key and quantity."""
 
     title: str
     shown: bool
@@ -30,7 +29,7 @@ class Column:
 
 
 def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> list[Column]:
-    """A column for the mean of each quantity that was measured, and one for its difference; verdicts of the judged."""
+    """Return columns for mean and difference of each measured quantity, and verdicts of the judged."""
     first = list(table[table.metric == results.headline].itertuples())
     others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
     columns = [Column("n", True, [(format_run_counts(row), row.n, "") for row in first])]
@@ -46,7 +45,7 @@ def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBa
 
 
 def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Column]:
-    """Mean, difference where there is one, and verdict where the quantity is judged."""
+    """Return mean, difference where there is one, and verdict where the quantity is judged."""
     of_it = table[table.metric == name]
     rows, judged, only_judged = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
     shown = judged or name in (HEADLINE, *SHOWN)
@@ -68,7 +67,7 @@ def _pace(pace: StepsToBaselineLoss | None) -> tuple[str, float | str, str]:
 
 
 def comparison(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> Html:
-    """The table with its controls. Without scripts it is a table of what is shown at first."""
+    """Format the table with its controls; without scripts it shows the default columns."""
     columns = all_columns(results, table, paces)
     boxes = [
         tag("label", tag("input", type="checkbox", data_column=index + 1, checked=column.shown), column.title)
@@ -108,7 +107,7 @@ def _row(index: int, arm: str, columns: Sequence[Column]) -> Html:
 
 
 def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:
-    """What a number leads to: table.csv whole, the cells, what each of them measured, and the commands to look."""
+    """Return the data behind the numbers: table.csv, cells, their values, and trace commands."""
     name, arms, seeds = results.manifest["name"], results.manifest["arms"], results.manifest["seeds"]
     names = [str(metric) for metric in dict.fromkeys(table.metric)]
     numbers = {
@@ -134,7 +133,7 @@ def _measured(results: Results, arm: str, seed: int, metric: str) -> float:
 
 
 def _plain(entry: Any) -> Any:
-    """What JSON can hold, letter for letter as in table.csv: no number is None, an infinite one text."""
+    """Convert a value to JSON as in table.csv: NaN to None, infinite numbers to text."""
     if hasattr(entry, "item"):
         entry = entry.item()
     if isinstance(entry, float):

@@ -1,4 +1,4 @@
-"""HTML from text that nobody vouches for: what is not made here is escaped."""
+"""HTML elements from untrusted text: all that is not made here is escaped."""
 
 import base64
 import hashlib
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 EMPTY = ("input", "meta", "line", "path", "img")
-"""Elements without an end."""
+"""Elements without an end tag."""
 
 SENTENCE = 40
-"""Characters from which a text is one, and is not to stand as a column of single words on a phone."""
+"""Length in characters from which a text gets a wide column, also on a phone."""
 
 WRITTEN = re.compile(r'<(/?)([a-z][a-z0-9]*)((?: [A-Za-z0-9-]+(?:="[^"]*")?)*)>')
 ATTRIBUTE = re.compile(r' ([A-Za-z0-9-]+)="([^"]*)"')
-"""What `tag` writes: the beginning or the end of an element, and an attribute in it."""
+"""Patterns of what `tag` writes: a start or end tag, and an attribute in it."""
 
 
 class Html(str):
@@ -26,10 +26,10 @@ class Html(str):
 
 
 def tag(name: str, /, *content: str | Iterable[str], **attributes: str | bool | int) -> Html:
-    """An element; text in it that is no `Html` is escaped, as are the values of attributes.
+    """Build an element; text in it that is no `Html`, and values of attributes, are escaped.
 
     Args:
-        name: of the element.
+        name: name of the element.
         content: text, elements, or iterables of these.
         attributes: `class_` is `class`, `data_x` is `data-x`; True is an attribute without a value, False is none.
 
@@ -47,7 +47,7 @@ def tag(name: str, /, *content: str | Iterable[str], **attributes: str | bool | 
 
 
 def joined(*content: str | Iterable[str]) -> Html:
-    """Texts and elements one after another."""
+    """Join texts and elements."""
     return Html("".join(_escaped(item) if isinstance(item, str) else joined(*item) for item in content))
 
 
@@ -56,12 +56,12 @@ def _escaped(text: str) -> str:
 
 
 def listed(lines: Sequence[str], **attributes: str) -> Html:
-    """Lines as a list; nothing for none."""
+    """Format lines as a list; empty for none."""
     return tag("ul", [tag("li", line) for line in lines], **attributes) if lines else Html()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table of any text, the first cell of each row its heading, in a box that scrolls sideways."""
+    """Format a table of any text in a box that scrolls sideways; first cells are row headings."""
     head = tag("tr", [tag("th", column, scope="col") for column in columns])
     body = [tag("tr", tag("th", row[0], scope="row"), [_cell(text) for text in row[1:]]) for row in rows]
     inside = tag("table", tag("thead", head), tag("tbody", body))
@@ -69,15 +69,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
 
 
 def _cell(text: str) -> Html:
-    """A cell, with room for a sentence where it holds one."""
+    """Format a cell, with extra width where it holds a sentence."""
     return tag("td", text, class_="long" if len(text) > SENTENCE and not isinstance(text, Html) else False)
 
 
 def nested(content: Html, before: str) -> Html:
-    """Elements that stand beside others like them in a page: each id, and each link to one, begins with `before`, and
-    headings are a level lower.
+    """Prefix all ids and links to them, and lower headings by a level, to combine several pages.
 
-    No text is taken for an element or an attribute: `tag` has escaped its `<`, `>` and quotes.
+    Text is never mistaken for an element or an attribute: `tag` has escaped its `<`, `>` and quotes.
 
     >>> nested(tag("section", tag("h2", "<h2>", id="all"), tag("a", ' id="up"', href="#all")), "e1-")
     '<section><h3 id="e1-all">&lt;h2&gt;</h3><a href="#e1-all"> id=&quot;up&quot;</a></section>'
@@ -97,7 +96,7 @@ def nested(content: Html, before: str) -> Html:
 
 
 def data(name: str, value: Any) -> Html:
-    """JSON for a script to read, in which no text can end the element. NaN is refused."""
+    """Embed JSON for a script, in which no text can end the element. NaN is refused."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -105,12 +104,12 @@ def data(name: str, value: Any) -> Html:
 
 
 def digest(text: str) -> str:
-    """How a policy names the one script or style that may run."""
+    """Return the hash by which a policy allows one script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def document(title: str, style: str, policy: str, body: str | Iterable[str]) -> str:
-    """A file of HTML whose policy stands before all that it governs."""
+    """Format an HTML file whose policy precedes all that it governs."""
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),

@@ -1,4 +1,4 @@
-"""The charts of the page: which there are, over which numbers, and the figures and controls that hold them."""
+"""The charts of the page, with their figures and controls."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from lm.report.web.elements import Html, joined, tag
 from lm.report.web.numbers import Columns, label
 
 MOST_SHOWN = 16
-"""Arms whose curves are shown at first; the others are a click away."""
+"""Number of arms whose curves are shown initially."""
 
 FEW = 20
-"""Points of a curve up to which each has a marker."""
+"""Largest number of points of a curve with a marker each."""
 
 LENGTHS = "Thin: a sliding window. Dotted: the length that was trained with."
 SPREAD = "Mean over seeds, and one standard deviation either way."
@@ -24,7 +24,7 @@ EACH = "A point a trial."
 
 
 class Charts:
-    """The charts of a page, gathered while it is written: specifications, and the columns that they draw."""
+    """Specifications and columns of a page's charts, collected while the page is written."""
 
     def __init__(self, drawn: bool) -> None:
         self.drawn = drawn
@@ -42,19 +42,18 @@ class Charts:
         note: str = "",
         **how: Any,
     ) -> Html:
-        """A figure with its controls; nothing where there are no rows.
+        """Add a figure with its controls; empty where there are no rows.
 
         Args:
-            name: of the figure, as an id.
-            title: above it.
-            spec: of Vega-Lite, whose data are called `rows`.
-            rows: the columns of each of its data by name, `rows` first.
-            field: by which rows are chosen from a list.
-            options: that list: what `field` may be, and how each is called.
-            note: below the title.
-            how: `chosen`, the option at first; `titled`, the axis, `x` or `y`, that is called as the chosen option is;
-                `log`, whether the vertical axis can be made logarithmic; `arms`, False where arms cannot be switched
-                off in it.
+            name: id of the figure.
+            title: title above it.
+            spec: Vega-Lite specification whose data are named `rows`.
+            rows: columns of each of its data sets by name, `rows` first.
+            field: field by which a list of options selects rows.
+            options: values of `field` and their labels.
+            note: note below the title.
+            how: `chosen`, the initial option; `titled`, the axis, `x` or `y`, titled by the chosen option; `log`, True
+                for a switch to a logarithmic vertical axis; `arms`, False where arms cannot be switched off.
         """
         if not rows["rows"] or not self.drawn:
             return Html()
@@ -78,14 +77,14 @@ class Charts:
         )
 
     def _share_columns(self, name: str, columns: Columns) -> str:
-        """The name under which columns are sent, once for all charts that draw them."""
+        """Register columns once for all charts that draw them; return their name."""
         sent_name = next((key for key, sent in self.columns.items() if sent is columns), None)
         self.columns[sent_name or name] = columns
         return sent_name or name
 
 
 def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Html:
-    """The forest plot."""
+    """Build the forest plot."""
     rows, seeds = numbers.difference_data(results, compared)
     options = {name: label(name) for name in numbers.compared_metrics(results, compared)}
     note = (
@@ -99,7 +98,7 @@ def differences(results: Results, compared: pd.DataFrame, drawing: Charts) -> Ht
 
 
 def gallery(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> Html:
-    """All other charts, and the arms that are switched on and off in them."""
+    """Build all other charts, and the switches for arms."""
     drawn = [
         _curves(results, drawing),
         tag("div", figures, class_="pair") if any(figures := _heat(results, drawing)) else "",
@@ -119,7 +118,7 @@ def _curves(results: Results, drawing: Charts) -> Html:
 
 
 def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> list[Html]:
-    """Those of which two stand beside each other."""
+    """Build the half-width charts, laid out two per row."""
     arms, y, nll = results.arms, label(results.headline), number("nll", "validation NLL (nats/token)")
     data = {"reliability": numbers.reliability_data(results), "costs": numbers.cost_data(results)}
     data["lengths"], data["positions"] = numbers.length_data(results)
@@ -151,17 +150,17 @@ def _small(results: Results, drawing: Charts, studies: Mapping[str, Study]) -> l
 
 
 def _options(rows: Columns, field: str, names: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a field of the rows may be, in order, and how each is called."""
+    """Map the values of a field of the rows, in order, to their labels."""
     return {value: (names or {}).get(value, value) for value in dict.fromkeys(rows.get(field, ()))}
 
 
 def _first(options: Mapping[str, str]) -> str:
-    """How the option is called that is shown at first."""
+    """Return the label of the option that is shown initially."""
     return next(iter(options.values()), "")
 
 
 def _heat(results: Results, drawing: Charts) -> list[Html]:
-    """Two heat maps on one scale: the baseline's, and that of an arm."""
+    """Build two heat maps on one scale: the baseline's, and that of an arm."""
     rows = heat.gradient_data(results)
     arms = {str(place): results.arms[place] for place in dict.fromkeys(rows.get("arm", ()))}
     if not arms:
@@ -176,7 +175,7 @@ def _heat(results: Results, drawing: Charts) -> list[Html]:
 
 
 def _legend(results: Results) -> Html:
-    """The arms, each with its line, to be switched on and off in all charts."""
+    """Build the list of arms with their lines and switches."""
     boxes = []
     for place, arm in enumerate(results.arms):
         pattern = " ".join(map(str, dash(place))) if place else "none"

@@ -1,4 +1,4 @@
-"""The numbers of the heat maps: gradients by part of the model and step, read from the files of curves."""
+"""Data of the heat maps: gradients by part of the model and step, read from curves."""
 
 import csv
 import re
@@ -13,11 +13,11 @@ from lm.report.web.numbers import Columns, columns, round5
 from lm.store.spreadsheet import unmarked
 
 MOST_STEPS = 60
-"""Steps of a heat map."""
+"""Largest number of steps of a heat map."""
 
 
 def gradient_data(results: Results) -> Columns:
-    """The gradient's norm by part of the model and step: of each arm the mean over its seeds that have it by part."""
+    """Return gradient norms by part of the model and step, averaged over the seeds that have them."""
     rows = []
     for index, arm in enumerate(results.arms):
         norms: dict[tuple[str, int, int], list[float]] = {}
@@ -33,9 +33,9 @@ def gradient_data(results: Results) -> Columns:
 
 
 def gradients(path: Path) -> list[dict[str, Any]]:
-    """Part, layer, step and norm from the file of a curve, at evenly spaced steps.
+    """Read part, layer, step and norm from the file of a curve, at evenly spaced steps.
 
-    Read line by line: a table of all of its columns takes ten times as long, and most of them are not asked for.
+    Reads line by line: parsing all columns takes ten times as long, and most of them are not needed.
     """
     if not path.is_file():
         return []
@@ -57,9 +57,9 @@ def gradients(path: Path) -> list[dict[str, Any]]:
 
 
 def parts_of(heads: Sequence[str]) -> dict[str, str]:
-    """The parts of a model whose gradients are columns, in order, and these columns.
+    """Return the parts of a model that have gradient columns, in order, and these columns.
 
-    A part is what has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
+    A part has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
     """
     names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
     above = {name.rpartition(".")[0] for name in names}

@@ -1,4 +1,4 @@
-"""The page of a ladder: its tables and its figure in one file without a script, and links to its rungs' reports."""
+"""The page of a ladder: tables and figure in one file without a script, and links to the rungs' reports."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ RUNGS = "Reports of the rungs"
 
 
 def ladder_html(results: LadderResults, parts: Sequence[StaticSection], figure: bytes) -> str:
-    """The page as one file that needs no network, and whose policy forbids it any.
+    """Format the page as one file that needs no network, and whose policy forbids it.
 
     Args:
-        results: of the ladder.
-        parts: its tables.
-        figure: as PNG.
+        results: results of the ladder.
+        parts: tables of the ladder.
+        figure: figure as PNG.
     """
     manifest = results.manifest
     links = [
@@ -33,7 +33,7 @@ def ladder_html(results: LadderResults, parts: Sequence[StaticSection], figure: 
 
 
 def ladder_body(results: LadderResults, parts: Sequence[StaticSection], figure: bytes) -> Body:
-    """The same beside others in a page, which may lie anywhere: its rungs' reports are named, not led to."""
+    """Format the ladder as a part of a page of several; its rungs' reports are named, not linked."""
     manifest = results.manifest
     named = [tag("li", f"{rung['name']}: ", tag("code", rung["experiment"])) for rung in manifest["rungs"]]
     rungs = tag("section", tag("h2", RUNGS), tag("ul", named))

@@ -1,4 +1,4 @@
-"""Vega-Lite as one script, from the package that carries it; it draws by the tree of an expression, without `eval`."""
+"""Vega-Lite as one script, from the package vl-convert; it evaluates expressions without `eval`."""
 
 import functools
 import re
@@ -6,12 +6,12 @@ import re
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
-"""What the script is to do; what this does not need is left out of it."""
+"""Entry point of the bundle; the bundler leaves out what it does not need."""
 
 
 @functools.cache
 def library() -> str:
-    """The script, which defines `vegaEmbed`; empty where the package is not installed."""
+    """Return the script, which defines `vegaEmbed`; empty where the package is not installed."""
     try:
         import vl_convert
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the charts of the page are drawn from: columns of text and numbers, few enough to be sent.
+"""Data of the page's charts: columns of text and numbers, downsampled to a small file.
 
 Legend: s seeds, n points, p positions, m bins.
 """
@@ -20,7 +20,7 @@ from lm.store.quantities import SHOWN, describe
 from lm.store.record import Record
 
 Columns = dict[str, list[Any]]
-"""Rows as a list a column, which is half the size of a mapping a row."""
+"""Rows stored by column, half the size of a mapping for each row."""
 
 CURVES = {
     "validation_nll": "validation NLL (nats/token)",
@@ -28,10 +28,10 @@ CURVES = {
     "gradient_norm": "gradient norm before clipping",
     "learning_rate": "learning rate",
 }
-"""The columns of learning curves that are drawn, and their labels."""
+"""Drawn columns of learning curves and their labels."""
 
 POINTS, LEAST_POINTS, ALL_POINTS = 240, 60, 6000
-"""Points of a curve: at most, at least, and of all arms together."""
+"""Points of a curve at most and at least, and of all arms together."""
 
 COSTS = {
     "parameters": "parameters",
@@ -44,14 +44,14 @@ COSTS = {
 
 
 def round5(number: Any) -> float | None:
-    """A number of five digits; None for one that JSON cannot hold."""
+    """Round a number to five digits; None for one that JSON cannot hold."""
     if number is None or not math.isfinite(number):
         return None
     return float(f"{number:z.5g}")
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """Rows alike as columns; none for no row."""
+    """Convert rows with equal keys to columns; empty for no row."""
     by_name: Columns = {}
     for row in rows:
         for name, entry in row.items():
@@ -60,10 +60,10 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
 
 
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
-    """The places of so many points that keep the shape of a curve, peaks too; all where there are not more.
+    """Return indices of `count` points that keep the shape of a curve, peaks too.
 
-    Largest triangles (Steinarsson 2013, section 4.2): of each of equal stretches the point that spans the largest
-    triangle with the one chosen before it and with the mean of the stretch after it.
+    Largest-triangle-three-buckets (Steinarsson 2013, section 4.2): from each of equal buckets it takes the point that
+    spans the largest triangle with the previously chosen point and the mean of the next bucket.
     """
     if len(x_n) <= count:
         return np.arange(len(x_n))
@@ -77,12 +77,12 @@ def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
 
 
 def points(results: Results) -> int:
-    """The points of a curve, fewer where there are many arms."""
+    """Return the number of points a curve, fewer where there are many arms."""
     return max(LEAST_POINTS, min(POINTS, ALL_POINTS // len(results.arms)))
 
 
 def curve_data(results: Results) -> Columns:
-    """The mean over seeds of each curve at steps that keep its shape, and one standard deviation either way."""
+    """Return the mean over seeds of each curve at steps that keep its shape, with its sd."""
     count, rows = points(results), []
     for column, (index, arm) in itertools.product(CURVES, enumerate(results.arms)):
         frame = curves(results, arm, column)
@@ -101,13 +101,13 @@ def curve_data(results: Results) -> Columns:
 
 
 def compared_metrics(results: Results, table: pd.DataFrame) -> list[str]:
-    """The quantities whose differences are drawn: the judged, and those of the first table."""
+    """Return the quantities whose differences are drawn: the judged, and those of the first table."""
     measured = set(table[table.n > 0].metric)
     return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SHOWN)) if name in measured]
 
 
 def difference_data(results: Results, table: pd.DataFrame) -> tuple[Columns, Columns]:
-    """The paired differences with their intervals, and those of single seeds."""
+    """Return the paired differences with their intervals, and those of single seeds."""
     rows, seeds = [], []
     indices = {arm: index for index, arm in enumerate(results.arms)}
     for name in compared_metrics(results, table):
@@ -124,7 +124,10 @@ def difference_data(results: Results, table: pd.DataFrame) -> tuple[Columns, Col
 
 
 def reliability_data(results: Results) -> Columns:
-    """Confidence, accuracy and share of the tokens by bin, pooled over seeds; bins with under 0.1 % left out."""
+    """Return confidence, accuracy and token share by bin, pooled over seeds.
+
+    Bins with under 0.1 % of the tokens are left out.
+    """
     rows = []
     for index, arm in enumerate(results.arms):
         diagrams = [diagram for record in results.of(arm) if (diagram := record["reliability"])]
@@ -146,7 +149,7 @@ def reliability_data(results: Results) -> Columns:
 
 
 def length_data(results: Results) -> tuple[Columns, Columns]:
-    """The loss by the length of the context, and by the position in blocks of the longest length."""
+    """Return the loss by context length, and by position in blocks of the longest length."""
     rows, positions = [], []
     for index, arm in enumerate(results.arms):
         lengths = common_lengths(results, arm)
@@ -166,20 +169,20 @@ def length_data(results: Results) -> tuple[Columns, Columns]:
 
 
 def trained_length_data(results: Results) -> Columns:
-    """The lengths of context that arms measured at several were trained with."""
+    """Return the trained context lengths of arms that were measured at several."""
     lengths = {trained_context(results, arm) for arm in results.arms if common_lengths(results, arm)} - {None}
     return columns({"length": length, "text": "trained"} for length in sorted(lengths))  # type: ignore[type-var]
 
 
 def run_cost(record: Record, name: str) -> float:
-    """What a run cost; NaN where that was not measured."""
+    """Return a cost of a run; NaN where it was not measured."""
     if name == "flops":
         return value(record, "flops_per_token") * value(record, "tokens")
     return value(record, name)
 
 
 def cost_data(results: Results) -> Columns:
-    """Of each arm the headline over each cost that was measured: means over seeds, and the spread of the headline."""
+    """Return each arm's headline, mean and spread over seeds, over each measured cost."""
     rows = []
     for name, (index, arm) in itertools.product(COSTS, enumerate(results.arms)):
         runs = [record for record in results.of(arm) if record["status"] == "ok"]
@@ -190,7 +193,7 @@ def cost_data(results: Results) -> Columns:
 
 
 def setting_data(results: Results) -> Columns:
-    """The headline over each number in which at least three arms differ, a line for arms alike in all else."""
+    """Return the headline over each number in which at least three arms differ."""
     changes = {arm: results.manifest["arms"][arm]["changes"] for arm in results.arms}
     paths = dict.fromkeys(
         path for arm_changes in changes.values() for path, pair in arm_changes.items() if _number(pair[0])
@@ -212,7 +215,7 @@ def setting_data(results: Results) -> Columns:
 
 
 def trial_data(results: Results, studies: Mapping[str, Study]) -> Columns:
-    """Every complete trial of every arm's search, by each number that was searched."""
+    """Return every complete trial of every arm's search, by each numeric parameter."""
     rows = []
     for index, arm in enumerate(results.arms):
         if arm not in studies:
@@ -241,6 +244,6 @@ def _spread(loss: Sequence[float]) -> dict[str, float | None]:
 
 
 def label(name: str) -> str:
-    """A quantity with its unit."""
+    """Return the label of a quantity with its unit."""
     meaning = describe(name)
     return meaning.label + (f" ({meaning.unit})" if meaning.unit else "")

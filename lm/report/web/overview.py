@@ -1,4 +1,4 @@
-"""Several reports as one page: an overview that leads to each, and each as in its own page."""
+"""Several reports on one page: an overview that links to each, and each as on its own page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class ArmLine:
 
     Args:
         arm: its name.
-        n: how many cells went well, and what became of the others.
-        difference: to the baseline, with its interval.
-        verdict: on it.
-        health: `healthy`, or what ails it, or that no run ended well.
-        bold: whether a test of healthy arms found the difference.
+        n: number of successful cells, and of lost and missing ones.
+        difference: difference to the baseline, with its interval.
+        verdict: verdict on the difference.
+        health: `healthy`, its training problem, or that no run ended well.
+        bold: True for a significant difference of healthy arms.
     """
 
     arm: str
@@ -37,11 +37,11 @@ class OverviewEntry:
     """A report beside others on a page.
 
     Args:
-        name: by which it is listed.
-        judged: what its differences are of; empty where there are none.
+        name: name in the list of reports.
+        judged: description of its differences; empty where there are none.
         lines: its arms.
         more: a line below them; empty for none.
-        body: what its own page says.
+        body: content of its own page.
     """
 
     name: str
@@ -52,7 +52,7 @@ class OverviewEntry:
 
 
 def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
-    """The file. Reports are told apart by their place in it, whatever they and their arms are called."""
+    """Format the file. Reports are distinguished by their position, whatever they are called."""
     numbered = list(enumerate(entries, 1))
     links = [tag("li", tag("a", entry.name, href=f"#e{number}")) for number, entry in numbered]
     charts = any(entry.body.data for entry in entries)
@@ -69,12 +69,12 @@ def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
 
 
 def _id_prefix(number: int) -> str:
-    """What the ids of a report begin with."""
+    """Return the prefix of a report's ids."""
     return f"e{number}-"
 
 
 def _report(number: int, entry: OverviewEntry) -> Html:
-    """A report below one heading, which folds it."""
+    """Format a report below one heading, which folds it."""
     inside = [tag("p", entry.body.below, class_="soft"), entry.body.shown]
     return tag(
         "details",
@@ -91,7 +91,7 @@ def _report(number: int, entry: OverviewEntry) -> Html:
 
 
 def _overview(numbered: Sequence[tuple[int, OverviewEntry]]) -> Html:
-    """A table with a group of rows for each report."""
+    """Format a table with a group of rows for each report."""
     heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
     inside = tag("table", heads, [_group(*entry) for entry in numbered])
     box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")

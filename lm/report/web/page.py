@@ -1,4 +1,4 @@
-"""The page: one file that needs no network, and whose policy forbids it any."""
+"""The page of an experiment: one file that needs no network, and whose policy forbids it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,13 +39,13 @@ Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
 
 @dataclass(frozen=True)
 class Body:
-    """What a page says, before it is a file.
+    """Content of a page before it is made a file.
 
     Args:
         title: its heading.
         below: a line below it.
-        shown: all else that is to be seen.
-        data: what its script reads, by name; empty where it has no numbers that lead on and no charts.
+        shown: the visible content below that.
+        data: data for its script, by name; empty without charts and interactive numbers.
     """
 
     title: str
@@ -61,7 +61,7 @@ def html(
     tuning: Tuning | None = None,
     rates: of_rates.Rates | None = None,
 ) -> str:
-    """The whole report as one file, of what `body` takes."""
+    """Format the whole report as one file."""
     return standalone_page(body(results, compared, claims, tuning, rates))
 
 
@@ -72,13 +72,13 @@ def body(
     tuning: Tuning | None = None,
     rates: of_rates.Rates | None = None,
 ) -> Body:
-    """What the page of an experiment says.
+    """Build the content of an experiment's page.
 
     Args:
-        results: of the experiment.
-        compared: their comparison.
+        results: results of the experiment.
+        compared: comparisons of its arms.
         claims: the answers to its claims, each with the experiment's name.
-        tuning: what tuning found, where there was any.
+        tuning: results of tuning, where there are any.
         rates: the learning-rate curves, where there are any.
     """
     drawing, notes, paces = Charts(bool(library())), grouped(results, compared), steps_to_baseline_loss(results)
@@ -144,7 +144,7 @@ NAMES = {
 
 
 def contents(parts: Sequence[Html], names: Mapping[str, str]) -> Html:
-    """Links to the sections that are there, of these names."""
+    """Build links to the sections that exist, with these names."""
     present = [
         name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)
     ]
@@ -173,34 +173,34 @@ def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
 
 
 def standalone_page(body: Body) -> str:
-    """A file with this one page."""
+    """Format a file with this one page."""
     content = [tag("h1", body.title), tag("p", body.below, class_="soft"), missing_charts_note(), body.shown]
     return page_file(body.title, tag("main", content, charts_credit(), data_report=""), embedded(body))
 
 
 def missing_charts_note() -> Html:
-    """What to install where there are no charts."""
+    """Return a hint on what to install where charts cannot be drawn."""
     return Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
 
 
 def charts_credit() -> Html:
-    """Whose work the charts are."""
+    """Return the copyright notice of the chart library."""
     return tag("p", DRAWN_BY, class_="hint") if library() else Html()
 
 
 def embedded(body: Body, prefix: str = "") -> Html:
-    """The data of a page, under names that begin with `prefix`."""
+    """Embed the data of a page, under names that begin with `prefix`."""
     return joined(data(f"{prefix}{name}", value) for name, value in body.data.items())
 
 
 def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> str:
-    """The file, in which nothing runs but the two scripts whose hashes its policy names, and nothing is fetched.
+    """Format the file; its policy allows only its two scripts, by hash, and no network.
 
     Args:
-        title: of the file.
-        main: what is to be seen.
-        numbers: the data that its script reads.
-        several: whether these are several pages, below an overview.
+        title: title of the file.
+        main: the visible content.
+        numbers: the data for its script.
+        several: True for several pages below an overview.
     """
     own, *styles = (_file(name) for name in ("page.js", "page.css", *["several.css"] * several))
     script, style, first = library(), "".join(styles), "overview" if several else "verdict"

@@ -1,4 +1,4 @@
-"""The sections of the page that are text: the verdict first, and what a reader must know to believe it."""
+"""The text sections of the page: verdict, health, lost runs, provenance, commands."""
 
 import datetime
 import re
@@ -26,7 +26,7 @@ MARKS = {"better": "▲", "worse": "▼"}
 
 
 def section(name: str, title: str, *content: str | Sequence[str]) -> Html:
-    """A section with its heading; nothing where it has no content."""
+    """Format a section with its heading; empty where it has no content."""
     inside = joined(*content)
     return tag("section", tag("h2", title, id=f"{name}-heading"), inside, id=name) if inside else Html()
 
@@ -35,7 +35,7 @@ def section(name: str, title: str, *content: str | Sequence[str]) -> Html:
 
 
 def question_section(results: Results) -> Html:
-    """What the experiment was to find out."""
+    """State arms, seeds and judged quantities of the experiment."""
     manifest = results.manifest
     count, seeds = len(results.arms), len(manifest["seeds"])
     judged = ", ".join(label(name) for name in results.judged)
@@ -50,13 +50,13 @@ def question_section(results: Results) -> Html:
 
 
 def author_section(results: Results) -> Html:
-    """What the experiment's file says of it."""
+    """Format the notes in the experiment's file."""
     notes = results.manifest["notes"].strip()
     return joined(tag("h3", "What its author says"), tag("p", notes, class_="notes")) if notes else Html()
 
 
 def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
-    """The verdict on each arm; of many arms those that stand out, and how many do not."""
+    """Format the verdict on each arm; of many arms the significant ones, and a count of the others."""
     lines: list[Html] = []
     others = Counter[str]()
     rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
@@ -80,13 +80,13 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
 
 
 def kind(verdict: str) -> str:
-    """`better`, `worse`, or `none` for a verdict without a direction."""
+    """Return `better`, `worse`, or `none` for a verdict without a direction."""
     word = re.match(r"(?:exploratory: )?(better|worse)\b", verdict)
     return word[1] if word else "none"
 
 
 def health_section(results: Results, notes: Sequence[str]) -> Html:
-    """What makes runs unfit to be compared, and those that were lost or are not there."""
+    """List training problems, and runs that were lost or are missing."""
     ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
     lines = [*ill, *notes]
     well = "Every run ended, and none was found unhealthy."
@@ -97,7 +97,7 @@ def health_section(results: Results, notes: Sequence[str]) -> Html:
 
 
 def lost_runs_section(results: Results) -> Html:
-    """Every run that diverged or failed, with the last lines that it printed."""
+    """List every run that diverged or failed, with the last lines of its log."""
     runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
     shown = [
         tag(
@@ -122,7 +122,7 @@ def _pairs(record: Record) -> str:
 
 
 def last_lines(path: Path) -> str:
-    """The last lines of a log as a terminal would show them; empty where there is none."""
+    """Return the last lines of a log as a terminal shows them; empty where there is none."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -138,7 +138,7 @@ def last_lines(path: Path) -> str:
 
 
 def provenance_section(results: Results, made_under: Sequence[str]) -> Html:
-    """What the cells were made by, on and with, and the cells themselves."""
+    """Format code, packages and machines behind the cells, and the list of cells."""
     records = [record for record in results.records.values() if record is not None]
     origins = [record["provenance"] for record in records]
     counted = Counter(tuple(_origin(origin)) for origin in origins)
@@ -178,7 +178,7 @@ def _cells(results: Results) -> Iterator[list[str]]:
 
 
 def rerun_section(results: Results) -> Html:
-    """The commands that make this again, and that look closer."""
+    """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
     command_lines = (
         [

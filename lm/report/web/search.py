@@ -1,4 +1,4 @@
-"""The page of a search: its best trials, what mattered, every trial, and what became of those that were lost."""
+"""The page of a search: best trials, importances, charts, all trials, and lost ones."""
 
 import math
 import shlex
@@ -24,16 +24,16 @@ SHAPES = {"complete": "circle", "pruned": "cross", "failed": "triangle-down", "o
 
 
 def search_html(study: Study, importance: ImportancesOrReason) -> str:
-    """The whole report of a search as one file, of what `search_body` takes."""
+    """Format the whole report of a search as one file."""
     return standalone_page(search_body(study, importance))
 
 
 def search_body(study: Study, importance: ImportancesOrReason) -> Body:
-    """What the page of a search says.
+    """Build the content of a search's page.
 
     Args:
         study: the search.
-        importance: of its parameters, by objective, or why there is none.
+        importance: importances of its parameters by objective, or why there are none.
     """
     drawing, manifest = Charts(bool(library())), study.manifest
     columns_of_best, best = best_rows(study)
@@ -80,19 +80,19 @@ NAMES = {
 
 
 def _text(value: Any) -> str:
-    """A value of a parameter or an objective; a dash where there is none."""
+    """Format a value of a parameter or an objective; a dash where there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     return f"{value:z.5g}" if isinstance(value, float) else str(value)
 
 
 def _settings_text(study: Study, row: Any) -> str:
-    """The values of a trial's parameters, in a line."""
+    """Format the values of a trial's parameters in a line."""
     return ", ".join(f"{name} {_text(row[name])}" for name in study.space if _text(row[name]) != "-")
 
 
 def best_line(study: Study) -> str:
-    """What was found, in a sentence."""
+    """State the best trial, or the size of the Pareto front, in a sentence."""
     if study.complete.empty:
         return "No trial has been trained to its end yet."
     if len(study.objectives) > 1:
@@ -204,7 +204,7 @@ def _front(study: Study, drawing: Charts) -> Html:
 
 
 def _curves(study: Study, drawing: Charts) -> Html:
-    """What trials measured on their way, as far as it was reported."""
+    """Plot the intermediate values that trials reported."""
     states = {int(row["number"]): str(row["state"]) for _, row in study.trials.iterrows()}
     rows: Columns = columns(
         {"trial": trial["number"], "state": states[trial["number"]], "step": int(step), "value": round5(value)}
@@ -229,7 +229,7 @@ def _curves(study: Study, drawing: Charts) -> Html:
 
 
 def _slices(study: Study, drawing: Charts) -> Html:
-    """The first objective over each parameter in turn, of the trials in which it was drawn."""
+    """Plot the first objective over each parameter, over the trials that drew it."""
     quantity, figures = next(iter(study.objectives)), []
     for index, (name, described) in enumerate(study.space.items()):
         drawn = study.complete[study.complete[name].notna()]
@@ -255,7 +255,7 @@ def _slices(study: Study, drawing: Charts) -> Html:
 
 
 def _trials(study: Study) -> Html:
-    """Every trial, to sort and to filter."""
+    """Format a table of every trial, to sort and to filter."""
     names = ["number", "state", *study.objectives, *study.space, "seconds"]
     titles = {"number": "trial", **{name: label(name) for name in study.objectives}}
     heads = [tag("th", tag("button", titles.get(name, name), type="button"), scope="col") for name in names]
@@ -277,7 +277,7 @@ def _trials(study: Study) -> Html:
 
 
 def _lost(study: Study) -> Html:
-    """The trials that were stopped or failed, with the reason."""
+    """Format a table of the pruned and failed trials, with the reason."""
     gone = study.trials[study.trials.state.isin(["pruned", "failed"])]
     rows = [
         [str(row["number"]), str(row["state"]), _why(study, row), _settings_text(study, row)]

@@ -1,4 +1,4 @@
-"""The server behind `lm dashboard`: it reads, shows the pages of one folder of results, and nothing else."""
+"""The read-only server behind `lm dashboard`."""
 
 import contextlib
 import hmac
@@ -21,28 +21,28 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""Sent with every answer."""
+"""Headers of every response."""
 
 FRAMED = "frame-ancestors 'self'"
-"""For the report, whose own policy stands in it."""
+"""Header policy of the report, which carries its own policy in the page."""
 
 HTML = "text/html; charset=utf-8"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a board on an address of this machine.
+    """A server of one board on an address of this machine.
 
     Args:
         board: what is shown.
-        host: to listen on. Where that is no loopback address, a token in the address lets people in.
+        host: host to listen on. For other than loopback addresses, the URL holds an access token.
         port: 0 for a free one.
 
     Raises:
-        InputError: where it cannot listen there.
+        InputError: if it cannot listen there.
     """
 
     daemon_threads = True
-    request_queue_size = 512  # of connections that nobody has answered yet; a browser beside them waits for none
+    request_queue_size = 512  # pending connections, enough that a browser does not wait
 
     def __init__(self, board: Board, host: str, port: int) -> None:
         self.board, self.host = board, host
@@ -59,23 +59,23 @@ class Server(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """That it listens on."""
+        """Port that the server listens on."""
         return int(self.server_address[1])
 
     @property
     def prefix(self) -> str:
-        """The beginning of the path of every address."""
+        """Beginning of the path of every address."""
         return f"/{self.token}/" if self.token else "/"
 
     @property
     def address(self) -> str:
-        """What to open in a browser; a server that listens everywhere is called by the name of this machine."""
+        """Address to open in a browser; a server on all interfaces is named after this machine."""
         everywhere = self.host in ("", "0.0.0.0", "::")
         name = socket.gethostname() if everywhere else f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}{self.prefix}"
 
     def admits(self, host: str) -> bool:
-        """Whether a `Host` header names this server, and not a name that somebody has lead to its address."""
+        """Return True if a `Host` header names this server, and not a foreign name that resolves to it."""
         try:
             named = urlsplit(f"//{host}")
             name, port = named.hostname or "", named.port
@@ -100,7 +100,7 @@ class Server(ThreadingHTTPServer):
         return address.scheme == "http" and "@" not in address.netloc and self.admits(address.netloc)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says in a line what went wrong; a browser that hangs up is nothing."""
+        """Print an error in a line; a browser that disconnects is none."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError | TimeoutError):
             print(f"lm: dashboard: {type(error).__name__}: {error}", file=sys.stderr)
@@ -114,7 +114,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD for the page, for how things stand, and for a report; all else is refused."""
+    """Handler of GET and HEAD for the page, the status and a report; all else is refused."""
 
     server: Server
     server_version, sys_version = "lm", ""
@@ -194,9 +194,9 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """In plain text and with the usual headers, for what cannot be understood."""
+        """Send an error in plain text with the usual headers."""
         self.close_connection = True
         self._send(f"{message or HTTPStatus(code).phrase}\n", HTTPStatus(code))
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a page asks every two seconds."""
+        """Log nothing: a page asks every two seconds."""

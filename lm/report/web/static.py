@@ -1,4 +1,4 @@
-"""A page of tables and pictures in one file without a script, whose policy forbids it any network."""
+"""A page of tables and pictures in one file without a script, whose policy forbids any network."""
 
 import base64
 from collections.abc import Sequence
@@ -9,24 +9,24 @@ from lm.report.web.elements import Html, digest, document, joined, listed, table
 HERE = Path(__file__).parent
 
 StaticSection = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
-"""A title, column headings, rows whose bold cells are elements, and the notes below them."""
+"""Title, column headings, rows with bold cells as elements, and notes."""
 
 Picture = tuple[str, bytes]
-"""What a picture shows, in words, and the picture as PNG."""
+"""Alternative text and PNG content of a picture."""
 
 
 def static_page(
     title: str, below: str, parts: Sequence[StaticSection], pictures: Sequence[Picture], first: str = "", last: str = ""
 ) -> str:
-    """The page.
+    """Format the page.
 
     Args:
-        title: of the page.
+        title: title of the page.
         below: a line below it.
         parts: its tables; the pictures stand after the first.
-        pictures: to be seen.
-        first: what stands before the tables.
-        last: what stands after them.
+        pictures: pictures of the page.
+        first: content before the tables.
+        last: content after them.
     """
     body = joined(tag("h1", title), tag("p", below, class_="soft"), first, static_tables(parts, pictures), last)
     style = (HERE / "page.css").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def static_page(
 
 
 def static_tables(parts: Sequence[StaticSection], pictures: Sequence[Picture]) -> Html:
-    """Tables, and pictures after the first of them."""
+    """Format tables, with the pictures after the first of them."""
     sections = [_part(*part) for part in parts]
     images = [tag("div", _image(*picture), class_="scroll") for picture in pictures]
     if images:
