@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 REFERENCE ?= results/reference
 
-# What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
+# What `make bench` is told: cases and options of `python -m benchmarks`; all cases where it is empty.
 BENCH ?=
 
 # Options of `make audit`, such as --full.
@@ -83,7 +83,7 @@ docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
 
 bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
-	env -u OMP_NUM_THREADS $(BIN)/lm bench $(BENCH) --out docs/bench/CPU.json
+	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks $(BENCH) --out docs/bench/CPU.json
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -27,7 +27,6 @@ ORDER = (
     "execution",
     "search",
     "ablation",
-    "bench",
     "chaos",
     "api",
     "cli",
@@ -112,7 +111,6 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
             "lm.execution.outpost": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.climb": {"lm.execution.sharing"},
-            "lm.bench.staying": {"lm.execution.local"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name
 

@@ -10,11 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lm import __version__
-from lm.bench.machine import described
+from lm.execution.hardware import describe_machine
 from lm.report.status import duration
 from lm.store.files import to_json, write_atomic
 
 FORMAT = 1
+
+WIDTH = 170
+"""Columns where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,15 @@ class Row:
     note: str = ""
 
 
+def console() -> Console:
+    """Return the terminal, or a console wide enough for the table."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=WIDTH)
+
+
 def result(rows: Sequence[Row], asked: dict[str, Any]) -> dict[str, Any]:
     """The file."""
-    machine = described(1)
+    machine = describe_machine(1)
     return {"format": FORMAT, "lm": __version__, **asked, "machine": machine, "faults": [asdict(row) for row in rows]}
 
 

@@ -31,7 +31,7 @@ TRAINING = ("fit", "ablate", "sweep", "reproduce")
 SEEDED = (("generate", "seed"), ("ls", "seed"), ("chaos", "seed"))
 """Commands whose `--seed` is no setting of a configuration."""
 
-MAKE_TARGETS = {"audit": "make audit", "verify": "make verify"}
+MAKE_TARGETS = {"audit": "make audit", "bench": "make bench", "verify": "make verify"}
 """Former commands that are programs of the repository, with the make target that runs each."""
 
 

@@ -42,9 +42,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         for fault in FAULTS.values():
             print(f"{fault.name}: {fault.about}")
         return 0
-    from lm.bench.show import console
     from lm.chaos.place import require_linux
-    from lm.chaos.rows import Row, show, write
+    from lm.chaos.rows import Row, console, show, write
     from lm.chaos.run import DIFFERS, chaos
 
     require_linux()

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from lm.bench.asked import Asked
-from lm.bench.rows import Row, rows_of
-from lm.bench.sizes import SIZES, SMALLEST
+from benchmarks.asked import Asked
+from benchmarks.rows import Row, rows_of
+from benchmarks.sizes import SIZES, SMALLEST
 from lm.config.tree import Tree
 from lm.store.files import read_json, write_atomic
 

@@ -18,10 +18,10 @@ import numpy as np
 import yaml
 from rich.console import Console
 
+from benchmarks.asked import Asked
+from benchmarks.rows import Row, exactly, row
 from lm.ablation.ablate import Manner, ablate
 from lm.ablation.experiment import load_experiment
-from lm.bench.asked import Asked
-from lm.bench.rows import Row, exactly, row
 from lm.config.tree import Tree
 from lm.report.write import write_report
 from lm.store.damage import sealed

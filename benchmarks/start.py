@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from lm.bench.asked import Asked
-from lm.bench.ratios import alternate
-from lm.bench.rows import Row, rows_of
-from lm.bench.sizes import SMALLEST
+from benchmarks.asked import Asked
+from benchmarks.ratios import alternate
+from benchmarks.rows import Row, rows_of
+from benchmarks.sizes import SMALLEST
 from lm.store.files import write_atomic
 
 TORCH = "python -c 'import torch'"

@@ -7,10 +7,10 @@ import time
 import torch
 from torch import Tensor
 
-from lm.bench.asked import Asked
-from lm.bench.ratios import alternate, timed
-from lm.bench.rows import Row, rows_of
-from lm.bench.sizes import BASE
+from benchmarks.asked import Asked
+from benchmarks.ratios import alternate, timed
+from benchmarks.rows import Row, rows_of
+from benchmarks.sizes import BASE
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
 from lm.model.cache import Cache, Int8Cache

@@ -1,6 +1,5 @@
-"""The arithmetic of a comparison: ways taken in turn, ratios within a round, exponents of growth."""
+"""The arithmetic of a comparison: ways taken in turn and ratios within a round."""
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -65,18 +64,3 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, median, high
-
-
-def exponent(sizes: Sequence[float], values: Sequence[float], points: int = 3) -> float:
-    """b of value = a size^b, by least squares on logarithms over the `points` largest sizes; NaN where that has none.
-
-    >>> round(exponent([1, 2, 4, 8], [7.0, 8.0, 32.0, 128.0]), 6)
-    2.0
-    """
-    pairs = sorted(zip(sizes, values, strict=True))[-points:]
-    if len(pairs) < 2 or any(size <= 0 or not value > 0 for size, value in pairs):
-        return math.nan
-    try:
-        return statistics.linear_regression(*zip(*((math.log(a), math.log(b)) for a, b in pairs), strict=True)).slope
-    except statistics.StatisticsError:  # all of one size
-        return math.nan

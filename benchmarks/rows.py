@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from lm.bench.ratios import Spread, spread
+from benchmarks.ratios import Spread, spread
 from lm.config.plain import unusable
 from lm.config.tree import InputError
 from lm.store.files import read_json
@@ -107,9 +107,9 @@ def read_result(path: Path) -> Result:
     """A file that an earlier run wrote. Raises InputError where it is none."""
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path}: expected what `lm bench --out` wrote, in format {FORMAT}")
+        raise InputError(f"{path}: expected what `python -m benchmarks --out` wrote, in format {FORMAT}")
     if problem := unusable(found) or _problem(found):
-        raise InputError(f"{path}: {problem}; `lm bench --out` writes it anew")
+        raise InputError(f"{path}: {problem}; `python -m benchmarks --out` writes it anew")
     return found  # type: ignore[return-value]
 
 

@@ -1,16 +1,16 @@
-"""A process that exists to be measured: `python -m lm.bench.child KIND ARGUMENTS` prints one number."""
+"""A process that exists to be measured: `python -m benchmarks.child KIND ARGUMENTS` prints one number."""
 
 import contextlib
 import json
 import sys
 from collections.abc import Callable
 
-from lm.bench.memory import peak
+from benchmarks.memory import peak
 
 
 def of_step(name: str, way: str, threads: int, checkout: str | None) -> float:
     """MiB: the peak of a process that trains in a way."""
-    from lm.bench.step import memory_here
+    from benchmarks.step import memory_here
 
     memory_here(name, way, threads, checkout)
     return peak()
@@ -18,30 +18,22 @@ def of_step(name: str, way: str, threads: int, checkout: str | None) -> float:
 
 def of_part(group: str, way: str, sizes: list[int], threads: int) -> float:
     """MiB that one pass through a part adds."""
-    from lm.bench.parts import memory_here
+    from benchmarks.parts import memory_here
 
     return memory_here(group, way, sizes, threads)
 
 
 def of_metric(name: str, tokens: int) -> float:
     """MiB that a metric of calibration adds."""
-    from lm.bench.calibration import memory_here
+    from benchmarks.calibration import memory_here
 
     return memory_here(name, tokens)
-
-
-def of_growth(axis: str, value: int, threads: int) -> float:
-    """MiB that a few training steps of a model add."""
-    from lm.bench.growth import memory_here
-
-    return memory_here(axis, value, threads)
 
 
 KINDS: dict[str, Callable[..., float]] = {
     "step": of_step,
     "part": of_part,
     "metric": of_metric,
-    "growth": of_growth,
 }
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import resource
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The clone, in which a fresh process finds the benchmarks."""
 
 
 def peak() -> float:
@@ -36,9 +40,10 @@ def added(work: Callable[[], object]) -> float:
 
 
 def in_child(kind: str, *arguments: Any) -> float:
-    """What the measurement `kind` of `lm.bench.child` gives in a fresh process; the arguments go there as JSON."""
-    command = [sys.executable, "-P", "-m", "lm.bench.child", kind, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    """What the measurement `kind` of `benchmarks.child` gives in a fresh process; the arguments go there as JSON."""
+    command = [sys.executable, "-P", "-m", "benchmarks.child", kind, json.dumps(arguments)]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no word"]
         raise RuntimeError(f"{kind}{arguments}: the process ended with code {done.returncode}: {last[0]}")

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from lm.bench.ratios import Spread
-from lm.bench.rows import Result, Row
+from benchmarks.ratios import Spread
+from benchmarks.rows import Result, Row
 
 SMALLEST, LARGEST = 1e-9, 1e9
 """Ratios beyond these are no measurements of anything, and nothing beside them could be told apart."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm.bench.asked import Asked
-from lm.bench.rows import Measured, Row
+from benchmarks.asked import Asked
+from benchmarks.rows import Measured, Row
 from lm.config.tree import InputError, nearest
 
 
@@ -19,7 +19,7 @@ class Case:
 
     def measured(self, asked: Asked) -> Measured:
         """Its rows."""
-        measure: Callable[[Asked], list[Row]] = getattr(importlib.import_module(f"lm.bench.{self.name}"), self.name)
+        measure: Callable[[Asked], list[Row]] = getattr(importlib.import_module(f"benchmarks.{self.name}"), self.name)
         return {"about": self.about, "rows": measure(asked)}
 
 
@@ -32,9 +32,6 @@ CASES = {
         ("generation", "tokens with and without a cache of keys and values"),
         ("start", "lm --help, and lm fit until its first step, beside importing torch"),
         ("cells", "what a cell of the quickstart takes beyond its training"),
-        ("staying", "processes that take cell after cell: their memory, and a cell's seconds"),
-        ("growth", "how time and memory grow with width, depth, context and vocabulary"),
-        ("controller", "what handing out a cell takes among 100, 1,000 and 10,000, simulated on 1,000 workers"),
         ("scale", "planning 10,000 cells and reporting on 1,000, against their limits"),
     )
 }

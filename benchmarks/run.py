@@ -1,18 +1,18 @@
-"""`lm bench`: the cases asked for, one after the other, as tables, a file and a figure."""
+"""`make bench`: the cases asked for, one after the other, as tables, a file and a figure."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.asked import Asked
+from benchmarks.cases import Case
+from benchmarks.figure import drawn
+from benchmarks.rows import FORMAT, Result, read_result
+from benchmarks.scale import OVER
+from benchmarks.show import machine_line, show, show_case
 from lm import __version__
-from lm.bench.asked import Asked
-from lm.bench.cases import Case
-from lm.bench.figure import drawn
-from lm.bench.machine import described
-from lm.bench.rows import FORMAT, Result, read_result
-from lm.bench.scale import OVER
-from lm.bench.show import machine_line, show, show_case
+from lm.execution.hardware import describe_machine
 from lm.store.files import finite, to_json, write_atomic
 
 
@@ -25,7 +25,7 @@ def bench(cases: Iterable[Case], asked: Asked, out: Path | None, to: Console) ->
         "format": FORMAT,
         "lm": __version__,
         "quick": asked.quick,
-        "machine": described(asked.threads),
+        "machine": describe_machine(asked.threads),
         "cases": {},
     }
     to.print(machine_line(result), highlight=False, markup=False, soft_wrap=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from lm.bench.asked import Asked
-from lm.bench.loops import bare, fitted, ours
-from lm.bench.memory import in_child
-from lm.bench.peers import Contender, contenders, tried
-from lm.bench.ratios import Way, alternate
-from lm.bench.rows import Row, row, rows_of
-from lm.bench.sizes import Size, named, sizes
+from benchmarks.asked import Asked
+from benchmarks.loops import bare, fitted, ours
+from benchmarks.memory import in_child
+from benchmarks.peers import Contender, contenders, tried
+from benchmarks.ratios import Way, alternate
+from benchmarks.rows import Row, row, rows_of
+from benchmarks.sizes import Size, named, sizes
 from lm.metrics.cost import matmul_peak, utilisation
 from lm.model.count import flops_per_token
 from lm.runs.ways import threads_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lm.bench.peers import Contender, Loss, loss_of_logits
-from lm.bench.sizes import Size
+from benchmarks.peers import Contender, Loss, loss_of_logits
+from benchmarks.sizes import Size
 from lm.store.store import Store
 from lm.training.cell import Cell
 from lm.training.optim import decay_groups

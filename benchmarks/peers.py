@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lm.bench.machine import installed
-from lm.bench.sizes import Size
+from benchmarks.sizes import Size
+from lm.execution.hardware import installed
 
 Loss = Callable[[Any, Tensor, Tensor], Tensor]
 """The mean loss of a model on tokens (b, t) and targets (b, t)."""

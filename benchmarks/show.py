@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lm.bench.rows import Measured, Result, Row
+from benchmarks.rows import Measured, Result, Row
 
 WIDTH = 170
 """Columns where there is no terminal."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassCalibrationError
 
-from lm.bench.asked import Asked
-from lm.bench.memory import added, in_child
-from lm.bench.rows import Row, row, rows_of
+from benchmarks.asked import Asked
+from benchmarks.memory import added, in_child
+from benchmarks.rows import Row, row, rows_of
 from lm.metrics.calibration import bin_of, calibration_floor
 from lm.metrics.tokens import TokenStatistics
 

@@ -17,8 +17,8 @@ FLAGS = (
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "transformers", "x-transformers", "litgpt")
 
 
-def described(threads: int) -> dict[str, Any]:
-    """Processor, cores that may be used, threads, memory, and the versions of what is compared."""
+def describe_machine(threads: int) -> dict[str, Any]:
+    """Return processor, cores that may be used, threads, memory, and the versions of what is compared."""
     import torch
 
     said = cpuinfo()

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from lm.bench.asked import Asked
-from lm.bench.calibration import calibration
-from lm.bench.memory import added, in_child
-from lm.bench.ratios import alternate, timed
-from lm.bench.rows import Row, rows_of
+from benchmarks.asked import Asked
+from benchmarks.calibration import calibration
+from benchmarks.memory import added, in_child
+from benchmarks.ratios import alternate, timed
+from benchmarks.rows import Row, rows_of
 from lm.config.choices import choices
 from lm.model.attention import Attention, Mask
 from lm.model.mixing import WAYS, Scores, Way
