@@ -15,6 +15,9 @@ REFERENCE ?= results/reference
 # What `make bench` is told: cases and options of `python -m benchmarks`; all cases where it is empty.
 BENCH ?=
 
+# Options of `make faults`; every fault where it is empty.
+FAULTS ?=
+
 # Options of `make audit`, such as --full.
 AUDIT ?=
 
@@ -24,7 +27,7 @@ VERIFY ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable fuzz coverage advisories audit verify bench docs references clean
+.PHONY: demo test test-all check check-portable fuzz coverage advisories audit faults verify bench docs references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -59,6 +62,9 @@ advisories:  ## advisories known of the versions in constraints.txt; left out wi
 
 audit: .venv/installed  ## check the statistics on simulated experiments; AUDIT="--full" at full size, AUDIT="--cells DIR" on real cells
 	@PYTHONPATH=tests $(BIN)/python -m statistics_audit $(AUDIT)
+
+faults: .venv/installed  ## disturb small runs and compare each with one left alone; FAULTS="--kills 20 --faults kills" says which
+	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 
 verify: .venv/installed  ## check the library against the worked examples; VERIFY="attn-3x4 --json" names one
 	@PYTHONPATH=tests $(BIN)/python -m worked_examples $(VERIFY)

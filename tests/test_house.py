@@ -27,7 +27,6 @@ ORDER = (
     "execution",
     "search",
     "ablation",
-    "chaos",
     "api",
     "cli",
     "__main__",

@@ -3,9 +3,9 @@
 import subprocess
 import time
 
-from lm.chaos.outcome import resumes
-from lm.chaos.place import LOOK_SECONDS, Place, StuckError, end
-from lm.chaos.trial import (
+from faults.outcome import resumes
+from faults.place import LOOK_SECONDS, Place, StuckError, end
+from faults.trial import (
     ALL,
     CHECKPOINTING,
     CONTROLLER,

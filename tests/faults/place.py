@@ -186,7 +186,7 @@ def files() -> dict[str, Tree]:
 def require_linux() -> None:
     """Raises InputError where processes cannot be found by what they were started with."""
     if not (PROC / "environ").exists():
-        raise InputError("lm chaos finds processes below /proc, as Linux has it, and there is none here")
+        raise InputError("make faults finds processes below /proc, as Linux has it, and there is none here")
 
 
 def marked(words: str) -> dict[int, str]:

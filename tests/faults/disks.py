@@ -3,8 +3,8 @@
 import os
 import subprocess
 
-from lm.chaos.place import Place, StuckError
-from lm.chaos.trial import Trial, last_line
+from faults.place import Place, StuckError
+from faults.trial import Trial, last_line
 
 MIB = 2**20
 SMALL_MIB = 64

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lm.chaos.place import LOOK_SECONDS, SWEEP, Place
+from faults.place import LOOK_SECONDS, SWEEP, Place
 
 COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
 """Costs that are no times."""

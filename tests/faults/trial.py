@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lm.chaos.outcome import Finished
-from lm.chaos.place import CELLS, LOOK_SECONDS, Place, StuckError, end, marked, parent
+from faults.outcome import Finished
+from faults.place import CELLS, LOOK_SECONDS, Place, StuckError, end, marked, parent
 from lm.store.disk import SAVING
 
 STARTING, TRAINING, CHECKPOINTING, FINISHING = "starting", "training", "checkpointing", "finishing a cell"

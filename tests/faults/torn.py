@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from lm.chaos.place import StuckError
-from lm.chaos.trial import ALL, Trial, kill, last_line
+from faults.place import StuckError
+from faults.trial import ALL, Trial, kill, last_line
 
 
 def checkpoint(trial: Trial) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lm.ablation.experiment import load_experiment
-from lm.chaos import cluster, disks, kills, run
-from lm.chaos.faults import FAULTS, Fault
-from lm.chaos.outcome import Finished, Outcome, differences, names, outcome, resumes
-from lm.chaos.place import CELLS, EXPERIMENT, SWEEP, Place, StuckError
-from lm.chaos.rows import Row, show, write
-from lm.chaos.trial import (
+from faults import cluster, disks, kills, run
+from faults.__main__ import main
+from faults.faults import FAULTS, Fault
+from faults.outcome import Finished, Outcome, differences, names, outcome, resumes
+from faults.place import CELLS, EXPERIMENT, SWEEP, Place, StuckError
+from faults.rows import Row, show, write
+from faults.trial import (
     BETWEEN,
     CHECKPOINTING,
     FINISHING,
@@ -31,7 +31,7 @@ from lm.chaos.trial import (
     Trial,
     phase,
 )
-from lm.cli import main
+from lm.ablation.experiment import load_experiment
 from lm.search.spec import load_sweep
 
 Said = pytest.CaptureFixture[str]
@@ -281,7 +281,7 @@ def test_head_nodes_and_command_of_a_cluster_share_a_token_that_no_other_has(mon
 @pytest.mark.skipif(bool(cluster.no_ray()), reason=cluster.no_ray())
 def test_a_node_of_a_cluster_that_is_lost_changes_nothing(tmp_path: Path, capsys: Said) -> None:
     out = tmp_path / "c.json"
-    assert main(["chaos", "--faults", "node", "--out", str(out)]) == 0, capsys.readouterr()
+    assert main(["--faults", "node", "--out", str(out)]) == 0, capsys.readouterr()
     (row,) = json.loads(out.read_text())["faults"]
     assert (row["came_to"], row["hits"]) == (run.SAME, {"a node": 1})
 
@@ -304,14 +304,14 @@ def test_what_cannot_be_used_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert main(["chaos", *arguments]) == 2
+    assert main(arguments) == 2
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) == 1
     assert all(word in said for word in words), said
 
 
 def test_faults_are_listed(capsys: Said) -> None:
-    assert main(["chaos", "--list"]) == 0
+    assert main(["--list"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == list(FAULTS)
 
 
@@ -328,7 +328,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.timeout(1800)
 def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Said) -> None:
     out = short / "c.json"
-    assert main(["chaos", "--kills", "2", "--faults", "kills,checkpoint", "--out", str(out)]) == 0, capsys.readouterr()
+    assert main(["--kills", "2", "--faults", "kills,checkpoint", "--out", str(out)]) == 0, capsys.readouterr()
     found = {row["fault"]: row for row in json.loads(out.read_text())["faults"]}
     assert {name: row["came_to"] for name, row in found.items()} == dict.fromkeys(("kills", "checkpoint"), run.SAME)
     assert found["kills"]["injected"] == 2
@@ -340,7 +340,7 @@ def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Said) -
 @pytest.mark.timeout(1800)
 def test_twenty_cells_that_are_resumed_are_those_never_stopped(short: Path, capsys: Said) -> None:
     out = short / "c.json"
-    assert main(["chaos", "--kills", "20", "--faults", "resumed", "--out", str(out)]) == 0, capsys.readouterr()
+    assert main(["--kills", "20", "--faults", "resumed", "--out", str(out)]) == 0, capsys.readouterr()
     (row,) = json.loads(out.read_text())["faults"]
     assert row["came_to"] == run.SAME
     assert row["injected"] == sum(row["hits"].values()) >= 20

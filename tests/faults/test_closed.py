@@ -14,7 +14,7 @@ import yaml
 from ladders import make_ladder
 from powerless import close, drop_rights, reason
 
-from lm.chaos.place import EXPERIMENT, SWEEP, files
+from faults.place import EXPERIMENT, SWEEP, files
 from lm.cli import main
 
 MakeExperiment = Callable[..., Path]

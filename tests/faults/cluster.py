@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lm.chaos.database import free_port
-from lm.chaos.place import LOOK_SECONDS, StuckError, end, marked
-from lm.chaos.trial import Trial, last_line
+from faults.database import free_port
+from faults.place import LOOK_SECONDS, StuckError, end, marked
+from faults.trial import Trial, last_line
 
 NODE = "LM_CHAOS_NODE"
 """In the environment of every process of a node: its folder."""

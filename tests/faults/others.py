@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lm.chaos.place import LOOK_SECONDS, StuckError
-from lm.chaos.trial import CONTROLLER, Trial, kill, stop
+from faults.place import LOOK_SECONDS, StuckError
+from faults.trial import CONTROLLER, Trial, kill, stop
 
 DAY = 86400
 

@@ -1,4 +1,4 @@
-"""`lm chaos`: runs that are disturbed, one fault after the other, each compared with one that is not."""
+"""`make faults`: runs that are disturbed, one fault after the other, each compared with one that is not."""
 
 import random
 import shutil
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lm.chaos.faults import Fault
-from lm.chaos.outcome import Finished, Outcome, differences, outcome
-from lm.chaos.place import Place, StuckError
-from lm.chaos.rows import Row
-from lm.chaos.trial import REPORTING, STARTING, Trial, phase
+from faults.faults import Fault
+from faults.outcome import Finished, Outcome, differences, outcome
+from faults.place import Place, StuckError
+from faults.rows import Row
+from faults.trial import REPORTING, STARTING, Trial, phase
 from lm.config.tree import InputError
 from lm.report.status import duration
 

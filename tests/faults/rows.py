@@ -1,4 +1,4 @@
-"""What `lm chaos` leaves: a file of JSON with a row for each fault, and the same as a table."""
+"""What `make faults` leaves: a file of JSON with a row for each fault, and the same as a table."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

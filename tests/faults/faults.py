@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lm.chaos.trial import Trial
+from faults.trial import Trial
 from lm.config.tree import InputError, nearest
 
 
@@ -41,7 +41,7 @@ class Fault:
         return self._function(self.needs)() if self.needs else ""
 
     def _function(self, name: str) -> Callable[..., str]:
-        found: Callable[..., str] = getattr(importlib.import_module(f"lm.chaos.{self.at[0]}"), name)
+        found: Callable[..., str] = getattr(importlib.import_module(f"faults.{self.at[0]}"), name)
         return found
 
 

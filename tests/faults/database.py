@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from lm.chaos.place import SWEEP, files
-from lm.chaos.trial import Trial
+from faults.place import SWEEP, files
+from faults.trial import Trial
 from lm.store.files import write_atomic
 
 PASSWORD = "not-to-be-shown"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lm.chaos.faults import FAULTS
-from lm.chaos.outcome import Finished, Outcome, differences, outcome
-from lm.chaos.place import Place
-from lm.chaos.run import Chaos, disturbed
-from lm.chaos.trial import Trial
+from faults.faults import FAULTS
+from faults.outcome import Finished, Outcome, differences, outcome
+from faults.place import Place
+from faults.run import Chaos, disturbed
+from faults.trial import Trial
 
 SEED = 0
 
