@@ -12,8 +12,11 @@ export PYTHONDONTWRITEBYTECODE =
 
 REFERENCE ?= results/reference
 
-# What `make bench` is told: cases and options of `lm bench`; all cases where it is empty.
+# What `make bench` is told: cases and options of `python -m benchmarks`; all cases where it is empty.
 BENCH ?=
+
+# Options of `make faults`; every fault where it is empty.
+FAULTS ?=
 
 # Options of `make audit`, such as --full.
 AUDIT ?=
@@ -24,7 +27,7 @@ VERIFY ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit verify bench docs schema references clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify bench docs schema references clean
 
 demo: .venv/installed  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -64,6 +67,9 @@ advisories:  ## advisories known of the versions in constraints.txt; left out wi
 audit: .venv/installed  ## check the statistics on simulated experiments; AUDIT="--full" at full size, AUDIT="--cells DIR" on real cells
 	@PYTHONPATH=tests $(BIN)/python -m statistics_audit $(AUDIT)
 
+faults: .venv/installed  ## disturb small runs and compare each with one left alone; FAULTS="--kills 20 --faults kills" says which
+	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
+
 verify: .venv/installed  ## check the library against the worked examples; VERIFY="attn-3x4 --json" names one
 	@PYTHONPATH=tests $(BIN)/python -m worked_examples $(VERIFY)
 
@@ -90,7 +96,7 @@ schema: .venv/installed  ## the JSON Schema that the first lines of shipped YAML
 	$(BIN)/lm schema --write docs/schema
 
 bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
-	env -u OMP_NUM_THREADS $(BIN)/lm bench $(BENCH) --out docs/bench/CPU.json
+	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks $(BENCH) --out docs/bench/CPU.json
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -191,31 +191,6 @@ LOGGED: list[dict[str, Any]] = [
 TABLED: list[list[Any]] = [["arm", "seed", "set", "loss", "state"]]
 TABLED += [[arm, seed, "x", 1.5 + seed / 8, "finished"] for arm in ("a", "b") for seed in range(4)]
 
-BENCH: Any = {
-    "format": 1,
-    "lm": "1",
-    "quick": True,
-    "machine": {"processor": "here", "cores": 2, "threads": 1, "flags": ["avx2"], "packages": {"torch": "2"}},
-    "cases": {
-        "start": {
-            "about": "how long it takes to begin",
-            "rows": [
-                {
-                    "group": "start",
-                    "way": way,
-                    "value": value,
-                    "unit": "s",
-                    "to": "torch",
-                    "ratio": {"median": value, "low": value, "high": 2 * value, "rounds": 3},
-                    "more": {"added_mib": 3.0},
-                    "note": "",
-                }
-                for way, value in (("torch", 1.0), ("help", 0.5))
-            ],
-        }
-    },
-}
-
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "fit": (["fit", "base.yaml", "--out", "out"], ["base.yaml"]),
     "count": (["count", "base.yaml", "--json"], ["base.yaml"]),
@@ -243,7 +218,6 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "coordinates": (["coordinates", "base.yaml", "--widths", "8,16", "--steps", "1"], ["base.yaml"]),
     "cp": (["cp", "quickstart", "out/copy"], []),
     "init": (["init", "out/project"], []),
-    "bench": (["bench", "scale", "--show", "out/bench.json", "--threads", "1"], ["out/bench.json"]),
 }
 """For each kind of case a valid command line and the files it reads, of which some are damaged."""
 
@@ -461,7 +435,7 @@ def valid_files() -> dict[str, Any]:
     }
     trees: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
     trees |= {"runs.csv": TABLED, "runs.json": LOGGED}
-    return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY, "out/bench.json": BENCH}
+    return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY}
 
 
 def make(number: int) -> Case:

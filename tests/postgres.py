@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-
-from lm.chaos import database
-from lm.chaos.database import PASSWORD, Postgres
+from faults import database
+from faults.database import PASSWORD, Postgres
 
 __all__ = ["PASSWORD", "Postgres", "serving"]
 

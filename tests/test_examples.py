@@ -13,8 +13,8 @@ MODULES = (
     "lm.api.runs",
     "lm.analysis.rates",
     "lm.analysis.verdict_text",
-    "lm.bench.ratios",
-    "lm.bench.show",
+    "benchmarks.ratios",
+    "benchmarks.show",
     "lm.elsewhere.table",
     "lm.execution.precisions",
     "lm.report.web.elements",
@@ -47,5 +47,6 @@ def test_examples_give_what_they_say(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_module_with_an_example_is_run() -> None:
-    with_examples = [path for path in (ROOT / "lm").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+    sources = [*(ROOT / "lm").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    with_examples = [path for path in sources if ">>> " in path.read_text(encoding="utf-8")]
     assert {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in with_examples} == set(MODULES)

@@ -27,8 +27,6 @@ ORDER = (
     "execution",
     "search",
     "ablation",
-    "bench",
-    "chaos",
     "api",
     "cli",
     "__main__",
@@ -113,7 +111,6 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
             "lm.execution.remote_worker": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.climb": {"lm.execution.sharing"},
-            "lm.bench.staying": {"lm.execution.local"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name
 

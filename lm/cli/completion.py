@@ -24,12 +24,6 @@ def _commands() -> Sequence[str]:
     return list(commands())
 
 
-def _cases() -> Sequence[str]:
-    from lm.bench.cases import CASES
-
-    return list(CASES)
-
-
 def _data() -> Sequence[str]:
     from lm.data.public import PUBLIC
 
@@ -44,7 +38,6 @@ NAMED: Mapping[tuple[str, str], tuple[Names, bool]] = {
     ("cp", "name"): (_shipped(*FOLDERS), False),
     ("reproduce", "names"): (_shipped("experiment"), False),
     ("help", "about"): (_commands, False),
-    ("bench", "cases"): (_cases, False),
     ("data", "name"): (_data, False),
 }
 """For arguments of commands that take one of several names: these, and whether a YAML file may stand there instead."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lm import __version__
-from lm.bench.machine import available_gib, cpuinfo, flags, memory_gib, processor
 from lm.cli.installed import ADDS, CORE, module_of, modules_of, packages, pip_line, requirements
 from lm.config.plain import clipped
 from lm.config.tree import InputError, require_place
+from lm.execution.hardware import available_gib, cpuinfo, flags, memory_gib, processor
 from lm.execution.machine import accelerators, cores, default_workers, threads_each
 
 MANY = 1_000_000

@@ -28,10 +28,10 @@ BAD_INPUT = 2
 UNDONE = 1
 DEBUG, TRUSTED = "--debug", "--trusted-only"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
-SEEDED = (("generate", "seed"), ("ls", "seed"), ("chaos", "seed"))
+SEEDED = (("generate", "seed"), ("ls", "seed"))
 """Commands whose `--seed` is no setting of a configuration."""
 
-MAKE_TARGETS = {"audit": "make audit", "verify": "make verify"}
+MAKE_TARGETS = {"audit": "make audit", "bench": "make bench", "chaos": "make faults", "verify": "make verify"}
 """Former commands that are programs of the repository, with the make target that runs each."""
 
 

@@ -17,7 +17,7 @@ CORE = ""
 
 ADDS = {
     "translation": "BLEU of translations",
-    "bench": "other implementations beside which `lm bench` measures ours",
+    "bench": "other implementations beside which `make bench` measures ours",
     "track": "loggers: tensorboard, wandb and mlflow",
     "search": "searches with GP and CMA-ES, and importances by fANOVA",
     "postgres": "searches shared over PostgreSQL",

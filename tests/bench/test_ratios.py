@@ -1,15 +1,13 @@
 """The arithmetic of a comparison, on clocks that are made up."""
 
 import itertools
-import math
 
 import pytest
 
-from lm.bench.cells import portions
-from lm.bench.growth import _fitted
-from lm.bench.ratios import alternate, exponent, quartiles, spread, timed
-from lm.bench.rows import rows_of
-from lm.bench.scale import OVER, limited
+from benchmarks.cells import portions
+from benchmarks.ratios import alternate, quartiles, spread, timed
+from benchmarks.rows import rows_of
+from benchmarks.scale import OVER, limited
 
 
 def test_ways_are_taken_in_turn_and_every_other_round_backwards() -> None:
@@ -56,26 +54,6 @@ def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
 def test_nothing_measured_has_no_ratio_and_one_measurement_no_width() -> None:
     assert spread([], []) is None
     assert quartiles([3.0]) == (3.0, 3.0, 3.0)
-
-
-@pytest.mark.parametrize("power", [-1.0, 0.0, 1.0, 1.7, 2.0])
-def test_an_exponent_is_that_of_the_largest_points(power: float) -> None:
-    """What small ones cost whatever their size does not count; the order of the points is no matter."""
-    sizes = [8.0, 1.0, 4.0, 2.0]
-    values = [3 * size**power if size >= 2 else 1e6 for size in sizes]
-    assert exponent(sizes, values, points=3) == pytest.approx(power)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "values"), [([1.0], [1.0]), ([], []), ([1.0, 2.0], [0.0, 1.0]), ([2.0, 2.0], [1.0, 3.0])]
-)
-def test_too_few_points_have_no_exponent(sizes: list[float], values: list[float]) -> None:
-    assert math.isnan(exponent(sizes, values))
-
-
-def test_an_exponent_that_cannot_be_fitted_is_said_to_be_none() -> None:
-    assert _fitted("group", "exponent", [math.nan], 2.0)["value"] is None
-    assert _fitted("group", "exponent", [1.0, math.nan, 3.0], 2.0)["value"] == 2.0
 
 
 def test_the_portions_of_a_cell_add_up_to_the_command() -> None:

@@ -44,7 +44,7 @@ def interrupted_by_lightning() -> NoReturn:
 @pytest.mark.parametrize("raises", [interrupt, interrupted_by_lightning])
 def test_an_interrupt_is_a_line_and_a_code_of_its_own(raising: Any, capsys: Said, raises: Any) -> None:
     raising(raises)
-    for command, then in (("bench", "begins anew"), ("ablate", "takes up where this one stopped")):
+    for command, then in (("report", "begins anew"), ("ablate", "takes up where this one stopped")):
         assert main([command, "quickstart"]) == 130
         assert capsys.readouterr().err == f"lm: interrupted; the same command {then}\n"
 

@@ -13,7 +13,6 @@ from cases import share
 from records import record
 
 import lm.ablation.project
-import lm.bench.run
 import lm.execution.single_run
 from lm.cli import main
 from lm.store.store import Store
@@ -38,7 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(lm.execution.single_run, "train", lambda *_, **__: None)
-    monkeypatch.setattr(lm.bench.run, "bench", lambda *_, **__: 0)
     monkeypatch.setattr(lm.ablation.project, "write_atomic", lambda *_: None)  # wherever it is told to write
     yield place
     os.unlink(place / "pipe")

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import slurm
 import yaml
+from faults.database import free_port
 from helpers import RUN
 from undrawn import UNDRAWN
-
-from lm.chaos.database import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]
 

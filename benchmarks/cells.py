@@ -1,0 +1,73 @@
+"""What a cell of an experiment takes beyond its training: evaluation, its process, what lies between cells."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.asked import Asked
+from benchmarks.rows import Row, rows_of
+from benchmarks.sizes import SIZES, SMALLEST
+from lm.config.tree import Tree
+from lm.store.files import read_json, write_atomic
+
+TRAINING = "training"
+
+
+def cells(asked: Asked) -> list[Row]:
+    """Seconds of a cell of the quickstart, shortened, by what they went into; ratios are to its training."""
+    steps, seeds = (20, 1) if asked.quick else (200, 4)
+    size = SMALLEST if asked.quick else SIZES[0]
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        write_atomic(place / "base.yaml", yaml.safe_dump(size.cell().config, sort_keys=False))
+        write_atomic(place / "short.yaml", yaml.safe_dump(shortened(steps, seeds), sort_keys=False))
+        command = [sys.executable, "-P", "-m", "lm", "ablate", str(place / "short.yaml"), "--out", str(place / "out")]
+        begun = time.perf_counter()
+        done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, env=asked.environment())
+        wall = time.perf_counter() - begun
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or ["no word"]
+            raise RuntimeError(f"lm ablate ended with code {done.returncode}: {last[0]}")
+        records = [read_json(path) for path in sorted((place / "out" / "cells").glob("*/record.json"))]
+    group = f"a cell of {steps} steps: {len(records)} of the quickstart's, one after the other, {size.name}"
+    return rows_of(group, portions(records, wall), TRAINING)
+
+
+def shortened(steps: int, seeds: int) -> Tree:
+    """The quickstart's experiment with fewer steps and seeds, validated four times."""
+    return {
+        "title": "The quickstart, shortened",
+        "base": "base.yaml",
+        "baseline": "post_norm",
+        "seeds": seeds,
+        "confirmatory": False,
+        "common": {"trainer.max_steps": steps, "trainer.val_check_interval": max(1, steps // 4)},
+        "arms": {"post_norm": {"model.block": "PostNorm"}, "pre_norm": {"model.block": "PreNorm"}},
+    }
+
+
+def portions(records: list[dict[str, Any]], wall: float) -> dict[str, list[float]]:
+    """Seconds of each cell by what they went into, of `wall` seconds that the command took over all of them.
+
+    What no cell has spent, the command's own start and its report, is shared out among them evenly.
+    """
+    found: dict[str, list[float]] = {}
+    inside = [float(one["provenance"]["seconds"]) for one in records]
+    between = (wall - sum(inside)) / len(records)
+    for one, whole in zip(records, inside, strict=True):
+        training, evaluation = one["cost"]["train_seconds"], one["cost"]["evaluation_seconds"]
+        spent = {
+            TRAINING: training,
+            "evaluation": evaluation,
+            "the rest in its process": whole - training - evaluation,
+            "its share of what the command does besides": between,
+            "all of it": whole + between,
+        }
+        for name, seconds in spent.items():
+            found.setdefault(name, []).append(seconds)
+    return found

@@ -1,0 +1,48 @@
+"""A process that exists to be measured: `python -m benchmarks.child KIND ARGUMENTS` prints one number."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+
+from benchmarks.memory import peak
+
+
+def of_step(name: str, way: str, threads: int, checkout: str | None) -> float:
+    """MiB: the peak of a process that trains in a way."""
+    from benchmarks.step import memory_here
+
+    memory_here(name, way, threads, checkout)
+    return peak()
+
+
+def of_part(group: str, way: str, sizes: list[int], threads: int) -> float:
+    """MiB that one pass through a part adds."""
+    from benchmarks.parts import memory_here
+
+    return memory_here(group, way, sizes, threads)
+
+
+def of_metric(name: str, tokens: int) -> float:
+    """MiB that a metric of calibration adds."""
+    from benchmarks.calibration import memory_here
+
+    return memory_here(name, tokens)
+
+
+KINDS: dict[str, Callable[..., float]] = {
+    "step": of_step,
+    "part": of_part,
+    "metric": of_metric,
+}
+
+
+def main(kind: str, arguments: str) -> None:
+    """Measures, and prints the number last; whatever else is printed meanwhile goes to standard error."""
+    with contextlib.redirect_stdout(sys.stderr):
+        found = KINDS[kind](*json.loads(arguments))
+    print(found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,5 +1,0 @@
-"""Ways to compute the loss from the last hidden states, at two vocabularies: they stand with the other parts."""
-
-from lm.bench.parts import losses
-
-__all__ = ["losses"]

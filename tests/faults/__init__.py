@@ -1,0 +1,1 @@
+"""Faults injected into small runs, whose results are compared with those of an undisturbed run."""

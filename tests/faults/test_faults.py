@@ -1,0 +1,347 @@
+"""Faults: what is compared, what is counted, what the command answers, and a run that survives some of them."""
+
+import json
+import os
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from faults import cluster, disks, kills, run
+from faults.__main__ import main
+from faults.faults import FAULTS, Fault
+from faults.outcome import Finished, Outcome, differences, names, outcome, resumes
+from faults.place import CELLS, EXPERIMENT, SWEEP, Place, StuckError
+from faults.rows import Row, show, write
+from faults.trial import (
+    BETWEEN,
+    CHECKPOINTING,
+    FINISHING,
+    REPORTING,
+    STARTING,
+    TRAINING,
+    WRITING,
+    Trial,
+    phase,
+)
+from lm.ablation.experiment import load_experiment
+from lm.search.spec import load_sweep
+
+Said = pytest.CaptureFixture[str]
+WHOLE = Outcome({"a": ({"nll": 1.0}, "step\n"), "b": ({"nll": 2.0}, "step\n")}, [{"arm": "x"}], frozenset({"out/a"}))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "run")
+
+
+def leave(place: Place, name: str, text: str = "{}") -> Path:
+    path = place.out / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def finish(place: Place, cell: str, seconds: float = 1.0, nll: float = 2.0) -> None:
+    record = {"provenance": {"host": seconds}, "cost": {"parameters": 7, "train_seconds": seconds}, "nll": nll}
+    leave(place, f"cells/{cell}/record.json", json.dumps(record))
+    leave(place, f"cells/{cell}/history.csv", "step\n")
+
+
+# what is compared ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_the_same_differs_in_nothing() -> None:
+    assert differences(WHOLE, WHOLE) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cells": {"a": WHOLE.cells["a"]}}, "1 of 2 cells have no record"),
+        ({"cells": {**WHOLE.cells, "c": WHOLE.cells["a"]}}, "1 cells more than 2"),
+        ({"cells": {**WHOLE.cells, "b": ({"nll": 2.0000000000000004}, "step\n")}}, "1 cell measured something else: b"),
+        ({"cells": {**WHOLE.cells, "b": ({"nll": 2.0}, "step\n1\n")}}, "1 cell measured something else: b"),
+        ({"table": []}, "the table differs"),
+        ({"files": frozenset({"out/a", "tmp/1", "tmp/2", "tmp/3", "tmp/4"})}, "left behind: tmp/1, tmp/2, tmp/3 and 1"),
+        ({"files": frozenset()}, "not there: out/a"),
+    ],
+)
+def test_what_differs_is_said(changes: dict[str, Any], words: str) -> None:
+    (said,) = differences(replace(WHOLE, **changes), WHOLE)
+    assert said.startswith(words)
+
+
+def test_files_beside_the_results_of_cells_trained_elsewhere_are_not_compared() -> None:
+    found = replace(WHOLE, files=frozenset({"out/a", "cache/x"}))
+    assert differences(found, WHOLE)
+    assert not differences(found, WHOLE, elsewhere=True)
+
+
+def test_times_hosts_and_numbers_of_leases_are_no_difference(tmp_path: Path) -> None:
+    def ran(name: str, seconds: float, lease: int, nll: float = 2.0) -> Outcome:
+        place = Place(tmp_path / name)
+        finish(place, "ab", seconds, nll)
+        leave(place, f"cells/.leases/ab/{lease}")
+        rows = f"arm,metric,value\nx,nll,{nll}\nx,train_seconds,{seconds}\n"
+        leave(place, f"{EXPERIMENT}/table.csv", rows)
+        return outcome(place)
+
+    assert ran("one", 1.0, 1) == ran("two", 2.0, 5)
+    assert ran("one more", 1.0, 1) != ran("other", 1.0, 1, 3.0)
+
+
+def test_a_journal_may_be_a_database_and_its_lock_may_not_stay(tmp_path: Path) -> None:
+    place = Place(tmp_path / "run", sweep=True)
+    leave(place, f"{SWEEP}/study.journal")
+    leave(place, f"{SWEEP}/.study.journal.leases/search/turn/7")
+    assert names(place) == {f"out/{SWEEP}"}
+    os.symlink("nowhere", place.report / "study.journal.lock")
+    assert f"out/{SWEEP}/study.journal.lock" in names(place)
+
+
+def test_a_cell_whose_record_is_written_again_was_trained_twice(place: Place) -> None:
+    finished = Finished(place.out / "cells")
+    finish(place, "ab")
+    finished.look()
+    assert finished.twice() == []
+    path = place.out / "cells/ab/record.json"
+    os.utime(path, ns=(1, 1))
+    assert finished.twice() == ["1 cell trained to the end more than once"]
+    finished.forget("ab")
+    assert finished.twice() == []
+
+
+# what a run is at ----------------------------------------------------------------------------------------------------
+
+
+def test_the_phase_is_read_from_the_folder(place: Place) -> None:
+    assert phase(place) == STARTING
+    leave(place, "cells/.ab.work/config.yaml")
+    assert phase(place) == TRAINING
+    saving = leave(place, "cells/.ab.work/.writing-1/saving.ckpt")
+    assert phase(place) == CHECKPOINTING
+    saving.unlink()
+    outcome = leave(place, "cells/.ab.work/outcome.json")
+    assert phase(place) == FINISHING
+    outcome.unlink()
+    (place.out / "cells/.ab.work/config.yaml").unlink()
+    saving.parent.rmdir()
+    (place.out / "cells/.ab.work").rmdir()
+    finish(place, "ab")
+    assert phase(place) == BETWEEN
+    for number in range(CELLS - 1):
+        finish(place, f"c{number}")
+    assert phase(place) == REPORTING
+    leave(place, f"{EXPERIMENT}/report.html")
+    assert phase(place) == WRITING
+    leave(place, f"{EXPERIMENT}/table.md")
+    assert phase(place) == REPORTING
+    leave(place, f"{EXPERIMENT}/.table.csv.1-1-0.tmp")
+    assert phase(place) == WRITING
+
+
+def test_what_is_run_is_small_and_sound(place: Place) -> None:
+    experiment = load_experiment(place.folder / f"{EXPERIMENT}.yaml", {})
+    assert len(experiment.arms) * len(experiment.seeds) == CELLS
+    assert load_sweep(place.folder / f"{SWEEP}.yaml", {}).trials == 3
+
+
+# rows ----------------------------------------------------------------------------------------------------------------
+
+
+class Scripted(Fault):
+    """Does nothing, but says so as often as it is told to."""
+
+    def inject(self, trial: Trial) -> None:
+        for _ in range(min(2, trial.most)):
+            trial.hit("nothing")
+        if self.about == "stuck":
+            raise StuckError("it hangs")
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that nobody runs."""
+    monkeypatch.setattr(run.Chaos, "undisturbed", lambda self, fault: (WHOLE, {}))
+    monkeypatch.setattr(run, "outcome", lambda place: WHOLE)
+
+
+def test_a_fault_is_done_until_there_were_as_many_as_asked_for(still: None, tmp_path: Path) -> None:
+    at_work = run.Chaos(tmp_path, 0, lambda line: None)
+    row = at_work.row(Scripted("many", "", ("", ""), many=True), 5)
+    assert (row.came_to, row.injected, row.runs, row.hits) == (run.SAME, 5, 3, {"nothing": 5})
+    assert list(tmp_path.iterdir()) == []
+    row = at_work.row(Scripted("one", "", ("", "")), 5)
+    assert (row.injected, row.runs) == (2, 1)
+
+
+def test_a_run_that_differs_is_kept_and_said(still: None, tmp_path: Path) -> None:
+    lines = list[str]()
+    row = run.Chaos(tmp_path, 0, lines.append).row(Scripted("one", "stuck", ("", "")), 1)
+    assert (row.came_to, row.note) == (run.DIFFERS, "it hangs")
+    assert lines == [f"one: {tmp_path / '1'}: it hangs"]
+    assert (tmp_path / "1" / "out").is_dir()
+
+
+def test_what_cannot_be_done_here_is_left_out_with_the_reason(
+    still: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    row = run.Chaos(tmp_path, 0, lambda line: None).row(FAULTS["full"], 1)
+    assert (row.came_to, row.note, row.runs) == (run.LEFT_OUT, "needs root, to mount a small disk", 0)
+    assert row.note == disks.no_mounting()
+
+
+def test_every_fault_is_there() -> None:
+    for fault in FAULTS.values():
+        assert callable(fault._function(fault.at[1]))
+        assert not fault.needs or callable(fault._function(fault.needs))
+
+
+def test_a_fault_that_never_comes_about_is_not_tried_for_ever(still: None, tmp_path: Path) -> None:
+    class Nothing(Fault):
+        def inject(self, trial: Trial) -> None:
+            raise StuckError("no cell was resumed")
+
+    row = run.Chaos(tmp_path, 0, lambda line: None).row(Nothing("many", "", ("", ""), many=True), 5)
+    assert (row.came_to, row.injected, row.runs) == (run.DIFFERS, 0, 1)
+
+
+def test_cells_are_aimed_at_between_their_first_checkpoint_and_the_end_of_their_training(place: Place) -> None:
+    leave(place, "cells/.ab.work/config.yaml")
+    trial = Trial(place, Finished(place.out / "cells"), random.Random(0), {})
+    assert (kills.resumable(place), kills.moment(trial)) == (set(), TRAINING)
+    leave(place, "cells/.ab.work/last.ckpt")
+    assert (kills.resumable(place), kills.moment(trial)) == ({"ab"}, kills.AFTER)
+    leave(place, "cells/.ab.work/outcome.json")
+    assert (kills.resumable(place), kills.moment(trial)) == (set(), FINISHING)
+
+
+def test_resumed_cells_are_counted_in_their_records(place: Place) -> None:
+    for cell, count in (("ab", 2), ("cd", 0), ("ef", True)):  # the last as an older version wrote it
+        leave(place, f"cells/{cell}/record.json", json.dumps({"provenance": {"resumed": count}}))
+    assert resumes(place) == {"ab": 2, "cd": 0, "ef": 1}
+
+
+def test_moments_and_whom_are_drawn_by_the_seed(place: Place) -> None:
+    def drawn(seed: int) -> list[str]:
+        trial = Trial(place, Finished(place.out), random.Random(seed), {})
+        return [kills.drawn(trial, kills.MOMENTS) for _ in range(200)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert Counter(drawn(1)).keys() == kills.MOMENTS.keys()
+
+
+def test_rows_are_shown_and_written(tmp_path: Path, capsys: Said) -> None:
+    rows = [Row("kills", "x", run.SAME, 3, 1, 4, 61.0, {"worker, training": 1, "command, starting": 2})]
+    rows.append(Row("node", "y", run.LEFT_OUT, note="needs the extra ray"))
+    show(rows, Console(width=120))
+    said = capsys.readouterr().out
+    assert "kills: 2 x command, starting, 1 x worker, training\nnode: needs the extra ray\n" in said
+    write(rows, {"kills": 3, "seed": 0}, tmp_path / "c.json")
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert (found["format"], found["kills"], [row["fault"] for row in found["faults"]]) == (1, 3, ["kills", "node"])
+    assert "packages" in found["machine"]
+
+
+# a cluster -----------------------------------------------------------------------------------------------------------
+
+
+def test_head_nodes_and_command_of_a_cluster_share_a_token_that_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[str], Any]] = []
+
+    def start(folder: Path, options: list[str], secret: Any) -> Any:
+        started.append((options, secret))
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(cluster, "_start", start)
+    monkeypatch.setattr(cluster, "_wait", lambda process, folder: None)
+    monkeypatch.setattr(cluster, "_lose", lambda folder: None)
+    with cluster.cluster() as (address, nodes, secret), cluster.cluster() as (_, _, other):
+        assert [one for _, one in started] == [secret] * 3 + [other] * 3
+        assert ["--head" in options for options, _ in started[:3]] == [True, False, False]
+        assert all(f"--address={address}" in options for options, _ in started[1:3])
+        assert len(nodes) == 2
+    assert secret["RAY_AUTH_MODE"] == "token"
+    assert secret["RAY_AUTH_TOKEN"] != other["RAY_AUTH_TOKEN"]
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(bool(cluster.no_ray()), reason=cluster.no_ray())
+def test_a_node_of_a_cluster_that_is_lost_changes_nothing(tmp_path: Path, capsys: Said) -> None:
+    out = tmp_path / "c.json"
+    assert main(["--faults", "node", "--out", str(out)]) == 0, capsys.readouterr()
+    (row,) = json.loads(out.read_text())["faults"]
+    assert (row["came_to"], row["hits"]) == (run.SAME, {"a node": 1})
+
+
+# the command ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--faults", "kill"], ["--faults: no 'kill'", "Did you mean kills?", "Choose from kills, checkpoint"]),
+        (["--kills", "0"], ["--kills", "1 or more", "found 0"]),
+        (["--seed", "x"], ["--seed", "whole number", "'x'"]),
+        (["--out", "here.txt"], ["--out here.txt", ".json"]),
+        (["--out", "file/c.json"], ["--out file/c.json", "no folder"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert all(word in said for word in words), said
+
+
+def test_faults_are_listed(capsys: Said) -> None:
+    assert main(["--list"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == list(FAULTS)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="lm-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Said) -> None:
+    out = short / "c.json"
+    assert main(["--kills", "2", "--faults", "kills,checkpoint", "--out", str(out)]) == 0, capsys.readouterr()
+    found = {row["fault"]: row for row in json.loads(out.read_text())["faults"]}
+    assert {name: row["came_to"] for name, row in found.items()} == dict.fromkeys(("kills", "checkpoint"), run.SAME)
+    assert found["kills"]["injected"] == 2
+    assert found["checkpoint"]["hits"].keys() == {"last.ckpt"}
+    assert list(short.iterdir()) == [out]
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_cells_that_are_resumed_are_those_never_stopped(short: Path, capsys: Said) -> None:
+    out = short / "c.json"
+    assert main(["--kills", "20", "--faults", "resumed", "--out", str(out)]) == 0, capsys.readouterr()
+    (row,) = json.loads(out.read_text())["faults"]
+    assert row["came_to"] == run.SAME
+    assert row["injected"] == sum(row["hits"].values()) >= 20

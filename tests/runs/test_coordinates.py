@@ -1,0 +1,71 @@
+"""The coordinate check: what it measures, and how its figure and table are made."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import RUN
+
+from lm.cli import main
+from lm.config.tree import override
+from lm.runs.coordinates import coordinates, drawn, exponents, slope
+
+
+def test_the_power_of_the_width_is_a_slope_of_logarithms() -> None:
+    assert slope({"8": 3.0, "16": 6.0, "32": 12.0}) == pytest.approx(1.0)
+    assert slope({"8": 3.0, "16": 3.0}) == pytest.approx(0.0)
+    assert math.isnan(slope({"8": 3.0, "16": 0.0}))
+
+
+@pytest.mark.slow
+def test_activations_of_every_layer_are_measured_at_each_width_and_step() -> None:
+    small = override(RUN, {"model.initializer": "FanIn", "optim.lr": 0.03})
+    found = coordinates(small, [16, 64], [1, 3])
+    assert found["parametrization"]["init_args"] == {"base_width": 16, "base_heads": 2}
+    layers = found["activations"]["scaled"]["3"]
+    assert set(layers) == {
+        "embedding", "logits", *(f"blocks.{n}{part}" for n in (0, 1) for part in ("", ".attention", ".mlp"))
+    }  # fmt: skip
+    assert all(set(by_width) == {"16", "64"} for by_width in layers.values())
+    at_base = [found["activations"][name]["3"]["blocks.1"]["16"] for name in ("standard", "scaled")]
+    assert at_base[0] == at_base[1], "at its base width it is the standard model"
+    powers = {(name, layer): power for name, step, layer, power in exponents(found) if step == "3"}
+    assert powers["standard", "blocks.1.mlp"] > powers["scaled", "blocks.1.mlp"] + 0.3
+    assert drawn(json.loads(json.dumps(found))).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--widths", "16"], "--widths 16: expected 2 or more whole numbers"),
+        (["--widths", "16,x"], "--widths 16,x: expected 2 or more"),
+        (["--steps", "0"], "--steps 0: expected 1 or more"),
+        (["--widths", "15,16", "--steps", "1"], "width 15: "),
+        (["--out", "check.txt"], "expected a name that ends in .json"),
+        (["--widths", "8,16", "--steps", "1", "optim.optimizer=SGD"], "choose AdamW or MuonAdamW"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], words: str
+) -> None:
+    path = tmp_path / "base.yaml"
+    path.write_text(yaml.safe_dump(RUN))
+    assert main(["coordinates", str(path), *given]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_table_is_printed_and_a_figure_lies_beside_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "base.yaml"
+    path.write_text(yaml.safe_dump(RUN))
+    out = tmp_path / "check.json"
+    assert main(["coordinates", str(path), "--widths", "8,16", "--steps", "1", "--out", str(out)]) == 0
+    assert "blocks.1.mlp" in capsys.readouterr().out
+    assert json.loads(out.read_text())["activations"]["standard"]["1"]
+    assert out.with_suffix(".png").is_file()
