@@ -94,14 +94,14 @@ def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = No
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
-    noise, over, alone = _of_text(results, claim, list(judged_s), {} if read is None else read)
-    found = decide(claim, list(judged_s.values()), noise)
-    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), found.note, written]
+    noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
+    decided = decide(claim, list(judged_s.values()), noise)
+    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), decided.note, written]
     return replace(
-        found,
+        decided,
         note="; ".join(filter(None, parts)),
-        generalises_over=over,
-        not_over_text_because=alone,
+        generalises_over=scope,
+        not_over_text_because=reason,
         post_hoc=post_hoc,
     )
 
@@ -116,14 +116,14 @@ def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[
         The claim's number by seed, whether the answer is post hoc, and a note on either; empty for a claim that was
         written before its seeds.
     """
-    seen = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
-    if not seen or claim.kind == "identity":
+    known_seeds = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
+    if not known_seeds or claim.kind == "identity":
         return by_seed, False, ""
-    unseen = {seed: number for seed, number in by_seed.items() if seed not in seen}
-    known = f"results of {_listed(seen)} could be known when it was written"
+    unseen = {seed: number for seed, number in by_seed.items() if seed not in known_seeds}
+    reason = f"results of {_listed(known_seeds)} could be known when it was written"
     if len(unseen) < _fewest_seeds(claim):
-        return by_seed, True, f"post hoc: {known}"
-    return unseen, False, f"judged on {_listed(list(unseen))}, as {known}"
+        return by_seed, True, f"post hoc: {reason}"
+    return unseen, False, f"judged on {_listed(list(unseen))}, as {reason}"
 
 
 def _fewest_seeds(claim: Claim) -> int:
@@ -150,21 +150,21 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
     if claim.exact:
         return _on_every_seed(claim, numbers)
     judge = _of_mean if claim.relation in ("less", "greater") else _of_median
-    found = judge(claim, numbers, noise)
-    if noise is not None and found.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
-        return replace(found, note="found over seeds, not over texts")
-    return found
+    decided = judge(claim, numbers, noise)
+    if noise is not None and decided.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
+        return replace(decided, note="found over seeds, not over texts")
+    return decided
 
 
-def adjust_p(given: Sequence[Answer]) -> list[Answer]:
+def adjust_p(answers: Sequence[Answer]) -> list[Answer]:
     """Adjust p over all answers of a kind, those to claims written post hoc by themselves."""
-    found = list(given)
-    for family in {(one.claim.kind, one.post_hoc) for one in given}:
-        places = [place for place, one in enumerate(given) if (one.claim.kind, one.post_hoc) == family]
-        p_values = [given[place].p for place in places]
+    adjusted = list(answers)
+    for family in {(answer.claim.kind, answer.post_hoc) for answer in answers}:
+        places = [place for place, answer in enumerate(answers) if (answer.claim.kind, answer.post_hoc) == family]
+        p_values = [answers[place].p for place in places]
         for place, p, q in zip(places, holm(p_values), benjamini_hochberg(p_values), strict=True):
-            found[place] = replace(given[place], p_holm=p, q=q)
-    return found
+            adjusted[place] = replace(answers[place], p_holm=p, q=q)
+    return adjusted
 
 
 def _on_every_seed(claim: Claim, numbers: list[float]) -> Answer:
@@ -232,8 +232,8 @@ def _p_beyond(numbers: list[float], end: float, side: Literal["less", "greater"]
     return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
 
 
-def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return min(one[0], other[0]), max(one[1], other[1])
+def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return min(first[0], second[0]), max(first[1], second[1])
 
 
 def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:

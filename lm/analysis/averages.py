@@ -17,15 +17,15 @@ def last_validations(path: Path, quantity: str, count: int) -> list[float]:
     curve = curve_table(path) if path.is_file() else None
     if curve is None or column not in curve:
         return []
-    found = [float(value) for value in curve[column].dropna()]
-    return found[-count:] if len(found) >= count else []
+    values = [float(value) for value in curve[column].dropna()]
+    return values[-count:] if len(values) >= count else []
 
 
 def with_averages(record: Record, path: Path, names: Iterable[str]) -> Record:
     """A record whose metrics hold those of `names` that are averages, from the curve at `path`."""
-    found: dict[str, float | None] = {}
+    averages: dict[str, float | None] = {}
     for name in names:
-        if (asked := averaged(name)) is not None:
-            mean = float(np.mean(last_validations(path, *asked) or [math.nan]))
-            found[name] = mean if math.isfinite(mean) else None
-    return {**record, "metrics": {**record["metrics"], **found}} if found else record
+        if (average := averaged(name)) is not None:
+            mean = float(np.mean(last_validations(path, *average) or [math.nan]))
+            averages[name] = mean if math.isfinite(mean) else None
+    return {**record, "metrics": {**record["metrics"], **averages}} if averages else record

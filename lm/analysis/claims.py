@@ -129,7 +129,7 @@ def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds:
     """The claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
     if not isinstance(tree, list):
         raise InputError(f"{path}: expected a list of claims, found {tree!r}")
-    claims = [read_claim(one, arms, baseline, f"{path}[{index}]") for index, one in enumerate(tree)]
+    claims = [read_claim(node, arms, baseline, f"{path}[{index}]") for index, node in enumerate(tree)]
     return [replace(claim, seeds=list(seeds)) for claim in claims]
 
 
@@ -177,10 +177,10 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
 
 
 def _choice(tree: Mapping[str, Any], key: str, choices: Sequence[str], path: str) -> str:
-    given = str(tree.get(key))
-    if given not in choices:
-        raise InputError(f"{path}.{key}: no {given!r}.{nearest(given, choices)} Choose from {', '.join(choices)}")
-    return given
+    choice = str(tree.get(key))
+    if choice not in choices:
+        raise InputError(f"{path}.{key}: no {choice!r}.{nearest(choice, choices)} Choose from {', '.join(choices)}")
+    return choice
 
 
 def _metric(text: Any, path: str) -> str:
@@ -237,8 +237,8 @@ def measured(record: Record, metric: str) -> float:
         inner = measured(record, metric.removeprefix("log "))
         return math.log(inner) if inner > 0 else math.nan
     for sign in (" - ", " / "):
-        left, found, right = metric.partition(sign)
-        if found:
+        left, operator, right = metric.partition(sign)
+        if operator:
             a, b = value(record, left.strip()), value(record, right.strip())
             return a - b if sign == " - " else a / b if b else math.nan
     return value(record, metric)
@@ -246,16 +246,16 @@ def measured(record: Record, metric: str) -> float:
 
 def by_seed(results: Results, claim: Claim) -> dict[int, float]:
     """The claim's number for each seed on which all its arms have the metric."""
-    found: dict[int, float] = {}
+    numbers: dict[int, float] = {}
     for seed in results.manifest["seeds"]:
         records = {arm: results.records[arm, seed] for arm in claim.arms}
         values = {arm: math.nan if r is None else measured(r, claim.metric) for arm, r in records.items()}
         if claim.over:
             if all(v > 0 and math.isfinite(v) for v in values.values()):
                 x, y = np.log([claim.over[arm] for arm in values]), np.log(list(values.values()))
-                found[seed] = float(np.polyfit(x, y, 1)[0])
+                numbers[seed] = float(np.polyfit(x, y, 1)[0])
             continue
         number = sum(weight * values[arm] for arm, weight in claim.contrast.items())
         if math.isfinite(number):
-            found[seed] = number
-    return found
+            numbers[seed] = number
+    return numbers

@@ -33,13 +33,13 @@ def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> 
     """Paired differences in the order of the seeds; where they come in stages, those before the first missing cell."""
     if not in_stages:
         return [x - y for x, y in paired(results, arm, quantity)]
-    found = []
+    differences = []
     for seed in results.manifest["seeds"]:
-        mine, base = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
-        if mine is None or base is None:
+        arm_record, base_record = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
+        if arm_record is None or base_record is None:
             break
-        found.append(value(mine, quantity) - value(base, quantity))
-    return [difference for difference in found if math.isfinite(difference)]
+        differences.append(value(arm_record, quantity) - value(base_record, quantity))
+    return [difference for difference in differences if math.isfinite(difference)]
 
 
 def compare(results: Results) -> pd.DataFrame:
@@ -51,8 +51,8 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    known = texts_by_quantity(results)
-    judged = _judged(results, known)
+    texts = texts_by_quantity(results)
+    judged = _judged(results, texts)
     for quantity in quantities(results):
         for arm in results.arms:
             comparison = judged.get((arm, quantity)) or _described(results, arm, quantity)
@@ -66,7 +66,7 @@ def compare(results: Results) -> pd.DataFrame:
                 row["verdict"] += _health_suffix(results, arm) + _mixed_provenance_suffix(results, arm)
             well = all(health_text(results, side) == HEALTHY for side in (arm, results.arms[0]))
             row |= {"health": health_text(results, arm), "bold": row["significant"] and well}
-            if (noise := noise_of_quantity(known, arm, quantity)) is not None:
+            if (noise := noise_of_quantity(texts, arm, quantity)) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
             rows.append(row)
@@ -102,7 +102,7 @@ def _mixed_provenance_suffix(results: Results, arm: str) -> str:
     return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
-def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
+def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
     """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
     adaptive = results.manifest.get("adaptive")
     confirmatory, exploratory = (
@@ -110,7 +110,7 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
         for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
     )
     judged = confirmatory | exploratory
-    noises = {key: noise_of_quantity(known, *key) for key in judged} if generalises(results) else {}
+    noises = {key: noise_of_quantity(texts, *key) for key in judged} if generalises(results) else {}
     noise_of = {key: noise for key, noise in noises.items() if noise is not None}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
@@ -127,11 +127,11 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
     return judged
 
 
-def _set_detectable(one: Comparison, noise: TwoWay, alpha: float) -> None:
+def _set_detectable(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
     """What a comparison whose interval covers text would have shown, in the place of what its seeds alone would."""
-    if not math.isnan(one.detectable):
-        one.detectable = detectable_on_texts(len(one.differences), noise, alpha)
-        one.detectable_floor = detectable_floor(noise, alpha)
+    if not math.isnan(comparison.detectable):
+        comparison.detectable = detectable_on_texts(len(comparison.differences), noise, alpha)
+        comparison.detectable_floor = detectable_floor(noise, alpha)
 
 
 def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
@@ -151,14 +151,24 @@ def _margin(results: Results, quantity: str) -> float:
     return float(results.manifest.get("margin", {}).get(quantity, math.nan))
 
 
-HIDDEN_FIELDS = ("differences", "better", "margin", "mine", "base", "detectable_floor", "p_equivalent_both")
+HIDDEN_FIELDS = (
+    "differences",
+    "better",
+    "margin",
+    "arm_values",
+    "base_values",
+    "detectable_floor",
+    "p_equivalent_both",
+)
 """What a comparison knows of itself that is no column of its own."""
 
 
-def columns_of(found: Comparison) -> dict[str, Any]:
+def columns_of(comparison: Comparison) -> dict[str, Any]:
     """A comparison as columns of the table."""
-    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in HIDDEN_FIELDS}
-    return {"pairs": len(found.differences), "difference": found.mean, **columns}
+    columns = {
+        field.name: getattr(comparison, field.name) for field in fields(comparison) if field.name not in HIDDEN_FIELDS
+    }
+    return {"pairs": len(comparison.differences), "difference": comparison.mean, **columns}
 
 
 def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
@@ -181,20 +191,20 @@ def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dic
         statuses: what became of each that is there.
         seeds: that there should be.
     """
-    found = [v for v in values if math.isfinite(v)]
-    lost = {kind: statuses.count(kind) for kind in LOST}
-    ended = len(statuses) - lost["damaged"]
-    bad = lost["diverged"] + lost["failed"]
+    finite = [v for v in values if math.isfinite(v)]
+    lost_counts = {kind: statuses.count(kind) for kind in LOST}
+    ended = len(statuses) - lost_counts["damaged"]
+    bad = lost_counts["diverged"] + lost_counts["failed"]
     low, high = rate_interval(bad, ended)
     return {
-        "n": len(found),
-        **lost,
+        "n": len(finite),
+        **lost_counts,
         "missing": seeds - len(statuses),
         "lost_rate": bad / ended if ended else math.nan,
         "lost_low": low,
         "lost_high": high,
-        "mean": float(np.mean(found)) if found else math.nan,
-        "sd": float(np.std(found, ddof=1)) if len(found) > 1 else math.nan,
+        "mean": float(np.mean(finite)) if finite else math.nan,
+        "sd": float(np.std(finite, ddof=1)) if len(finite) > 1 else math.nan,
     }
 
 
@@ -224,11 +234,11 @@ def lost_runs_suffix(results: Results, arm: str, on: str = "") -> str:
     return format_lost_runs(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
 
 
-def format_lost_runs(on: str, mine: Sequence[str], base: Sequence[str]) -> str:
+def format_lost_runs(on: str, arm_statuses: Sequence[str], base_statuses: Sequence[str]) -> str:
     """Words to stand beside a verdict: what it rests on, and how many runs of the arm and the baseline were lost."""
-    lost = []
-    for statuses, name in ((mine, ""), (base, "baseline: ")):
+    parts_lost = []
+    for statuses, name in ((arm_statuses, ""), (base_statuses, "baseline: ")):
         counts = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
-        lost += [name + ", ".join(counts)] if counts else []
-    parts = [*([on] if on else []), *lost]
+        parts_lost += [name + ", ".join(counts)] if counts else []
+    parts = [*([on] if on else []), *parts_lost]
     return f" ({'; '.join(parts)})" if parts else ""

@@ -34,18 +34,18 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for quantity in runs.measured:
         for arm in runs.arms:
-            found = judged.get((arm, quantity)) or _described(runs, arm, quantity)
+            comparison = judged.get((arm, quantity)) or _described(runs, arm, quantity)
             row: dict[str, Any] = {
                 "arm": arm,
                 "metric": quantity,
                 "family": "baseline" if arm == runs.arms[0] else "confirmatory",
                 **_counted(runs, arm, quantity),
                 "margin": _margin(runs, quantity),
-                **columns_of(found),
+                **columns_of(comparison),
             }
-            row["verdict"] = format_verdict(found.verdict)
+            row["verdict"] = format_verdict(comparison.verdict)
             if (arm, quantity) in judged:
-                row["verdict"] += _survivors(runs, row) + _unpaired(runs)
+                row["verdict"] += _missing_seeds_suffix(runs, row) + _unpaired_suffix(runs)
             rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
     return pd.DataFrame(rows)
 
@@ -53,24 +53,24 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
 def differences(runs: Runs, arm: str, quantity: str) -> list[float]:
     """Arm minus baseline, one for each seed on which both have a number, in the order of the seeds."""
     base = runs.arms[0]
-    found = [runs.value(arm, seed, quantity) - runs.value(base, seed, quantity) for seed in runs.seeds]
-    return [one for one in found if math.isfinite(one)]
+    differences_of_seeds = [runs.value(arm, seed, quantity) - runs.value(base, seed, quantity) for seed in runs.seeds]
+    return [difference for difference in differences_of_seeds if math.isfinite(difference)]
 
 
 def values(runs: Runs, arm: str, quantity: str) -> list[float]:
     """What the runs of an arm measured that ended well, in the order of the seeds."""
-    found = [runs.value(arm, seed, quantity) for seed in runs.seeds]
-    return [one for one in found if math.isfinite(one)]
+    measured = [runs.value(arm, seed, quantity) for seed in runs.seeds]
+    return [number for number in measured if math.isfinite(number)]
 
 
 def arms_of_unequal_spread(runs: Runs, quantity: str) -> list[str]:
     """Return the arms whose runs spread far more or far less than the baseline's."""
     base, unequal = values(runs, runs.arms[0], quantity), []
     for arm in runs.arms[1:]:
-        mine = values(runs, arm, quantity)
-        if min(len(mine), len(base)) < 2:
+        arm_values = values(runs, arm, quantity)
+        if min(len(arm_values), len(base)) < 2:
             continue
-        smaller, larger = sorted(float(np.std(group, ddof=1)) for group in (mine, base))
+        smaller, larger = sorted(float(np.std(group, ddof=1)) for group in (arm_values, base))
         if larger > UNEQUAL_SPREADS * smaller:
             unequal.append(arm)
     return unequal
@@ -107,11 +107,11 @@ def _margin(runs: Runs, quantity: str) -> float:
 def _counted(runs: Runs, arm: str, quantity: str) -> dict[str, Any]:
     """How the runs of an arm ended; where they are not paired, none but those that say so are missing."""
     statuses = [str(status) for status in runs.statuses(arm)]
-    there = [status for status in statuses if status != "missing"]
-    return counted(values(runs, arm, quantity), there, len(runs.seeds) if runs.paired else len(statuses))
+    present = [status for status in statuses if status != "missing"]
+    return counted(values(runs, arm, quantity), present, len(runs.seeds) if runs.paired else len(statuses))
 
 
-def _survivors(runs: Runs, row: dict[str, Any]) -> str:
+def _missing_seeds_suffix(runs: Runs, row: dict[str, Any]) -> str:
     """What became of runs on which an arm is not compared, to stand beside its verdict."""
     arm, base = row["arm"], runs.arms[0]
     if runs.paired and row["pairs"] == len(runs.seeds):
@@ -120,5 +120,5 @@ def _survivors(runs: Runs, row: dict[str, Any]) -> str:
     return format_lost_runs(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])
 
 
-def _unpaired(runs: Runs) -> str:
+def _unpaired_suffix(runs: Runs) -> str:
     return "" if runs.paired else f" (unpaired: {runs.why})"

@@ -49,7 +49,7 @@ class FactorEffect:
 class Effects:
     """All effects that the cells can tell apart, how many cells there are, and those effects that they cannot."""
 
-    found: list[FactorEffect]
+    effects: list[FactorEffect]
     cells: int
     left_out: list[str]
 
@@ -89,8 +89,8 @@ def fit(
     parts = {factor: _sum_coded([cell[1][factor] for cell in cells], names) for factor, names in levels.items()}
     terms: dict[tuple[str, ...], Array] = {}
     left_out, design = [], blocks
-    wanted: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
-    for term in wanted:
+    all_terms: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
+    for term in all_terms:
         columns = parts[term[0]] if len(term) == 1 else _products(parts[term[0]], parts[term[1]])
         wider = np.hstack([design, columns])
         if np.linalg.matrix_rank(wider) < np.linalg.matrix_rank(design) + columns.shape[1]:
@@ -106,14 +106,16 @@ def fit(
     for term, columns in terms.items():
         places[term] = slice(start, start + columns.shape[1])
         start += columns.shape[1]
-    found = []
+    fitted_effects = []
     for term in terms:
-        one = _effect(fitted, design, places, term, levels)
+        effect = _effect(fitted, design, places, term, levels)
         same = [group for group in aliases if _name(term) in group.split(" = ")]
         others = [other for group in same for other in group.split(" = ") if other != _name(term)]
-        found.append(replace(one, aliases=others))
-    adjusted = benjamini_hochberg([one.p for one in found])
-    return Effects([replace(one, q=q) for one, q in zip(found, adjusted, strict=True)], len(cells), left_out)
+        fitted_effects.append(replace(effect, aliases=others))
+    adjusted = benjamini_hochberg([effect.p for effect in fitted_effects])
+    return Effects(
+        [replace(effect, q=q) for effect, q in zip(fitted_effects, adjusted, strict=True)], len(cells), left_out
+    )
 
 
 def _name(term: Sequence[str]) -> str:
@@ -165,13 +167,13 @@ def _type_two(
     """F, p and degrees of freedom of a term, given all others that do not contain it."""
     outcome, freedom = fitted.model.endog, int(fitted.df_resid)
     containing = [place for other, place in places.items() if other != term and set(term) < set(other)]
-    kept = np.ones(design.shape[1], dtype=bool)
+    columns_kept = np.ones(design.shape[1], dtype=bool)
     for place in containing:
-        kept[place] = False
-    with_term = _squares(outcome, design[:, kept])
-    kept[places[term]] = False
+        columns_kept[place] = False
+    with_term = _squares(outcome, design[:, columns_kept])
+    columns_kept[places[term]] = False
     columns = places[term].stop - places[term].start
-    explained = max(0.0, _squares(outcome, design[:, kept]) - with_term)
+    explained = max(0.0, _squares(outcome, design[:, columns_kept]) - with_term)
     noise = float(fitted.ssr) / freedom
     f = explained / columns / noise if noise else math.inf if explained else 0.0
     return f, float(stats.f.sf(f, columns, freedom)), (columns, freedom)

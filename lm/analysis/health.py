@@ -70,17 +70,17 @@ def faults(
     """
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []
-    found = [fault for rule in RULES for fault in rule(record)]
-    return found + mostly_clipped(record, configuration) + still_falling(record, curve)
+    faults_of_rules = [fault for rule in RULES for fault in rule(record)]
+    return faults_of_rules + mostly_clipped(record, configuration) + still_falling(record, curve)
 
 
-def unhealthy(found: Sequence[list[str]]) -> str:
+def unhealthy(faults_of_runs: Sequence[list[str]]) -> str:
     """The faults of an arm's runs in one line, each with the number of runs that have it; empty for none."""
     counts: dict[str, int] = {}
-    for one in found:
-        for fault in dict.fromkeys(one):
+    for run_faults in faults_of_runs:
+        for fault in dict.fromkeys(run_faults):
             counts[fault] = counts.get(fault, 0) + 1
-    runs = len(found)
+    runs = len(faults_of_runs)
     return "; ".join(
         f"{fault} on {count} of {runs} seeds" if count < runs else fault for fault, count in counts.items()
     )
@@ -98,8 +98,8 @@ def collapsed_attention(record: Record) -> list[str]:
 
 def _attention(record: Record, broken: Callable[[Sequence[float]], bool], words: str) -> list[str]:
     layers = [heads for heads in _at(record, "final", "entropy") if heads]
-    found = [index for index, heads in enumerate(layers, start=1) if broken(heads)]
-    return [f"attention of layer {index} of {len(layers)} {words}" for index in found]
+    faulty_layers = [index for index, heads in enumerate(layers, start=1) if broken(heads)]
+    return [f"attention of layer {index} of {len(layers)} {words}" for index in faulty_layers]
 
 
 def sleeping_blocks(record: Record) -> list[str]:
@@ -205,7 +205,7 @@ def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:
 
 def _at(record: Mapping[str, Any], *keys: str) -> Any:
     """What a record holds under these keys, one inside the other; an empty list where it holds nothing."""
-    found: Any = record
+    node: Any = record
     for key in keys:
-        found = (found or {}).get(key)
-    return found or []
+        node = (node or {}).get(key)
+    return node or []

@@ -52,12 +52,14 @@ def rate_curve(grid: Results, names: Mapping[float, str]) -> RateCurve:
     """The curve of an arm from the results of a grid, in which it has these names at its rates."""
     rates, seeds = tuple(sorted(names)), grid.manifest["seeds"]
     records = [[grid.records[names[rate], seed] for seed in seeds] for rate in rates]
-    values = [[math.nan if one is None else value(one, grid.headline) for one in row] for row in records]
-    lost = tuple(sum(one is not None and one["status"] != "ok" for one in row) for row in records)
-    untrained = max((math.log(one["data"]["vocabulary"]) for row in records for one in row if one), default=math.nan)
+    values = [[math.nan if record is None else value(record, grid.headline) for record in row] for row in records]
+    lost_r = tuple(sum(record is not None and record["status"] != "ok" for record in row) for row in records)
+    untrained = max(
+        (math.log(record["data"]["vocabulary"]) for row in records for record in row if record), default=math.nan
+    )
     sensitivity = [sensitivity_of(rates, list(map(_loss, column)), untrained) for column in zip(*records, strict=True)]
     lower = describe(grid.headline).better != "higher"
-    return RateCurve(rates, np.array(values), lost, np.array(sensitivity), lower, untrained)
+    return RateCurve(rates, np.array(values), lost_r, np.array(sensitivity), lower, untrained)
 
 
 def _loss(record: Record | None) -> float:
@@ -84,6 +86,6 @@ def sensitivity_of(rates: Sequence[float], losses: Sequence[float], untrained: f
 
 def sensitivity_difference(arm: RateCurve, baseline: RateCurve) -> tuple[float, float, float]:
     """The mean difference of two arms' sensitivities, paired by seed, and Student's 95 % interval; NaN for no pair."""
-    found = arm.sensitivity_s - baseline.sensitivity_s
-    pairs = [float(x) for x in found[np.isfinite(found)]]
+    difference_s = arm.sensitivity_s - baseline.sensitivity_s
+    pairs = [float(x) for x in difference_s[np.isfinite(difference_s)]]
     return (float(np.mean(pairs)) if pairs else math.nan, *t_interval(pairs))

@@ -85,8 +85,8 @@ class Results:
     def pairs(self, arm: str) -> dict[int, tuple[Record, Record]]:
         """(arm, baseline) records of the seeds on which both cells finished well."""
         baseline = self.manifest["baseline"]
-        found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
-        return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
+        pairs = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
+        return {seed: (x, y) for seed, (x, y) in pairs.items() if x and y and x["status"] == y["status"] == "ok"}
 
     @functools.cached_property
     def health(self) -> dict[str, str]:
@@ -104,8 +104,8 @@ class Results:
 
     def of(self, arm: str) -> list[Record]:
         """The records of an arm, in the order of the seeds."""
-        found = [self.records[arm, seed] for seed in self.manifest["seeds"]]
-        return [record for record in found if record is not None]
+        records = [self.records[arm, seed] for seed in self.manifest["seeds"]]
+        return [record for record in records if record is not None]
 
     def configuration(self, arm: str) -> dict[str, Any]:
         """That of the first cell of an arm whose configuration is there; empty where none is."""
@@ -173,9 +173,9 @@ def _keeps_files(record: Record, store: Store) -> bool:
 def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
     """What is wrong with learning curves of an arm; one is missing only where others of the arm were kept."""
     finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
-    kept = [cell for cell in finished if results.store.history(cell).is_file()]
-    for cell, record in finished.items() if kept else ():
-        wrong = of_curve(results.store.history(cell), record) if cell in kept else "is missing"
+    with_curve = [cell for cell in finished if results.store.history(cell).is_file()]
+    for cell, record in finished.items() if with_curve else ():
+        wrong = of_curve(results.store.history(cell), record) if cell in with_curve else "is missing"
         if wrong:
             yield cell, wrong
 
@@ -203,17 +203,17 @@ def value(record: Record, quantity: str) -> float:
     """
     if record.get("status", "ok") != "ok":
         return math.nan
-    found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
-    if found is None and "/" in quantity:
-        found = _at(record, quantity.split("/"))
-    return _mean(found)
+    measured = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
+    if measured is None and "/" in quantity:
+        measured = _at(record, quantity.split("/"))
+    return _mean(measured)
 
 
-def _mean(found: Any) -> float:
+def _mean(node: Any) -> float:
     """A number, or the mean of lists of numbers; NaN for anything else."""
-    if isinstance(found, list) and found:
-        return float(np.mean([_mean(one) for one in found]))
-    return float(found) if is_number(found) else math.nan
+    if isinstance(node, list) and node:
+        return float(np.mean([_mean(item) for item in node]))
+    return float(node) if is_number(node) else math.nan
 
 
 def _at(node: Any, path: list[str]) -> Any:
@@ -228,7 +228,8 @@ def _at(node: Any, path: list[str]) -> Any:
 
 def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
     """(arm, baseline) values of the seeds on which both cells finished well."""
-    pairs = [(value(mine, quantity), value(base, quantity)) for mine, base in results.pairs(arm).values()]
+    records = results.pairs(arm).values()
+    pairs = [(value(of_arm, quantity), value(of_base, quantity)) for of_arm, of_base in records]
     return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
 
@@ -241,13 +242,13 @@ def quantities(results: Results) -> list[str]:
     for record in results.records.values():
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
-            measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
+            measured |= {name for part in parts for name, number in (part or {}).items() if number is not None}
             own |= measured & (record.get("metrics") or {}).keys() - QUANTITIES.keys()
-    known = [name for name in QUANTITIES if name in measured]
+    declared = [name for name in QUANTITIES if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
     others = sorted(name for name in own if "@" not in name)
-    first = [name for name in results.judged if name not in (*known, *others, *lengths)]
-    return [*first, *known, *others, *lengths]
+    first = [name for name in results.judged if name not in (*declared, *others, *lengths)]
+    return [*first, *declared, *others, *lengths]
 
 
 def _by_length(name: str) -> tuple[str, int]:
@@ -263,15 +264,15 @@ def _curve(results: Results, record: Record) -> pd.DataFrame | None:
 
 def data_order_mismatches(results: Results) -> list[str]:
     """The arms that on some seed did not see the baseline's tokens in the baseline's order, in words."""
-    found: dict[str, list[int]] = {}
+    mismatches: dict[str, list[int]] = {}
     for arm in results.arms[1:]:
         for seed, (record, base) in results.pairs(arm).items():
             texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
             if texts[0] != texts[1]:
-                found.setdefault(arm, []).append(seed)
+                mismatches.setdefault(arm, []).append(seed)
     return [
         f"{arm} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} saw other batches than the baseline"
-        for arm, seeds in found.items()
+        for arm, seeds in mismatches.items()
     ]
 
 
@@ -291,9 +292,9 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
     A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
     a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
-    found: dict[int, pd.Series] = {}
+    columns: dict[int, pd.Series] = {}
     if any(record["id"] in results.corrupt_curves for record in results.of(arm)):
-        return pd.DataFrame(found)
+        return pd.DataFrame(columns)
     for seed in results.manifest["seeds"]:
         record = results.records[arm, seed]
         path = None if record is None else results.store.history(record["id"])
@@ -301,5 +302,5 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
             continue
         table = curve_table(path, parts="/" in column)
         if column in table:
-            found[seed] = table[column].dropna()
-    return pd.DataFrame(found)
+            columns[seed] = table[column].dropna()
+    return pd.DataFrame(columns)

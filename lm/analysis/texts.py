@@ -43,18 +43,18 @@ def generalises(results: Results) -> bool:
 def texts(results: Results, quantity: str = HEADLINE) -> Texts:
     """What is known of the noise of the text in a quantity of LOSS_OF, of each arm but the baseline."""
     read: DocumentCache = {}
-    found, kinds = Texts({}, "document", {}), set[str]()
+    collected, kinds = Texts({}, "document", {}), set[str]()
     for arm in results.arms[1:]:
         try:
             noise, kind = noise_over_texts(
                 results, {arm: 1.0, results.arms[0]: -1.0}, quantity, list(results.pairs(arm)), read
             )
         except InputError as error:
-            found.lacking[arm] = str(error)
+            collected.lacking[arm] = str(error)
             continue
-        found.noise[arm] = noise
+        collected.noise[arm] = noise
         kinds.add(kind)
-    return Texts(found.noise, next(iter(kinds)) if len(kinds) == 1 else "document", found.lacking)
+    return Texts(collected.noise, next(iter(kinds)) if len(kinds) == 1 else "document", collected.lacking)
 
 
 def noise_over_texts(
@@ -79,13 +79,15 @@ def noise_over_texts(
         for seed in seeds
     ]
     first = sides[0][0][1]
-    every = [one for side in sides for _, one in side]
-    if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for one in every):
+    every = [documents for side in sides for _, documents in side]
+    if any(
+        documents.kind != first.kind or not np.array_equal(documents.tokens_d, first.tokens_d) for documents in every
+    ):
         raise InputError("cells were not evaluated on the same documents")
     if (held := int((first.tokens_d > 0).sum())) < MIN_DOCUMENTS:
         raise InputError(f"{held} {plural(first.kind)} are too few to tell, it takes {MIN_DOCUMENTS}")
     factor = _multiple([results.records[arm, seed] for arm in weights for seed in seeds], quantity)
-    sum_sd = factor * np.array([sum(weight * one.nll_d for weight, one in side) for side in sides])
+    sum_sd = factor * np.array([sum(weight * documents.nll_d for weight, documents in side) for side in sides])
     return two_way(sum_sd, first.tokens_d.astype(np.float64)), first.kind
 
 
@@ -97,13 +99,13 @@ def plural(kind: str) -> str:
 def texts_by_quantity(results: Results) -> dict[str, Texts]:
     """The same by quantity, of the losses that are kept by document and of what is judged, as far as measured."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
-    asked = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
-    return {name: texts(results, name) for name in asked if any(name in metrics for metrics in measured)}
+    names = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
+    return {name: texts(results, name) for name in names if any(name in metrics for metrics in measured)}
 
 
-def noise_of_quantity(found: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
+def noise_of_quantity(by_quantity: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
     """The noise of an arm's difference in a quantity; None where it is not known."""
-    return found[quantity].noise.get(arm) if quantity in found else None
+    return by_quantity[quantity].noise.get(arm) if quantity in by_quantity else None
 
 
 def keeps_documents(record: Record) -> bool:
@@ -127,8 +129,8 @@ def _multiple(records: Sequence[Record | None], quantity: str) -> float:
     loss = LOSS_OF[quantity]
     if quantity == loss:
         return 1.0
-    found = np.array([[value(record, quantity), value(record, loss)] for record in records if record is not None])
-    factor = float(found[0, 0] / found[0, 1]) if found[0, 1] else 0.0
-    if not np.allclose(found[:, 0], factor * found[:, 1], rtol=1e-6, atol=0):
+    values = np.array([[value(record, quantity), value(record, loss)] for record in records if record is not None])
+    factor = float(values[0, 0] / values[0, 1]) if values[0, 1] else 0.0
+    if not np.allclose(values[:, 0], factor * values[:, 1], rtol=1e-6, atol=0):
         raise InputError("cells were not evaluated on the same bytes")
     return factor

@@ -59,15 +59,15 @@ def read(path: Path, called: str | None = None) -> Table:
 def _folder(path: Path, called: str | None) -> Table:
     """The runs in a folder, of whatever tracker wrote them."""
     wandb, metas, events = list[Path](), list[Path](), list[Path]()
-    for place, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(place, name)))
-        wandb += [Path(place) / name for name in sorted(names) if name.startswith("run-") and name.endswith(".wandb")]
-        metas += [Path(place) / META] if META in names else []
-        events += [Path(place)] if any(EVENTS in name for name in names) else []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
+        wandb += [Path(folder) / name for name in sorted(names) if name.startswith("run-") and name.endswith(".wandb")]
+        metas += [Path(folder) / META] if META in names else []
+        events += [Path(folder)] if any(EVENTS in name for name in names) else []
     kinds = {"W&B": wandb, "MLflow": metas, "TensorBoard": events}
-    there = [kind for kind, found in kinds.items() if found]
-    if len(there) > 1:
-        raise InputError(f"{path}: holds runs of {' and '.join(there)}; give the folder of one of them")
+    trackers = [kind for kind, paths in kinds.items() if paths]
+    if len(trackers) > 1:
+        raise InputError(f"{path}: holds runs of {' and '.join(trackers)}; give the folder of one of them")
     if wandb:
         return read_wandb(path, wandb)
     if metas:
@@ -100,7 +100,7 @@ def _database(path: Path) -> Table:
 def _is_optuna_journal(head: bytes) -> bool:
     """Whether a file begins with a line of Optuna's journal."""
     try:
-        found = json.loads(head.partition(b"\n")[0])
+        entry = json.loads(head.partition(b"\n")[0])
     except ValueError:
         return False
-    return isinstance(found, dict) and "op_code" in found
+    return isinstance(entry, dict) and "op_code" in entry

@@ -51,22 +51,22 @@ class Table:
         columns = self.columns
         if name in columns:
             return name
-        found = [prefix + name for prefix in self.prefixes if prefix + name in columns]
-        if len(found) > 1:
-            raise InputError(f"{self.path}: {name!r} may be {' or '.join(found)}; give one of them")
-        return found[0] if found else None
+        matches = [prefix + name for prefix in self.prefixes if prefix + name in columns]
+        if len(matches) > 1:
+            raise InputError(f"{self.path}: {name!r} may be {' or '.join(matches)}; give one of them")
+        return matches[0] if matches else None
 
     def column(self, name: str, option: str) -> str:
         """The same for an option that names it. Raises InputError, with the nearest, where there is none."""
-        found = self.find(name)
-        if found is None:
+        column_name = self.find(name)
+        if column_name is None:
             names = [self.short(column) for column in self.columns]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             raise InputError(
                 f"{self.path}: {option} {shown(name)}: no filled column.{nearest(name, names)} "
                 f"It has {', '.join(names[:MOST_NAMED])}{more}"
             )
-        return found
+        return column_name
 
     def short(self, column: str) -> str:
         """The name of a column without its prefix, where that tells it apart."""
@@ -105,32 +105,32 @@ def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
 
     A mapping with a `value`, and perhaps a `desc`, is how W&B writes down a setting.
     """
-    found: Row = {}
+    row: Row = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and value.keys() <= {"value", "desc"}:
             value = value.get("value")
         if isinstance(value, Mapping):
-            found |= flatten(value, f"{before}{key}.")
+            row |= flatten(value, f"{before}{key}.")
         elif not isinstance(value, list) and (text := as_text(value)) is not None:
-            found[f"{before}{key}"] = text
-    return found
+            row[f"{before}{key}"] = text
+    return row
 
 
-def filter_rows(table: Table, wanted: Sequence[tuple[str, str]]) -> Table:
+def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
     """The rows in which columns hold these texts. Raises InputError where there are none."""
     rows = table.rows
-    for name, text in wanted:
+    for name, text in conditions:
         column = table.column(name, "--only")
-        there = list(dict.fromkeys(row.get(column, "") for row in rows))
+        texts = list(dict.fromkeys(row.get(column, "") for row in rows))
         rows = [row for row in rows if _same(row.get(column, ""), text)]
         if not rows:
             raise InputError(
-                f"{table.path}: --only {name}={text}: no such run.{nearest(text, there)} {name} is "
-                f"{', '.join(map(shown, there[:MOST_NAMED]))}"
+                f"{table.path}: --only {name}={text}: no such run.{nearest(text, texts)} {name} is "
+                f"{', '.join(map(shown, texts[:MOST_NAMED]))}"
             )
     return Table(**{**vars(table), "rows": rows})
 
 
-def _same(text: str, wanted: str) -> bool:
-    left, right = number(text), number(wanted)
-    return text == wanted or (left is not None and left == right and math.isfinite(left))
+def _same(text: str, expected: str) -> bool:
+    left, right = number(text), number(expected)
+    return text == expected or (left is not None and left == right and math.isfinite(left))

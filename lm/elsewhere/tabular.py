@@ -30,12 +30,12 @@ def content(path: Path) -> bytes:
     try:
         require_regular(path)
         with open(path, "rb") as file:
-            found = file.read(LONGEST + 1)
+            data = file.read(LONGEST + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(found) > LONGEST:
+    if len(data) > LONGEST:
         raise InputError(f"{path}: is longer than {LONGEST:,} bytes; expected a table of runs")
-    return found
+    return data
 
 
 def text(path: Path) -> str:
@@ -51,11 +51,11 @@ def text(path: Path) -> str:
 
 def read_csv(path: Path) -> Table:
     """The runs in a CSV file, or one with tabs or semicolons. Raises InputError for a file that is none."""
-    written = text(path)
-    head = written.partition("\n")[0]
+    decoded = text(path)
+    head = decoded.partition("\n")[0]
     delimiter = max(",\t;", key=head.count)
     try:
-        lines = unmarked_rows(written, delimiter, strict=True)
+        lines = unmarked_rows(decoded, delimiter, strict=True)
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV: {error}") from None
     if not lines or len(lines[0]) < 2:
@@ -69,7 +69,7 @@ def read_csv(path: Path) -> Table:
             raise InputError(f"{path}: row {place} has {len(cells)} entries, expected {len(columns)}")
         if any(cells):
             pairs = zip(columns, cells, strict=False)
-            rows.append({name: found for name, cell in pairs if name and (found := cell.strip())})
+            rows.append({name: entry for name, cell in pairs if name and (entry := cell.strip())})
     return _table(path, "a table of CSV", rows)
 
 
@@ -79,23 +79,23 @@ def read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     try:
-        found: list[dict[str, Any]] = pq.read_table(io.BytesIO(content(path))).to_pylist()
+        mappings: list[dict[str, Any]] = pq.read_table(io.BytesIO(content(path))).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not valid parquet: {str(error).partition(chr(10))[0]}") from None
-    return _table(path, "a table of parquet", [flatten(one) for one in found])
+    return _table(path, "a table of parquet", [flatten(mapping) for mapping in mappings])
 
 
 def read_json(path: Path) -> Table:
     """The runs in a JSON file, a list of mappings or a mapping a line. Raises InputError for another one."""
-    written = text(path)
+    decoded = text(path)
     try:
-        lines = written.splitlines() if written.lstrip().startswith("{") else []
-        found = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(written)
+        lines = decoded.splitlines() if decoded.lstrip().startswith("{") else []
+        mappings = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON, as a list or a mapping a line: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise InputError(f"{path}: expected a list of mappings, one a run, found {type(found).__name__}")
-    return _table(path, "a table of JSON", [flatten(one) for one in found])
+    if not isinstance(mappings, list) or not all(isinstance(mapping, dict) for mapping in mappings):
+        raise InputError(f"{path}: expected a list of mappings, one a run, found {type(mappings).__name__}")
+    return _table(path, "a table of JSON", [flatten(mapping) for mapping in mappings])
 
 
 # what they hold ------------------------------------------------------------------------------------------------------
@@ -121,14 +121,14 @@ def _wide(path: Path, rows: Sequence[Row]) -> Table:
     """A row for each run of a table with one for each quantity, such as `cells.csv`."""
     runs: dict[tuple[tuple[str, str], ...], Row] = {}
     better: dict[str, Better] = {}
-    for place, row in enumerate(rows, 2):
+    for number, row in enumerate(rows, 2):
         if (quantity := row.get("metric")) is None:
-            raise InputError(f"{path}: row {place} names no metric")
-        told = {name: found for name, found in row.items() if name not in OF_QUANTITY}
-        run = runs.setdefault(tuple(told.items()), dict(told))
+            raise InputError(f"{path}: row {number} names no metric")
+        fields = {name: value for name, value in row.items() if name not in OF_QUANTITY}
+        run = runs.setdefault(tuple(fields.items()), dict(fields))
         if quantity in run:
-            said = ", ".join(f"{name} {found}" for name, found in told.items())
-            raise InputError(f"{path}: row {place}: {quantity} of {said} is there twice; expected it once")
+            fields_text = ", ".join(f"{name} {value}" for name, value in fields.items())
+            raise InputError(f"{path}: row {number}: {quantity} of {fields_text} is there twice; expected it once")
         if (measured := as_text(row.get("value"))) is not None:
             run[quantity] = measured
         if row.get("better") in ("lower", "higher"):

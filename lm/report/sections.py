@@ -68,7 +68,7 @@ def effect_rows(results: Results, found: Effects) -> list[list[str]]:
             f"{one.q:z.2g}",
             ", ".join(one.aliases) or "-",
         ]
-        for one in found.found
+        for one in found.effects
     ]
 
 

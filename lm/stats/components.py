@@ -47,19 +47,19 @@ def components(values_ij: Array) -> Components:
         raise ValueError(f"values_ij={rows} x {columns} must be at least 2 x 2")
     freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
     squares = mean_squares(values_ij)
-    found = _solved(squares, values_ij.shape)
+    variances = _solved(squares, values_ij.shape)
     random = np.random.default_rng(0)
     drawn = [
         square * degrees / random.chisquare(degrees, DRAWS) for square, degrees in zip(squares, freedom, strict=True)
     ]
-    shares = _shares(found)
+    shares = _shares(variances)
     low, high = (
         np.nanquantile(_shares(_solved(drawn, values_ij.shape)), (0.025, 0.975), axis=1)
-        if sum(found)
+        if sum(variances)
         else (np.full((2, 3), np.nan))
     )
     triples = tuple((float(share), float(a), float(b)) for share, a, b in zip(shares, low, high, strict=True))
-    first, second, rest = (float(one) for one in found)
+    first, second, rest = (float(variance) for variance in variances)
     return Components(first, second, rest, triples)
 
 
@@ -83,7 +83,7 @@ def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> Array:
     return np.stack(parts)
 
 
-def _shares(found: Array) -> Array:
+def _shares(variances: Array) -> Array:
     """Each of its sum; NaN where that is zero."""
-    total = found.sum(axis=0)
-    return np.asarray(np.divide(found, total, out=np.full_like(found, np.nan), where=total > 0))
+    total = variances.sum(axis=0)
+    return np.asarray(np.divide(variances, total, out=np.full_like(variances, np.nan), where=total > 0))

@@ -62,8 +62,8 @@ class ScalePoint:
     @functools.cached_property
     def pairs(self) -> Array:
         """The paired differences that there are."""
-        found = self.arm_s - self.baseline_s
-        return found[np.isfinite(found)]
+        differences = self.arm_s - self.baseline_s
+        return differences[np.isfinite(differences)]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def fit_scaling(
     """
     ladder = Ladder(rungs, draws)
     values = [rung.pairs for rung in rungs]
-    by_rung = [_mean(one) for one in values]
+    by_rung = [_mean(differences) for differences in values]
     of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
     if len(rungs) < MIN_RUNGS or not ladder.repeated:
         unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
@@ -163,8 +163,8 @@ def fit_scaling(
     if laws[0].falls:
         gains, of_gain = gains_of(ladder, laws, margins[1], level)
     own = ladder.laws(ladder.arm_k, ladder.arm_dk, len(rungs))[0]
-    told = forecast_of(ladder) if forecast and len(rungs) > MIN_RUNGS else None
-    return ScalingFit(by_rung, gains, own if own.falls else None, of_difference, of_gain, told)
+    top_forecast = forecast_of(ladder) if forecast and len(rungs) > MIN_RUNGS else None
+    return ScalingFit(by_rung, gains, own if own.falls else None, of_difference, of_gain, top_forecast)
 
 
 def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
@@ -173,14 +173,14 @@ def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float)
     count = len(ladder.rungs)
     sources, of = ladder.sources(count), list(map(int, ladder.of_k))
     value_k, draws_dk = np.empty(count), np.empty_like(ladder.base_dk)
-    found = []
+    gains = []
     for k, rung in enumerate(ladder.rungs):
         needed = float(law.log_compute(law.loss(rung.compute) + ladder.difference_k[k]))
         value_k[k] = needed - math.log(rung.arm_compute)
         at = drawn.loss(rung.compute) + ladder.difference_dk[:, k]
         draws_dk[:, k] = drawn.log_compute(at) - math.log(rung.arm_compute)
         log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
-        found.append(Gain(log, _beyond(needed, ladder.compute_k)))
+        gains.append(Gain(log, _beyond(needed, ladder.compute_k)))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
     spread_k = mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
@@ -189,7 +189,7 @@ def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float)
         estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
     )
     middle = estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
-    return found, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
+    return gains, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
 
 
 def forecast_of(ladder: Ladder) -> Forecast | None:
@@ -206,7 +206,7 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     normal_d = np.random.default_rng(below).normal(size=len(ladder.base_dk))
     sources, of = ladder.sources(below), [*map(int, ladder.of_k[:below]), int(ladder.of_k[:below].sum())]
 
-    def told(value: Array, draws_d: Array, kind: Literal["base", "arms", "pairs"]) -> Estimate:
+    def estimate(value: Array, draws_d: Array, kind: Literal["base", "arms", "pairs"]) -> Estimate:
         shares = [_variance(getattr(rung, kind)) / float(rung.base.mean()) ** 2 for rung in lower]
         together = float(np.average(shares, weights=ladder.of_k[:below]))
         noise_d = math.sqrt(together / len(getattr(top, kind))) * float(base.loss(top.compute)) * normal_d
@@ -215,9 +215,9 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     of_base, of_arm = base.loss(top.compute), arm.loss(top.arm_compute)
     of_base_d, of_arm_d = base_d.loss(top.compute), arm_d.loss(top.arm_compute)
     return Forecast(
-        told(of_base, of_base_d, "base"),
-        told(of_arm, of_arm_d, "arms"),
-        told(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
+        estimate(of_base, of_base_d, "base"),
+        estimate(of_arm, of_arm_d, "arms"),
+        estimate(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
     )
 
 

@@ -39,8 +39,8 @@ def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
         return 1.0 if effect else 0.0
     reach_e, _ = reaches(n, alpha)
     size = abs(effect) / sd
-    found = special.ndtr(math.sqrt(n) * (size - reach_e)) + special.ndtr(math.sqrt(n) * (-size - reach_e))
-    return float(np.mean(found))
+    powers = special.ndtr(math.sqrt(n) * (size - reach_e)) + special.ndtr(math.sqrt(n) * (-size - reach_e))
+    return float(np.mean(powers))
 
 
 def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:

@@ -62,8 +62,8 @@ class Law:
         """The logarithm of the compute that a loss takes; infinite for one at the floor or below."""
         above = np.asarray(loss) - self.floor
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.log(self.scale / above) / self.exponent
-        reached = np.where(above > 0, found, np.inf)
+            log_ratio = np.log(self.scale / above) / self.exponent
+        reached = np.where(above > 0, log_ratio, np.inf)
         return np.where(np.isnan(self.scale), np.nan, reached) + math.log(self.reference)
 
     def steepness(self, compute: ArrayLike) -> Array:
@@ -102,8 +102,8 @@ def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA)
     def missed(exponent_d: Array) -> Array:
         return _linear(exponent_d, log_k, y_dk, delta)[2]
 
-    found = np.stack([missed(np.full(len(y_dk), one)) for one in EXPONENTS])
-    place = np.clip(found.argmin(axis=0), 1, len(EXPONENTS) - 2)
+    misfits = np.stack([missed(np.full(len(y_dk), guess)) for guess in EXPONENTS])
+    place = np.clip(misfits.argmin(axis=0), 1, len(EXPONENTS) - 2)
     low, high = np.log(EXPONENTS[place - 1]), np.log(EXPONENTS[place + 1])
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     of_left, of_right = missed(np.exp(left)), missed(np.exp(right))
@@ -141,8 +141,8 @@ def _linear(exponent_d: Array, log_k: Array, y_dk: Array, delta: float) -> tuple
     flat = scale <= 0
     floor, scale = np.where(flat, np.exp(np.log(y_dk).mean(axis=1)), floor), np.where(flat, 0.0, scale)
     r_dk = np.abs(np.log(y_dk / np.maximum(floor[:, None] + scale[:, None] * x_dk, 1e-9 * y_dk)))
-    lost = np.where(r_dk <= delta, 0.5 * r_dk**2, delta * (r_dk - 0.5 * delta))
-    return floor, scale, lost.sum(axis=1)
+    losses = np.where(r_dk <= delta, 0.5 * r_dk**2, delta * (r_dk - 0.5 * delta))
+    return floor, scale, losses.sum(axis=1)
 
 
 def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
@@ -162,12 +162,12 @@ def draw_means(values_s: Array, weights_ds: Array) -> Array:
 
     `values_s` is NaN for a seed that was lost. What is paired is given the same weights.
     """
-    there = np.isfinite(values_s)
-    n = int(there.sum())
+    finite = np.isfinite(values_s)
+    n = int(finite.sum())
     if n < 2:
-        return np.full(len(weights_ds), float(values_s[there][0]) if n else math.nan)
-    centre = values_s[there].mean()
-    return centre + weights_ds[:, there] @ (values_s[there] - centre) / math.sqrt(n * (n - 1))
+        return np.full(len(weights_ds), float(values_s[finite][0]) if n else math.nan)
+    centre = values_s[finite].mean()
+    return centre + weights_ds[:, finite] @ (values_s[finite] - centre) / math.sqrt(n * (n - 1))
 
 
 def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[int]) -> float:

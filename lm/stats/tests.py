@@ -58,8 +58,8 @@ def rate_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[f
     """Clopper-Pearson's interval for a rate, which never covers less than it promises; NaN for no trial."""
     if trials == 0:
         return math.nan, math.nan
-    found = stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
-    return float(found.low), float(found.high)
+    interval = stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def smallest_p(n: int) -> float:
@@ -96,9 +96,9 @@ def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float
     if len(sample) > EXACT_PAIRS:
         return _random_sign_flip_p(sample, side)
     total = float(sample.sum())
-    seen = {"greater": total, "less": -total, "two-sided": abs(total)}[side] - TIE * float(np.abs(sample).sum())
+    observed = {"greater": total, "less": -total, "two-sided": abs(total)}[side] - TIE * float(np.abs(sample).sum())
     left, right = signed_sums(sample[: len(sample) // 2]), np.sort(signed_sums(sample[len(sample) // 2 :]))
-    as_far = int((len(right) - np.searchsorted(right, seen - left)).sum())
+    as_far = int((len(right) - np.searchsorted(right, observed - left)).sum())
     return min(1.0, (2 if side == "two-sided" else 1) * as_far / 2 ** len(sample))
 
 
@@ -218,7 +218,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     adjusted = np.full(len(p), math.nan)
     if tested.any():
         adjusted[tested] = stats.false_discovery_control(p[tested])
-    return [float(found) for found in adjusted]
+    return [float(p_adjusted) for p_adjusted in adjusted]
 
 
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
@@ -255,8 +255,8 @@ def effect_size(differences: Sequence[float], confidence: float = 0.95) -> Effec
         return Effect(math.nan, math.nan, math.nan, math.nan)
     mean, spread = float(np.mean(differences)), float(np.std(differences, ddof=1))
     if spread == 0 or min(differences) == max(differences):
-        found = math.copysign(math.inf, mean) if mean else 0.0
-        return Effect(found, found, found, found)
+        size = math.copysign(math.inf, mean) if mean else 0.0
+        return Effect(size, size, size, size)
     cohen, freedom, root = mean / spread, n - 1, math.sqrt(n)
     low, high = noncentral_interval(cohen * root, freedom, confidence)
     return Effect(cohen, unbiased(freedom) * cohen, low / root, high / root)
@@ -281,5 +281,5 @@ def _noncentrality(t: float, freedom: float, share: float) -> float:
 
 def _below(t: float, freedom: float, centre: float) -> float:
     """The noncentral t's share below `t`; scipy gives NaN for shares too small to matter."""
-    found = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
-    return found if math.isfinite(found) else float(t > centre)
+    share = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
+    return share if math.isfinite(share) else float(t > centre)

@@ -59,8 +59,8 @@ def mean_variances(variance_k: Array, seeds_k: Array) -> Array:
     of slopes cover in 91 of 100 families, and are no shorter for it.
     """
     free_k = seeds_k - 1
-    found: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
-    return found
+    variances_k: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
+    return variances_k
 
 
 def trend_weights(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
@@ -73,9 +73,9 @@ def trend_weights(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
 
 def estimate_from_means(values: Sequence[Array], weights_k: Array, confidence: float) -> Estimate:
     """A weighted sum of the means of several rungs' values, with Welch's interval."""
-    n_k = np.array([len(one) for one in values])
-    parts_k = weights_k**2 * np.array([one.var(ddof=1) for one in values]) / n_k
-    value = float(weights_k @ np.array([one.mean() for one in values]))
+    n_k = np.array([len(rung_values) for rung_values in values])
+    parts_k = weights_k**2 * np.array([rung_values.var(ddof=1) for rung_values in values]) / n_k
+    value = float(weights_k @ np.array([rung_values.mean() for rung_values in values]))
     if not parts_k.any():
         return Estimate(value, value, value)
     degrees = parts_k.sum() ** 2 / (parts_k**2 / (n_k - 1)).sum()
@@ -118,10 +118,11 @@ def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int
 
 def trend_of_means(compute_k: Array, values: Sequence[Array], margin: float, confidence: float) -> Trend:
     """The trend of the means of several rungs' values, such as paired differences; each rung needs two values."""
-    fewest = min(len(one) for one in values)
+    fewest = min(len(rung_values) for rung_values in values)
     if len(values) < 2 or fewest < 2:
         return Trend("too few" if fewest < 2 else "none", margin=margin)
-    spread_k = mean_variances(np.array([one.var(ddof=1) for one in values]), np.array([len(one) for one in values]))
+    variance_k = np.array([rung_values.var(ddof=1) for rung_values in values])
+    spread_k = mean_variances(variance_k, np.array([len(rung_values) for rung_values in values]))
     if not spread_k.all():
         spread_k = np.ones(len(values))
     rise_k, middle_k = trend_weights(compute_k, spread_k)

@@ -45,10 +45,10 @@ class TwoWay:
 
     def p(self, distance: float, side: Side = "two-sided") -> float:
         """Student's p of a distance from zero, on other seeds and other text; `greater` asks whether it is above."""
-        seen = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
+        observed = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
         if not self.both:
-            return float(seen <= 0)
-        return (2 if side == "two-sided" else 1) * float(special.stdtr(self.freedom, -seen / self.both))
+            return float(observed <= 0)
+        return (2 if side == "two-sided" else 1) * float(special.stdtr(self.freedom, -observed / self.both))
 
 
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
@@ -103,22 +103,23 @@ def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
         comparison.p_equivalent_both = max(noise.p(inside[0], "greater"), noise.p(inside[1], "less"))
 
 
-def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:
+def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
     """Widens a judged comparison's interval to hold over other text too, and takes back what then is not found.
 
     The interval becomes the smallest that holds both the seeds' own and that over both kinds of noise: it leaves out
     zero where both do, and only there a difference is claimed. Equivalence is claimed where the interval over both lies
     within the margin too.
     """
-    if one.identical or not one.differences:
+    if comparison.identical or not comparison.differences:
         return
-    low, high = noise.interval(one.mean, alpha)
-    one.interval = "seeds-and-text"
-    one.low, one.high = min(one.low, low), max(one.high, high)
-    said = one.verdict
-    if not -one.margin < low <= high < one.margin:
-        said = replace(said, within=math.nan, kind="inconclusive" if said.kind == "equivalent" else said.kind)
-    if said.kind in DIRECTIONS and one.low <= 0 <= one.high:
-        one.significant = False
-        said = replace(said, kind="seeds only")
-    one.verdict = said
+    low, high = noise.interval(comparison.mean, alpha)
+    comparison.interval = "seeds-and-text"
+    comparison.low, comparison.high = min(comparison.low, low), max(comparison.high, high)
+    verdict = comparison.verdict
+    if not -comparison.margin < low <= high < comparison.margin:
+        kind = "inconclusive" if verdict.kind == "equivalent" else verdict.kind
+        verdict = replace(verdict, within=math.nan, kind=kind)
+    if verdict.kind in DIRECTIONS and comparison.low <= 0 <= comparison.high:
+        comparison.significant = False
+        verdict = replace(verdict, kind="seeds only")
+    comparison.verdict = verdict
