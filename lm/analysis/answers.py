@@ -1,4 +1,4 @@
-"""Whether the results of an experiment bear its claims out.
+"""Verdicts on the claims of an experiment.
 
 A claim of less or greater is one of the mean over seeds, and has an exact sign-flip test. A claim of a range, a slope
 or an equivalence is one of the median, of what a typical seed shows, and has a sign test at each end of the range: that
@@ -45,7 +45,7 @@ MIN_SEEDS_OF_EXACT_CLAIMS = 2
 DECIDED = ("reproduced", "not reproduced")
 
 Scope = Literal["", "seeds", "seeds and text"]
-"""What an answer holds of; nothing is said of one without a test, and of cells that kept no losses by document."""
+"""Population that an answer holds of; empty without a test, and for cells without losses by document."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Answer:
 
 
 def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = None) -> Answer:
-    """Whether the results bear the claim out, at 5 %, each claim by itself.
+    """Judge a claim by the results, at 5 %, each claim by itself.
 
     Args:
         results: of the experiment.
@@ -107,7 +107,7 @@ def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = No
 
 
 def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
-    """Choose the seeds that a claim is judged on: those whose results could not be known when it was written.
+    """Choose the seeds that a claim is judged on: those whose results were unknown when it was written.
 
     All of them where these are too few to decide; the answer is then post hoc. An identity holds by construction, and
     no choice of seeds bears on it.
@@ -146,7 +146,7 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
-    """What one number a seed says of a claim; of other text as well where its noise is given."""
+    """Judge a claim from one number a seed; over other text as well if its noise is given."""
     if claim.exact:
         return _on_every_seed(claim, numbers)
     judge = _of_mean if claim.relation in ("less", "greater") else _of_median
@@ -157,7 +157,7 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
 
 
 def adjust_p(answers: Sequence[Answer]) -> list[Answer]:
-    """Adjust p over all answers of a kind, those to claims written post hoc by themselves."""
+    """Adjust p over all answers of a kind, those to post-hoc claims by themselves."""
     adjusted = list(answers)
     for family in {(answer.claim.kind, answer.post_hoc) for answer in answers}:
         places = [place for place, answer in enumerate(answers) if (answer.claim.kind, answer.post_hoc) == family]
@@ -189,7 +189,7 @@ def _ends(claim: Claim) -> tuple[float, float]:
 
 
 def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
-    """Exact sign-flip test of the distance from the margin; the interval is what it does not reject."""
+    """Run the exact sign-flip test of the distance from the margin, with the interval it does not reject."""
     distances, estimate, seeds = [number - claim.margin for number in numbers], float(np.mean(numbers)), len(numbers)
     low, high = (claim.margin + end for end in sign_flip_interval(distances))
     p, note = sign_flip_p(distances), ""
@@ -205,7 +205,7 @@ def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer
 
 
 def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
-    """One-sided sign tests: the median is inside both ends, or it is beyond one of them.
+    """Run one-sided sign tests that the median is inside both ends, or beyond one of them.
 
     Only one of the two can be said wrongly, so each is said at 5 %. To be beyond one of two ends is two chances to err.
     """
@@ -227,7 +227,7 @@ def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answ
 
 
 def _p_beyond(numbers: list[float], end: float, side: Literal["less", "greater"], noise: TwoWay | None) -> float:
-    """p that what is typical lies below the end or above it, as far as the test over seeds and that over both agree."""
+    """Return p that the median lies below or above the end: the larger over seeds and over seeds and text."""
     p = sign_test_p(numbers, end, side)
     return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
 
@@ -237,7 +237,7 @@ def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[floa
 
 
 def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
-    """The noise of the claim's number over seeds and text, what its answer holds of, and why not of other text."""
+    """Return the noise over seeds and text, the scope of the answer, and why text is not covered."""
     if claim.exact or not any(keeps_documents(record) for arm in claim.arms for record in results.of(arm)):
         return None, "", ""
     weights = {arm: weight for arm, weight in claim.contrast.items() if weight}
@@ -257,13 +257,13 @@ def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCac
 
 
 def _unhealthy(results: Results, claim: Claim) -> list[str]:
-    """What makes the runs of the claim's arms unfit to be compared. A claim about every seed asks nothing of them."""
+    """List the training problems of the claim's arms; none for a claim about every seed."""
     ill = {} if claim.exact else results.health
     return [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
 
 
 def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
-    """What became of the seeds that do not enter."""
+    """List the lost runs of the claim's arms, and how many seeds enter."""
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:
         records = (results.records[arm, seed] for seed in results.manifest["seeds"])

@@ -12,7 +12,7 @@ from lm.store.record import Record
 
 
 def last_validations(path: Path, quantity: str, count: int) -> list[float]:
-    """What the last validations in training measured of a quantity, in their order; none where there are fewer."""
+    """Read the last validations of a quantity from a learning curve; none where there are fewer."""
     column = f"validation_{quantity}"
     curve = curve_table(path) if path.is_file() else None
     if curve is None or column not in curve:
@@ -22,7 +22,7 @@ def last_validations(path: Path, quantity: str, count: int) -> list[float]:
 
 
 def with_averages(record: Record, path: Path, names: Iterable[str]) -> Record:
-    """A record whose metrics hold those of `names` that are averages, from the curve at `path`."""
+    """Add the metrics in `names` that are averages over validations, from the curve at `path`."""
     averages: dict[str, float | None] = {}
     for name in names:
         if (average := averaged(name)) is not None:

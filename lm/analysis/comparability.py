@@ -8,7 +8,7 @@ ABBREVIATED = 12
 """Digits of a commit or a hash that are shown."""
 
 OWN_CODE = "code of "
-"""How the circumstance begins that is the code of a user's own class; arms are there to differ in it."""
+"""Prefix of the provenance field of a user's own class; arms may differ in it."""
 
 COMMIT, SOURCE = "commit", "source of lm"
 """The circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes."""
@@ -20,7 +20,7 @@ NOT_RECORDED = "not recorded"
 
 
 def provenance_of(record: Record) -> dict[str, str]:
-    """What should be alike in all cells of an experiment: code, device, precision, threads, own code, packages.
+    """Return the provenance that all cells should share: code, device, precision, threads, packages.
 
     What a record does not say is `not recorded`, which is like nothing but itself.
     """
@@ -35,7 +35,7 @@ def provenance_of(record: Record) -> dict[str, str]:
 
 
 def commit_of(git: GitState, digits: int) -> str:
-    """The commit that a cell was made by, cut short, and whether its checkout held changes; `none` outside of one."""
+    """Format the commit of a cell, cut short, and whether its checkout had changes; `none` without one."""
     return f"{(git['commit'] or 'none')[:digits]}{' with changes' if git['dirty'] else ''}"
 
 
@@ -44,7 +44,7 @@ def _said(value: object) -> str:
 
 
 def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:
-    """The circumstances of records that are held against each other.
+    """Return the provenance of records, with the code named in one way for all of them.
 
     Their code is its source where all of them say it: a commit may change nothing that computes, and a checkout with
     changes may be edited between two cells. It is the commit where one does not.
@@ -55,7 +55,7 @@ def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:
 
 
 def differing_provenance(records: Iterable[Record]) -> dict[str, list[str]]:
-    """The circumstances in which records differ, each with all that was found."""
+    """Return the provenance fields in which records differ, each with all values."""
     provenances = _of_all(records)
     names = dict.fromkeys(name for provenance in provenances for name in provenance if not name.startswith(OWN_CODE))
     values_of = {name: {provenance.get(name, NOT_RECORDED) for provenance in provenances} for name in names}
@@ -63,12 +63,12 @@ def differing_provenance(records: Iterable[Record]) -> dict[str, list[str]]:
 
 
 def mixed_provenance(records: Sequence[Record]) -> list[str]:
-    """The circumstances in which the cells of one arm differ that say what was computed: code, packages, precision."""
+    """List the provenance fields in which one arm's cells differ that affect results: code, packages, precision."""
     return [name for name in differing_provenance(records) if name not in ("device", *HARMLESS)]
 
 
 def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
-    """The circumstances that no (arm, baseline) record of either side shares with one of the other.
+    """List the provenance fields whose values never overlap between arm and baseline.
 
     There the difference between the arms may as well be one between the circumstances, on every seed. What one side
     does not record at all is not known to differ: `provenance_diff` reports it.
@@ -83,7 +83,7 @@ def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
 
 
 def provenance_diff(record: Record, base: Record) -> list[str]:
-    """The circumstances but this package's code in which two records of one seed differ, or that one does not say."""
+    """List the provenance fields but lm's code in which two records of one seed differ."""
     arm, other = provenance_of(record), provenance_of(base)
     names = [n for n in {**arm, **other} if n not in (COMMIT, SOURCE, *HARMLESS) and not n.startswith(OWN_CODE)]
     sides = {n: (arm.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
@@ -92,7 +92,7 @@ def provenance_diff(record: Record, base: Record) -> list[str]:
 
 
 def format_provenance(record: Record) -> str:
-    """The circumstances of a record in one line, the commit cut short."""
+    """Format the provenance of a record in one line, the commit cut short."""
     parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
     for name, text in provenance_of(record).items():
         if name in (COMMIT, SOURCE):

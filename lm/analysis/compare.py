@@ -19,18 +19,17 @@ from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, e
 from lm.store.quantities import describe
 
 LOST = ("diverged", "failed", "damaged")
-"""What may have become of a cell that was trained and enters no mean."""
-
+"""Statuses of cells that enter no mean."""
 
 HEALTHY, NONE_ENDED, NO_RUN = "healthy", "no run ended well", "no run yet"
-"""What the column of health says of an arm without a fault: with runs that ended well, with others only, with none."""
+"""Texts of the health column for an arm without faults: with finished runs, with lost ones only, with none."""
 
 NOT_COMPARABLE = "not comparable"
-"""How a verdict begins that is withheld."""
+"""Beginning of the text in place of a withheld verdict."""
 
 
 def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> list[float]:
-    """Paired differences in the order of the seeds; where they come in stages, those before the first missing cell."""
+    """Return paired differences in the order of the seeds; in stages, those before the first missing cell."""
     if not in_stages:
         return [x - y for x, y in paired(results, arm, quantity)]
     differences = []
@@ -43,7 +42,7 @@ def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> 
 
 
 def compare(results: Results) -> pd.DataFrame:
-    """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
+    """Build the table of comparisons: a row for each arm and quantity.
 
     Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
     comparisons of all confirmatory arms in all of them together, and so are the exploratory ones. Other quantities have
@@ -74,20 +73,20 @@ def compare(results: Results) -> pd.DataFrame:
 
 
 def health_text(results: Results, arm: str) -> str:
-    """Returns what the column of health says of an arm; one of which no run ended well has no health."""
+    """Return the health column of an arm; an arm without a finished run has no health."""
     if any(record["status"] == "ok" for record in results.of(arm)):
         return results.health[arm] or HEALTHY
     return NONE_ENDED if _statuses(results, arm) else NO_RUN
 
 
 def _statuses(results: Results, arm: str) -> list[str]:
-    """Returns what became of the runs of an arm that are there."""
+    """List the statuses of an arm's runs."""
     damaged = ["damaged" for of, _ in results.corrupt_records if of == arm]
     return [*(str(record["status"]) for record in results.of(arm)), *damaged]
 
 
 def _health_suffix(results: Results, arm: str) -> str:
-    """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
+    """Format the training problems of the arm or the baseline, to follow the verdict."""
     baseline, ill = results.arms[0], results.health
     if arm == baseline:
         return ""
@@ -96,14 +95,14 @@ def _health_suffix(results: Results, arm: str) -> str:
 
 
 def _mixed_provenance_suffix(results: Results, arm: str) -> str:
-    """What stands beside the verdict on an arm whose cells, or whose baseline's, were not all made alike."""
+    """Format the provenance in which the arm's or the baseline's cells differ, to follow the verdict."""
     sides = list(zip(*results.pairs(arm).values(), strict=True)) if arm != results.arms[0] else []
     names = dict.fromkeys(name for side in sides for name in mixed_provenance(side))
     return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
 def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
-    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+    """Compare each arm with the baseline in each judged quantity, tested within its family."""
     adaptive = results.manifest.get("adaptive")
     confirmatory, exploratory = (
         {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
@@ -128,7 +127,7 @@ def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], 
 
 
 def _set_detectable(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
-    """What a comparison whose interval covers text would have shown, in the place of what its seeds alone would."""
+    """Set the detectable difference over seeds and text where the interval covers text."""
     if not math.isnan(comparison.detectable):
         comparison.detectable = detectable_on_texts(len(comparison.differences), noise, alpha)
         comparison.detectable_floor = detectable_floor(noise, alpha)
@@ -141,7 +140,7 @@ def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Com
 
 
 def _described(results: Results, arm: str, quantity: str) -> Comparison:
-    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    """Compare an arm in a quantity that is not judged; the baseline's comparison is empty."""
     if arm == results.manifest["baseline"]:
         return Comparison([], verdict=Verdict("baseline"))
     return plain(_differences(results, arm, quantity, in_stages=False))
@@ -160,11 +159,11 @@ HIDDEN_FIELDS = (
     "detectable_floor",
     "p_equivalent_both",
 )
-"""What a comparison knows of itself that is no column of its own."""
+"""Fields of a comparison that are not written as columns of table.csv."""
 
 
 def columns_of(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as columns of the table."""
+    """Return a comparison as columns of the table."""
     columns = {
         field.name: getattr(comparison, field.name) for field in fields(comparison) if field.name not in HIDDEN_FIELDS
     }
@@ -172,7 +171,7 @@ def columns_of(comparison: Comparison) -> dict[str, Any]:
 
 
 def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
-    """What the cells of an arm measured."""
+    """Return the columns of an arm's own measurements."""
     records, statuses = results.of(arm), _statuses(results, arm)
     return {
         "arm": arm,
@@ -184,7 +183,7 @@ def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
 
 
 def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Runs of an arm as columns: how many ended well, what became of the others, mean and spread.
+    """Summarise the runs of an arm as columns: counts by status, mean and spread.
 
     Args:
         values: what they measured; NaN counts for nothing.
@@ -209,7 +208,7 @@ def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dic
 
 
 def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
-    """Why no verdict may be given on an arm, empty where one may: something else differs as the arms do."""
+    """Explain why no verdict may be given on an arm; empty where one may."""
     if arm == results.manifest["baseline"]:
         return ""
     pairs = list(results.pairs(arm).values())
@@ -222,7 +221,7 @@ def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
 
 
 def _missing_seeds_suffix(results: Results, row: Mapping[str, Any]) -> str:
-    """What became of the seeds on which an arm is not compared, to stand beside its verdict."""
+    """Format the seeds on which an arm is not compared, to follow its verdict."""
     arm, seeds = row["arm"], len(results.manifest["seeds"])
     if arm == results.manifest["baseline"] or row["pairs"] == seeds:
         return ""
@@ -230,12 +229,12 @@ def _missing_seeds_suffix(results: Results, row: Mapping[str, Any]) -> str:
 
 
 def lost_runs_suffix(results: Results, arm: str, on: str = "") -> str:
-    """What became of the lost cells of an arm and of the baseline, to stand beside a verdict; empty where none is."""
+    """Format the lost cells of an arm and of the baseline, to follow a verdict; empty without any."""
     return format_lost_runs(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
 
 
 def format_lost_runs(on: str, arm_statuses: Sequence[str], base_statuses: Sequence[str]) -> str:
-    """Words to stand beside a verdict: what it rests on, and how many runs of the arm and the baseline were lost."""
+    """Format the seeds a verdict rests on and the lost runs of both sides, to follow the verdict."""
     parts_lost = []
     for statuses, name in ((arm_statuses, ""), (base_statuses, "baseline: ")):
         counts = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]

@@ -30,12 +30,12 @@ MOST_FLOPS = 1e60
 """A run that took more compute than this was none."""
 
 LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}
-"""What a margin is above, by what it is of."""
+"""Lower bound of a margin, by its kind."""
 
 
 @dataclass(frozen=True)
 class ArmAt:
-    """What an arm's own report says of it at a rung, and the noise of seeds and text where intervals cover both.
+    """Verdict of an arm's own report at a rung, and its noise over seeds and text where known.
 
     `not_bracketed` are those of the arm and the baseline whose learning rate no curve has as its best one there.
     """
@@ -86,7 +86,7 @@ class LawOf:
 
 @dataclass(frozen=True)
 class LadderResults:
-    """All that the report of a ladder tells.
+    """Results of a ladder that its report is made from.
 
     Args:
         manifest: `ladder.json`.
@@ -103,12 +103,16 @@ class LadderResults:
 
     @property
     def damaged(self) -> bool:
-        """Whether a record or a curve is no longer what training wrote."""
+        """True if a record or a curve is damaged."""
         return any(rung.harmed for rung in self.rungs)
 
 
 def read_ladder(folder: Path) -> LadderManifest:
-    """What a ladder's folder says was asked for. Raises InputError where this version cannot read it."""
+    """Read the manifest of a ladder's folder.
+
+    Raises:
+        InputError: where this version cannot read it.
+    """
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"{folder}: holds no {FILE}; expected a folder that `lm ablate` made of a ladder")
@@ -148,7 +152,11 @@ def _damage(manifest: Any, path: Path) -> str:
 
 
 def load_ladder(folder: Path) -> LadderResults:
-    """The results behind a ladder's folder. Raises InputError where there are none that this version reads."""
+    """Load the results of a ladder's folder.
+
+    Raises:
+        InputError: where there are none that this version reads.
+    """
     manifest, whole = read_ladder(folder), folder.resolve()
     names = [rung["experiment"] for rung in manifest["rungs"]]
     require_own(whole.parent, [whole.name, *names, "cells"])
@@ -167,7 +175,7 @@ def load_ladder(folder: Path) -> LadderResults:
 
 
 def losses(results: Results, arm: str) -> np.ndarray:
-    """The headline of each seed, NaN where a cell has none."""
+    """Return the headline value of each seed, NaN where a cell has none."""
     records = [results.records[arm, seed] for seed in results.manifest["seeds"]]
     return np.array(
         [math.nan if record is None else value(record, results.headline) for record in records], dtype=float
@@ -180,7 +188,7 @@ def _rung(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) ->
 
 
 def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | None, str]:
-    """The baseline's law over all rungs, or why there is none."""
+    """Fit the baseline's law over all rungs, or explain why there is none."""
     base = manifest["baseline"]
     rungs_and_results = zip(manifest["rungs"], rungs, strict=True)
     all_points = [_rung(manifest, rung, results, base) for rung, results in rungs_and_results]
@@ -207,12 +215,12 @@ def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | No
 
 
 def _noises(rung: Results) -> dict[str, TwoWay]:
-    """The noise of seeds and text in each arm's difference at a rung, where its intervals are to cover both."""
+    """Return the noise of each arm's difference at a rung, where intervals are to cover text."""
     return texts(rung, rung.headline).noise if generalises(rung) and rung.headline in LOSS_OF else {}
 
 
 def _over_both(estimate: Estimate, noise: TwoWay | None) -> Estimate:
-    """A difference with the smallest interval that holds Student's over seeds and that over seeds and text."""
+    """Widen a difference's interval to hold those over seeds and over seeds and text."""
     if noise is None:
         return estimate
     low, high = noise.interval(estimate.value, ALPHA)
@@ -226,7 +234,7 @@ def _arm(
     compared: Sequence[Any],
     noises: Sequence[dict[str, TwoWay]],
 ) -> ArmOf:
-    """An arm over its rungs; confirmatory ones share the level of their trends."""
+    """Analyse an arm over its rungs; confirmatory arms share the level of their trends."""
     confirmatory = len(rungs[0].confirmatory)
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
@@ -267,7 +275,7 @@ def _arm(
 
 
 def _unknown_rates(at: Sequence[ArmAt]) -> list[str]:
-    """Say of which arms at which rungs no curve brackets the rate, in a line; none where there are curves of all."""
+    """Name the arms and rungs whose learning rate no curve brackets, in a line; none if all are."""
     rungs_of: dict[str, list[str]] = {}
     for of_rung in at:
         for name in of_rung.not_bracketed:

@@ -1,4 +1,4 @@
-"""How much of what a run's loss varies by is its initial values, and how much the order of its data.
+"""Shares of initialisation and of data order in the variance of the loss.
 
 Legend: i seeds, j orders.
 """
@@ -12,7 +12,7 @@ from lm.config.tree import path_name
 from lm.stats.components import Array, Components, components
 
 ENDING = ".orders"
-"""Of the name of the experiment in which the baseline was trained with every seed in every order."""
+"""Suffix of the experiment in which the baseline was trained with every seed in every order."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ class Orders:
 
 
 def orders(results: Results) -> Orders | None:
-    """The orders of an experiment; None where it has none, or none was trained. Raises InputError where damaged."""
+    """Load the orders of an experiment; None where it has none, or none was trained.
+
+    Raises:
+        InputError: where they are damaged.
+    """
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name
     if not (folder / "experiment.json").is_file():

@@ -18,7 +18,7 @@ from lm.store.record import Record
 
 @dataclass(frozen=True)
 class RateCurve:
-    """An arm over the rates.
+    """Losses of an arm over the learning rates.
 
     Args:
         rates: in rising order, (r,).
@@ -38,7 +38,7 @@ class RateCurve:
 
     @property
     def best(self) -> int | None:
-        """The place of the best rate: of those at which every seed ended well; None where there is none."""
+        """Index of the best rate of those at which every seed ended well; None without one."""
         mean_r = self.values_rs.mean(axis=1) * (1 if self.lower else -1)
         return int(np.nanargmin(mean_r)) if np.isfinite(mean_r).any() else None
 
@@ -49,7 +49,7 @@ class RateCurve:
 
 
 def rate_curve(grid: Results, names: Mapping[float, str]) -> RateCurve:
-    """The curve of an arm from the results of a grid, in which it has these names at its rates."""
+    """Build the rate curve of an arm from a grid, in which it has these names at its rates."""
     rates, seeds = tuple(sorted(names)), grid.manifest["seeds"]
     records = [[grid.records[names[rate], seed] for seed in seeds] for rate in rates]
     values = [[math.nan if record is None else value(record, grid.headline) for record in row] for row in records]
@@ -63,14 +63,14 @@ def rate_curve(grid: Results, names: Mapping[float, str]) -> RateCurve:
 
 
 def _loss(record: Record | None) -> float:
-    """The final loss of a cell, infinite where it diverged; NaN where it failed, or is not there."""
+    """Return the final loss of a cell; infinite if it diverged, NaN if it failed or is missing."""
     if record is None or record["status"] == "failed":
         return math.nan
     return math.inf if record["status"] == "diverged" else value(record, HEADLINE)
 
 
 def sensitivity_of(rates: Sequence[float], losses: Sequence[float], untrained: float) -> float:
-    """Mean of min(loss, untrained) over rates drawn evenly in their logarithm, less the best loss.
+    """Average min(loss, untrained) over log-uniform rates, less the best loss.
 
     Wortsman et al. 2023, https://arxiv.org/abs/2309.14322, by the trapezoid rule: rates need not be evenly spaced. A
     run that diverged has an infinite loss; one that is missing makes it NaN.
@@ -85,7 +85,7 @@ def sensitivity_of(rates: Sequence[float], losses: Sequence[float], untrained: f
 
 
 def sensitivity_difference(arm: RateCurve, baseline: RateCurve) -> tuple[float, float, float]:
-    """The mean difference of two arms' sensitivities, paired by seed, and Student's 95 % interval; NaN for no pair."""
+    """Return the mean paired difference of two arms' sensitivities with Student's 95 % interval; NaN for no pair."""
     difference_s = arm.sensitivity_s - baseline.sensitivity_s
     pairs = [float(x) for x in difference_s[np.isfinite(difference_s)]]
     return (float(np.mean(pairs)) if pairs else math.nan, *t_interval(pairs))

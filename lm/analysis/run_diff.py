@@ -1,4 +1,4 @@
-"""What differs between two runs, or between two configurations."""
+"""Differences between two runs, or between two configurations."""
 
 import math
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from lm.store.damage import is_number
 from lm.store.record import Record
 
 Pairs = dict[str, tuple[Any, Any]]
-"""By name what the one side has and what the other, None for nothing."""
+"""Values of both sides by name, None for nothing."""
 
 TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")
-"""Parts of what a text came to."""
+"""Fields of a record's data that are compared."""
 
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Where two sides differ.
+    """Differences between two sides.
 
     Args:
         configuration: by dotted path, in the resolved configurations.
@@ -43,12 +43,12 @@ def _pairs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
 
 
 def diff_configurations(left: Tree, right: Tree) -> RunDiff:
-    """Two resolved configurations."""
+    """Compare two resolved configurations."""
     return RunDiff(differences(left, right))
 
 
 def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> RunDiff:
-    """Two runs, or two arms with the runs of each, whose metrics are then means.
+    """Compare two runs, or two arms with the runs of each, whose metrics are then means.
 
     Args:
         configs: of one run of each side.
@@ -70,7 +70,7 @@ def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Reco
 
 
 def _joined(records: list[Record]) -> dict[str, str]:
-    """The circumstances of several runs, all that were found of each."""
+    """Join the provenance of several runs, all values of each field."""
     texts: dict[str, dict[str, None]] = {}
     for record in records:
         for name, text in provenance_of(record).items():
@@ -79,7 +79,7 @@ def _joined(records: list[Record]) -> dict[str, str]:
 
 
 def _means(records: list[Record]) -> dict[str, float]:
-    """The mean of every quantity that all of the records have."""
+    """Average every quantity that all of the records have."""
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for record in records for name in (*record["metrics"], *record["cost"])):
         values = [record["metrics"].get(name, record["cost"].get(name)) for record in records]
@@ -90,5 +90,5 @@ def _means(records: list[Record]) -> dict[str, float]:
 
 
 def format_value(value: Any) -> str:
-    """A value of a configuration, in a line."""
+    """Format a value of a configuration in a line."""
     return "-" if value is None else value if isinstance(value, str) else shown(value)

@@ -21,7 +21,7 @@ def select_runs(
     state: str | None = None,
     beginning: str = "",
 ) -> list[Run]:
-    """The runs of an experiment, an arm, a seed, a state, whose id begins so; each only where it is given.
+    """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
 
     Raises:
         InputError: for an experiment or an arm that there is not, naming the nearest.
@@ -41,7 +41,7 @@ def select_runs(
 
 
 def find_by_name(text: str, candidates: Sequence[Run]) -> list[Run]:
-    """The runs called experiment, experiment/arm or experiment/arm/seed.
+    """Find the runs named experiment, experiment/arm or experiment/arm/seed.
 
     Raises:
         InputError: where there is none, naming the nearest.
@@ -72,7 +72,7 @@ def _choices(names: Sequence[str]) -> str:
 
 
 def find_one(text: str, out: Path) -> Run:
-    """The one run that is called so: experiment/arm/seed, or the beginning of an id, below a folder of results.
+    """Find the run named experiment/arm/seed, or by the beginning of its id, below a folder of results.
 
     Raises:
         InputError: where there is no such run, or more than one, with the nearest choices.
@@ -128,12 +128,12 @@ def _by_id(text: str, out: Path) -> Run:
 
 
 def experiments_using(cell: str, all_runs: Iterable[Run]) -> list[Run]:
-    """The runs of experiments that are this cell; several experiments may share one."""
+    """List the runs of experiments that share this cell."""
     return [run for run in all_runs if run.cell == cell and run.experiment != NO_EXPERIMENT]
 
 
 def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[Run]]:
-    """A run, or all runs of an arm called `experiment/arm`, and the folder of results that they lie in.
+    """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results.
 
     Raises:
         InputError: where there is no such run or arm, with the nearest choices.

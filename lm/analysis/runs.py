@@ -21,7 +21,7 @@ from lm.store.store import Store
 
 State = Literal["ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing"]
 STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing")
-"""What may have become of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
+"""States of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
 
 ENDED = ("ok", "diverged", "failed", "dropped")
 NO_EXPERIMENT = "-"
@@ -30,7 +30,7 @@ NO_EXPERIMENT = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """A cell as one experiment, or one search, asks for it.
+    """A cell as one experiment or search requests it.
 
     Args:
         experiment: or search; ALONE for a cell that belongs to none.
@@ -56,18 +56,18 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the run is called on a command line: experiment/arm/seed; the beginning of its id where it has none."""
+        """Name on a command line: experiment/arm/seed, or the beginning of the id without an experiment."""
         return self.cell[:12] if self.experiment == NO_EXPERIMENT else f"{self.experiment}/{self.arm}/{self.seed}"
 
     @property
     def nll(self) -> float | None:
-        """Its validation loss, where it went well."""
+        """Validation loss of a run that went well."""
         nll = self.record["metrics"].get("nll") if self.record is not None and self.state == "ok" else None
         return float(nll) if is_number(nll) and nll is not None else None
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, where it went well and was not interrupted."""
+        """Duration of a run that went well and was not interrupted."""
         if self.record is None or self.state != "ok" or self.record["provenance"].get("resumed"):
             return None
         origin: Mapping[str, Any] = self.record["provenance"]
@@ -94,14 +94,14 @@ class RunIndex:
 
     @property
     def experiments(self) -> list[str]:
-        """Their names."""
+        """Names of the experiments and searches."""
         return list(
             dict.fromkeys([*(run.experiment for run in self.runs if run.experiment != NO_EXPERIMENT), *self.to_come])
         )
 
 
 def runs(out: Path, only: str | None = None) -> RunIndex:
-    """All runs below a folder of results, or those of one experiment in it.
+    """List all runs below a folder of results, or those of one experiment in it.
 
     Raises:
         InputError: where the folder holds no results.
@@ -136,7 +136,7 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
 
 
 def _names(folder: Path) -> list[str]:
-    """The folders in a folder."""
+    """List the folders in a folder."""
     try:
         return sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir())
     except (OSError, ValueError):
@@ -144,7 +144,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
-    """The folders of each experiment and search below `out`, and what its trials are called after.
+    """Find the folders of each experiment and search below `out`, and the prefix of its trials' names.
 
     The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm.
 
@@ -167,7 +167,7 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
 
 
 def _requested_cells(folder: Path, prefix: str) -> Iterator[tuple[str, int, str, bool]]:
-    """Arm, seed and cell of every run that an experiment or a search asks for, and whether it gave it up."""
+    """Yield arm, seed and cell of every requested run, and whether the search discarded it."""
     if (folder / "experiment.json").is_file():
         for arm, described in read_manifest(folder)["arms"].items():
             for seed, cell in described["cells"].items():
@@ -187,7 +187,7 @@ def _study(folder: Path) -> StudyManifest:
 
 
 def _to_come(folder: Path) -> int:
-    """Cells of the trials that a search has not begun; 0 for an experiment, all of whose cells are known."""
+    """Count the cells of trials that a search has not begun; 0 for an experiment."""
     if (folder / "experiment.json").is_file():
         return 0
     study = _study(folder)
@@ -201,7 +201,7 @@ def _whole(seed: str, folder: Path) -> int:
 
 
 def cells_of(store: Store) -> list[str]:
-    """The ids of all cells, finished or in the making, that lie in a store."""
+    """List the ids of all cells in a store, finished or in training."""
     names = _names(store.cells)
     in_work = {name.removeprefix(".").removesuffix(".work") for name in names if name.endswith(".work")}
     ids = {name for name in names if name[0] != "."} | in_work - {""}
@@ -213,7 +213,7 @@ def _words(holder: Holder) -> str:
 
 
 def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
-    """What became of a cell, whoever asked for it."""
+    """Read the state of a cell."""
     holder, progress = store.held_by(cell), progress_of(store.work(cell))
     if holder is not None and not store.finished(cell):
         return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
@@ -234,7 +234,7 @@ def _with_name(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
 
 
 def run_of_cell(store: Store, cell: str) -> Run:
-    """A cell by itself, whoever asks for it, with the seed that its configuration says."""
+    """Describe a cell outside of experiments, with the seed of its configuration."""
     run, seed = state_of(store, cell), None
     for folder in (store.directory(cell), store.work(cell)):
         try:
@@ -246,12 +246,16 @@ def run_of_cell(store: Store, cell: str) -> Run:
 
 
 def is_experiment_or_search(folder: Path) -> bool:
-    """Whether a folder is that of an experiment or of a search."""
+    """Return whether a folder is that of an experiment or of a search."""
     return any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json"))
 
 
 def runs_of_folder(folder: Path) -> RunIndex:
-    """The runs of a folder of results, or of an experiment's folder in one. Raises InputError where it is neither."""
+    """List the runs of a folder of results, or of an experiment's folder in one.
+
+    Raises:
+        InputError: where it is neither.
+    """
     if is_experiment_or_search(folder):
         folder = folder.resolve()
         return runs(folder.parent, folder.name)

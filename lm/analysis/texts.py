@@ -28,7 +28,7 @@ DocumentCache = dict[tuple[str, str], Documents]
 
 @dataclass(frozen=True)
 class Texts:
-    """The noise of each arm's difference in a quantity, what stands for documents, and why there is none of others."""
+    """Noise of each arm's difference in a quantity, the unit of text, and why some arms have none."""
 
     noise: dict[str, TwoWay]
     kind: str
@@ -36,12 +36,12 @@ class Texts:
 
 
 def generalises(results: Results) -> bool:
-    """Whether intervals of what is judged are to cover other text too, as far as the experiment says."""
+    """Return whether the experiment wants intervals of judged quantities to cover other text."""
     return results.manifest.get("generalise") != "seeds" and not results.manifest.get("adaptive")
 
 
 def texts(results: Results, quantity: str = HEADLINE) -> Texts:
-    """What is known of the noise of the text in a quantity of LOSS_OF, of each arm but the baseline."""
+    """Estimate the noise of text in a quantity of LOSS_OF, for each arm but the baseline."""
     read: DocumentCache = {}
     collected, kinds = Texts({}, "document", {}), set[str]()
     for arm in results.arms[1:]:
@@ -60,7 +60,7 @@ def texts(results: Results, quantity: str = HEADLINE) -> Texts:
 def noise_over_texts(
     results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: DocumentCache
 ) -> tuple[TwoWay, str]:
-    """The noise of a weighted sum of arms in a quantity, over seeds and documents, and what stands for documents.
+    """Estimate the noise of a weighted sum of arms over seeds and documents, and name the unit of text.
 
     Args:
         results: of the experiment.
@@ -92,29 +92,33 @@ def noise_over_texts(
 
 
 def plural(kind: str) -> str:
-    """More than one of what stands for documents."""
+    """Return the plural of the unit of text."""
     return f"{kind}es" if kind == "stretch" else f"{kind}s"
 
 
 def texts_by_quantity(results: Results) -> dict[str, Texts]:
-    """The same by quantity, of the losses that are kept by document and of what is judged, as far as measured."""
+    """Estimate the noise of text in each measured quantity that has losses by document or is judged."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
     names = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
     return {name: texts(results, name) for name in names if any(name in metrics for metrics in measured)}
 
 
 def noise_of_quantity(by_quantity: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
-    """The noise of an arm's difference in a quantity; None where it is not known."""
+    """Return the noise of an arm's difference in a quantity; None where it is not known."""
     return by_quantity[quantity].noise.get(arm) if quantity in by_quantity else None
 
 
 def keeps_documents(record: Record) -> bool:
-    """Whether a cell kept losses by document, of either split."""
+    """Return whether a cell stored losses by document, of either split."""
     return any(record.get(part) for part, _ in KEPT.values())
 
 
 def _documents(results: Results, record: Record | None, read: DocumentCache, quantity: str) -> Documents:
-    """The losses by document behind a quantity of a cell, each read once. Raises InputError where there are none."""
+    """Read the losses by document behind a quantity of a cell, each once.
+
+    Raises:
+        InputError: where there are none.
+    """
     loss = LOSS_OF[quantity]
     if record is None or not record.get(KEPT[loss][0]):
         raise InputError("cells have no losses by document")
@@ -125,7 +129,11 @@ def _documents(results: Results, record: Record | None, read: DocumentCache, qua
 
 
 def _multiple(records: Sequence[Record | None], quantity: str) -> float:
-    """By how much a quantity is more than its loss, in all of these. Raises InputError where that differs."""
+    """Return the factor between a quantity and its loss, equal in all records.
+
+    Raises:
+        InputError: where it differs.
+    """
     loss = LOSS_OF[quantity]
     if quantity == loss:
         return 1.0

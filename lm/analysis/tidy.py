@@ -13,7 +13,7 @@ CURVES = ("experiment", "arm", "seed", "step")
 
 
 def status_of(results: Results, arm: str, seed: int) -> str:
-    """What became of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` where it was not trained yet."""
+    """Return the status of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` if not trained yet."""
     if (arm, seed) in results.corrupt_records:
         return "damaged"
     record = results.records[arm, seed]
@@ -21,7 +21,7 @@ def status_of(results: Results, arm: str, seed: int) -> str:
 
 
 def cells(results: Results) -> pd.DataFrame:
-    """What each cell measured: a row for each arm, seed and quantity, in the order of the tables.
+    """Tabulate the values of all cells: a row for each arm, seed and quantity, in the order of the tables.
 
     Columns are those of `CELLS`; `cell` is the id, `unit` empty for a pure number, `better` one of `lower`, `higher`
     and empty, and `value` NaN where the cell has none, as one that diverged.

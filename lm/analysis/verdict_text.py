@@ -1,4 +1,4 @@
-"""What the statistics found, in the words that tables print."""
+"""Verdicts in the words that tables print."""
 
 import math
 
@@ -13,7 +13,7 @@ LABELS = {
 
 
 def format_verdict(verdict: Verdict) -> str:
-    """A verdict in a few words.
+    """Format a verdict in a few words.
 
     >>> format_verdict(Verdict("too few", pairs=4, needed=6))
     '4 seeds cannot reach significance (6 could)'
@@ -52,5 +52,5 @@ def _explored(verdict: Verdict) -> str:
 
 
 def format_seeds(count: int) -> str:
-    """A number of seeds."""
+    """Format a number of seeds."""
     return f"{count} seed{'s' * (count != 1)}"

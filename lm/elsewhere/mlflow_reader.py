@@ -13,21 +13,24 @@ from lm.elsewhere.table import Row, Table, as_text
 from lm.elsewhere.tabular import text
 
 STATUSES = {1: "running", 2: "scheduled", 3: "finished", 4: "failed", 5: "killed"}
-"""What the numbers in a run's `meta.yaml` stand for."""
+"""Statuses by their numbers in a run's `meta.yaml`."""
 
 INFINITE = 1.7976931348623157e308
-"""What the database holds for infinity."""
+"""Value of the database for infinity."""
 
 PREFIXES = ("params.", "metrics.", "tags.")
 META = "meta.yaml"
 
 
 def read_store(path: Path, files: list[Path]) -> Table:
-    """The runs in a folder such as `mlruns`. Raises InputError for files that are damaged.
+    """Read the runs in a folder such as `mlruns`.
 
     Args:
         path: of the folder.
         files: every `meta.yaml` in it.
+
+    Raises:
+        InputError: for files that are damaged.
     """
     metas = {file.parent: load_yaml(file) for file in files}
     runs = {folder: meta for folder, meta in metas.items() if {"run_id", "run_uuid"} & meta.keys()}
@@ -46,7 +49,7 @@ def read_store(path: Path, files: list[Path]) -> Table:
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files in a folder and the folders in it, by their paths from there; a name may hold slashes."""
+    """Yield the files below a folder with their relative paths; a name may hold slashes."""
     for parent, _, names in sorted(os.walk(folder)):
         for name in sorted(names):
             file = Path(parent) / name
@@ -54,7 +57,7 @@ def _below(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _latest(file: Path) -> str:
-    """The value of the last step in a file with a line of time, value and step for each."""
+    """Read the value of the last step in a file with a line of time, value and step for each."""
     points: list[tuple[int, int, str]] = []
     for line in text(file).splitlines():
         words = line.split()
@@ -66,7 +69,11 @@ def _latest(file: Path) -> str:
 
 
 def read_database(path: Path) -> Table:
-    """The runs in a database of SQLite. Raises InputError where it is damaged."""
+    """Read the runs in a database of SQLite.
+
+    Raises:
+        InputError: where it is damaged.
+    """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         try:
             listed = database.execute(

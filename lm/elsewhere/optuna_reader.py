@@ -12,7 +12,11 @@ PREFIXES = ("params_", "user_attrs_", "values_")
 
 
 def read_journal(path: Path) -> Table:
-    """The trials in a journal. Raises InputError where Optuna cannot read it."""
+    """Read the trials in a journal.
+
+    Raises:
+        InputError: where Optuna cannot read it.
+    """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -20,7 +24,11 @@ def read_journal(path: Path) -> Table:
 
 
 def read_database(path: Path) -> Table:
-    """The trials in a database of SQLite, which is only read. Raises InputError where Optuna cannot read it."""
+    """Read the trials in a database of SQLite without writing to it.
+
+    Raises:
+        InputError: where Optuna cannot read it.
+    """
     from optuna.storages import RDBStorage
 
     url = f"sqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
@@ -28,7 +36,7 @@ def read_database(path: Path) -> Table:
 
 
 def _trials(path: Path, open_storage: Any) -> Table:
-    """A row for each trial of every study, its columns called as in `Study.trials_dataframe`."""
+    """Tabulate each trial of every study, with columns named as in `Study.trials_dataframe`."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
@@ -54,7 +62,7 @@ def _trials(path: Path, open_storage: Any) -> Table:
 
 
 def _values(study: Any) -> list[str]:
-    """What the objectives of a study are called."""
+    """Name the objectives of a study."""
     if study.metric_names:
         return [f"values_{name}" for name in study.metric_names]
     count = len(study.directions)

@@ -22,7 +22,7 @@ STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "damaged": ("damaged",),
     "missing": ("missing", "running", "scheduled", "waiting", "pending"),
 }
-"""What trackers say of how a run ended, and what that is called here."""
+"""Words of trackers for each status of a run."""
 
 STATUS = {word: status for status, words in STATUS_ALIASES.items() for word in words}
 STATUS_COLUMNS = ("status", "state", "State")
@@ -30,7 +30,7 @@ STATUS_COLUMNS = ("status", "state", "State")
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What is to be compared in a table of runs.
+    """Options of a comparison of a table of runs.
 
     Args:
         baseline: the arm that the others are compared with.
@@ -56,7 +56,7 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class Run:
-    """A run: what became of it, that in its source's words where it did not go well, and what it measured."""
+    """Status and values of a run; `source_status` is the source's own word where it did not go well."""
 
     status: Status
     source_status: str
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a table.
+    """Runs of a table by arm and seed.
 
     Args:
         source: the table that they come from, without its rows.
@@ -96,17 +96,21 @@ class Runs:
     notes: list[str]
 
     def value(self, arm: str, seed: Seed, quantity: str) -> float:
-        """What a run measured; NaN where there is none or it did not go well."""
+        """Return a value of a run; NaN where there is none or it did not go well."""
         run = self.runs.get((arm, seed))
         return run.values.get(quantity, math.nan) if run is not None and run.status == "ok" else math.nan
 
     def statuses(self, arm: str) -> list[Status]:
-        """What became of the runs of an arm."""
+        """List the statuses of an arm's runs."""
         return [run.status for (of, _), run in self.runs.items() if of == arm]
 
 
 def gather(table: Table, request: CompareRequest) -> Runs:
-    """The runs of a table. Raises InputError for a column, an arm or a number that is not there, and for doubles."""
+    """Group the runs of a table by arm and seed.
+
+    Raises:
+        InputError: for a column, an arm or a number that is missing, and for duplicates.
+    """
     table = filter_rows(table, request.only)
     arm = table.column(request.arm, "--arm-column")
     seed = table.find(request.seed)
@@ -167,13 +171,13 @@ def gather(table: Table, request: CompareRequest) -> Runs:
 
 
 def _place(row: Row, index: int) -> str:
-    """By what a row is known to people: its run's name, or its place, the headings being the first line."""
+    """Name a row by its run's name, or by its number, the headings being the first line."""
     named = next((row[name] for name in ("run", "run_name", "Name", "name", "number") if name in row), None)
     return f"row {index + 2}" if named is None else f"run {named}"
 
 
 def _seed(text: str) -> Seed:
-    """A seed as a whole number where it is one, `0.0` among them."""
+    """Read a seed as a whole number where it is one, `0.0` among them."""
     value = number(text)
     return int(value) if value is not None and math.isfinite(value) and value == int(value) else text
 
@@ -182,7 +186,7 @@ def _seed(text: str) -> Seed:
 
 
 def _others(table: Table, used: Sequence[str | None]) -> list[str]:
-    """The columns of numbers besides those that were asked for, but for one that is the same in every run."""
+    """List the other columns of numbers that are not the same in every run."""
     columns = []
     for name in table.columns:
         if name in used or name.startswith("_") or (table.metrics and not name.startswith(table.metrics)):
@@ -195,7 +199,11 @@ def _others(table: Table, used: Sequence[str | None]) -> list[str]:
 
 
 def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> Run:
-    """What a row says. Raises InputError for a judged quantity that is no number."""
+    """Read a run from a row.
+
+    Raises:
+        InputError: for a judged quantity that is no number.
+    """
     values: dict[str, float] = {}
     for name, column in columns.items():
         if column in row:
@@ -215,7 +223,7 @@ def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None
 
 
 def _states(table: Table) -> tuple[str | None, list[str]]:
-    """The column that says how runs ended, and a line where one that might do is not understood."""
+    """Find the column of statuses, and a note on one whose values are not understood."""
     for name in STATUS_COLUMNS:
         texts = {row[name].lower() for row in table.rows if name in row}
         if texts and texts <= STATUS.keys():
@@ -229,7 +237,7 @@ def _states(table: Table) -> tuple[str | None, list[str]]:
 
 
 def _better(table: Table, name: str, column: str) -> Better:
-    """Which way is better: as the source says, or of a known quantity, whose name may have more before it."""
+    """Return the better direction of a quantity: from the source, or from lm's own metrics."""
     if column in table.better:
         return table.better[column]
     parts = name.replace("/", "_").replace(".", "_").replace("-", "_").split("_")
@@ -250,7 +258,10 @@ def _pairing(
     request: CompareRequest,
     seedless: bool,
 ) -> tuple[bool, str]:
-    """Whether runs are paired by seed, and why not: seeds match where some arm has all, so that others lack runs."""
+    """Decide whether runs are paired by seed, with the reason if not.
+
+    Seeds match if one arm has all of them, so that others lack runs.
+    """
     if request.pairing == "unpaired":
         return False, "there are no seeds" if seedless else "as was asked for"
     of = {arm: {seed for name, seed in runs if name == arm} for arm in arms}

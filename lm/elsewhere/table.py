@@ -11,7 +11,7 @@ from lm.config.tree import InputError, nearest
 from lm.stats.verdicts import Better
 
 Row = dict[str, str]
-"""What is known of a run: text by column, none where nothing was written."""
+"""Fields of a run: text by column, without empty ones."""
 
 MOST_NAMED = 20
 """Columns that an error lists."""
@@ -19,7 +19,7 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class Table:
-    """Runs as a file or a folder holds them.
+    """Runs of a file or a folder, a row each.
 
     Args:
         path: of the file or folder.
@@ -43,11 +43,15 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """All columns, in the order in which they come up."""
+        """All columns, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def find(self, name: str) -> str | None:
-        """The column that a name means, itself or with a prefix; None for none. Raises InputError for several."""
+        """Find the column with a name, exact or after a prefix; None for none.
+
+        Raises:
+            InputError: where several match.
+        """
         columns = self.columns
         if name in columns:
             return name
@@ -57,7 +61,11 @@ class Table:
         return matches[0] if matches else None
 
     def column(self, name: str, option: str) -> str:
-        """The same for an option that names it. Raises InputError, with the nearest, where there is none."""
+        """Find the column that an option names.
+
+        Raises:
+            InputError: where there is none, with the nearest.
+        """
         column_name = self.find(name)
         if column_name is None:
             names = [self.short(column) for column in self.columns]
@@ -69,7 +77,7 @@ class Table:
         return column_name
 
     def short(self, column: str) -> str:
-        """The name of a column without its prefix, where that tells it apart."""
+        """Return the name of a column without its prefix, where that is unique."""
         for prefix in self.prefixes:
             rest = column.removeprefix(prefix)
             if rest and rest != column:
@@ -82,7 +90,7 @@ class Table:
 
 
 def number(text: str) -> float | None:
-    """The number that a text is, `nan` and `inf` among them; None for any other text.
+    """Parse a number, `nan` and `inf` among them; None for any other text.
 
     >>> number("1e-3"), number(" inf"), number("1_000")
     (0.001, inf, None)
@@ -94,14 +102,14 @@ def number(text: str) -> float | None:
 
 
 def as_text(value: Any) -> str | None:
-    """A plain value as the text of a cell, that reads as the same number again; None for nothing."""
+    """Format a plain value so that it reads as the same number again; None for nothing."""
     if value is None or value == "":
         return None
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
-    """A mapping of mappings as one row, its keys joined with dots; lists are left out.
+    """Flatten nested mappings into one row, keys joined with dots; lists are left out.
 
     A mapping with a `value`, and perhaps a `desc`, is how W&B writes down a setting.
     """
@@ -117,7 +125,11 @@ def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
 
 
 def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
-    """The rows in which columns hold these texts. Raises InputError where there are none."""
+    """Keep the rows in which columns hold these texts.
+
+    Raises:
+        InputError: where there are none.
+    """
     rows = table.rows
     for name, text in conditions:
         column = table.column(name, "--only")

@@ -22,11 +22,15 @@ OF_QUANTITY = (*LONG, "label", "unit", "better")
 """Columns of such a table that say nothing of the run."""
 
 PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
-"""What exports put before the names of what was given to a run and what it measured."""
+"""Prefixes of exports before the names of parameters and measurements."""
 
 
 def content(path: Path) -> bytes:
-    """What is in a file. Raises InputError where it cannot be read, or is too long."""
+    """Read the bytes of a file.
+
+    Raises:
+        InputError: where it cannot be read, or is too long.
+    """
     try:
         require_regular(path)
         with open(path, "rb") as file:
@@ -39,7 +43,7 @@ def content(path: Path) -> bytes:
 
 
 def text(path: Path) -> str:
-    """The same as text."""
+    """Read a file as UTF-8 text."""
     try:
         return content(path).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -50,7 +54,11 @@ def text(path: Path) -> str:
 
 
 def read_csv(path: Path) -> Table:
-    """The runs in a CSV file, or one with tabs or semicolons. Raises InputError for a file that is none."""
+    """Read the runs in a CSV file, or one with tabs or semicolons.
+
+    Raises:
+        InputError: for another file.
+    """
     decoded = text(path)
     head = decoded.partition("\n")[0]
     delimiter = max(",\t;", key=head.count)
@@ -74,7 +82,11 @@ def read_csv(path: Path) -> Table:
 
 
 def read_parquet(path: Path) -> Table:
-    """The runs in a parquet file. Raises InputError for a file that is none."""
+    """Read the runs in a parquet file.
+
+    Raises:
+        InputError: for another file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -86,7 +98,11 @@ def read_parquet(path: Path) -> Table:
 
 
 def read_json(path: Path) -> Table:
-    """The runs in a JSON file, a list of mappings or a mapping a line. Raises InputError for another one."""
+    """Read the runs in a JSON file, a list of mappings or a mapping a line.
+
+    Raises:
+        InputError: for another file.
+    """
     decoded = text(path)
     try:
         lines = decoded.splitlines() if decoded.lstrip().startswith("{") else []
@@ -102,7 +118,7 @@ def read_json(path: Path) -> Table:
 
 
 def _table(path: Path, kind: str, rows: list[Row]) -> Table:
-    """What an export is known by, and where it keeps its measurements."""
+    """Recognise the exporter of a table by its columns."""
     if not rows:
         raise InputError(f"{path}: holds no run; expected a row for each arm and seed")
     columns = {name for row in rows for name in row}
@@ -118,7 +134,7 @@ def _table(path: Path, kind: str, rows: list[Row]) -> Table:
 
 
 def _wide(path: Path, rows: Sequence[Row]) -> Table:
-    """A row for each run of a table with one for each quantity, such as `cells.csv`."""
+    """Pivot a table with a row for each quantity, such as `cells.csv`, to a row for each run."""
     runs: dict[tuple[tuple[str, str], ...], Row] = {}
     better: dict[str, Better] = {}
     for number, row in enumerate(rows, 2):

@@ -16,7 +16,7 @@ USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<see
 
 
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
-    """The runs in a folder, the last value of each scalar.
+    """Read the runs in a folder, the last value of each scalar.
 
     Args:
         path: of the folder.
@@ -44,7 +44,11 @@ def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
 
 
 def _pattern(called: str) -> re.Pattern[str]:
-    """What names look like. Raises InputError where arm or seed is not in them once."""
+    """Compile the pattern of run names.
+
+    Raises:
+        InputError: where arm or seed is not in it once.
+    """
     if called.count(ARM) != 1 or called.count(SEED) != 1:
         raise InputError(f"--runs-called {called}: expected {ARM} and {SEED}, each once, as in {ARM}/{SEED}")
     escaped = re.escape(called)
@@ -54,7 +58,7 @@ def _pattern(called: str) -> re.Pattern[str]:
 
 
 def _last(folder: Path) -> Row:
-    """The last value of each scalar in the files of a folder."""
+    """Read the last value of each scalar in the files of a folder."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util
 

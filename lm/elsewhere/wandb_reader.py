@@ -31,7 +31,11 @@ Message = dict[int, list[Any]]
 
 
 def read_wandb(path: Path, files: list[Path]) -> Table:
-    """The runs in these files, each value the last that was logged. Raises InputError for a file that is none."""
+    """Read the runs in these files, each value the last that was logged.
+
+    Raises:
+        InputError: for a file that is not W&B's.
+    """
     notes = []
     rows = []
     for file in files:
@@ -43,7 +47,7 @@ def read_wandb(path: Path, files: list[Path]) -> Table:
 
 
 def _run(path: Path) -> tuple[Row, bool]:
-    """What a file says of its run, and whether it is torn."""
+    """Read the run of a file, and whether the file is cut off."""
     data = content(path)
     if data[:4] != MAGIC:
         raise InputError(f"{path}: not a file of W&B's; expected one that begins with {MAGIC.decode()}")
@@ -77,13 +81,13 @@ def _run(path: Path) -> tuple[Row, bool]:
 
 
 def _named(run: Message) -> Row:
-    """By what a run is called."""
+    """Return the id, name and group of a run."""
     fields = {"id": RUN_ID, "name": RUN_NAME, "group": RUN_GROUP}
     return {name: run[field][-1].decode() for name, field in fields.items() if run.get(field)}
 
 
 def _items(items: list[bytes]) -> dict[str, Any]:
-    """Settings or measurements by their names."""
+    """Decode settings or measurements by their names."""
     settings: dict[str, Any] = {}
     for item in map(_message, items):
         names = item.get(KEY) or item.get(NESTED) or [b""]
@@ -101,7 +105,12 @@ class _TornError(Exception):
 
 
 def _entries(data: bytes) -> Iterator[bytes]:
-    """The entries of a log. Raises _TornError where it ends in the middle of one, ValueError where it is damaged."""
+    """Yield the entries of a log.
+
+    Raises:
+        _TornError: where it ends in the middle of one.
+        ValueError: where it is damaged.
+    """
     offset, parts = HEADER, list[bytes]()
     while offset < len(data):
         if BLOCK - offset % BLOCK < HEADER:  # too little for a chunk is left empty
@@ -123,7 +132,11 @@ def _entries(data: bytes) -> Iterator[bytes]:
 
 
 def _message(data: bytes) -> Message:
-    """The fields of a message of protocol buffers. Raises ValueError or IndexError where it is none."""
+    """Decode the fields of a message of protocol buffers.
+
+    Raises:
+        ValueError, IndexError: where it is none.
+    """
     fields: Message = {}
     offset = 0
     while offset < len(data):
@@ -147,7 +160,7 @@ def _message(data: bytes) -> Message:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """An integer of variable length, and where it ends."""
+    """Decode an integer of variable length, and return where it ends."""
     number = shift = 0
     while True:
         byte = data[offset]

@@ -1,4 +1,4 @@
-"""Where variance comes from: two crossed causes, one value for each pair of their levels.
+"""Variance components of two crossed causes, one value for each pair of their levels.
 
 Legend: i first cause (rows), j second cause (columns), s draws.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 4_000
-"""Of the unknown variances, for an interval."""
+"""Draws of the unknown variances for an interval."""
 
 Array = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Components:
 
 
 def components(values_ij: Array) -> Components:
-    """Variance components by the method of moments, a negative one counted as zero.
+    """Estimate variance components by the method of moments, a negative one counted as zero.
 
     Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
     to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
@@ -64,7 +64,7 @@ def components(values_ij: Array) -> Components:
 
 
 def mean_squares(values_ij: Array) -> tuple[float, float, float]:
-    """The mean squares of rows, of columns and of what neither explains."""
+    """Return the mean squares of rows, of columns and of the residuals."""
     rows, columns = values_ij.shape
     row_i = values_ij.mean(axis=1) - values_ij.mean()
     column_j = values_ij.mean(axis=0) - values_ij.mean()
@@ -77,13 +77,13 @@ def mean_squares(values_ij: Array) -> tuple[float, float, float]:
 
 
 def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> Array:
-    """The variances that would make such mean squares expected, none below zero: (3,) or (3, s)."""
+    """Solve for the variances with such expected mean squares, none below zero: (3,) or (3, s)."""
     (first, second, rest), (rows, columns) = squares, shape
     parts = np.maximum(0.0, (first - rest) / columns), np.maximum(0.0, (second - rest) / rows), np.asarray(rest)
     return np.stack(parts)
 
 
 def _shares(variances: Array) -> Array:
-    """Each of its sum; NaN where that is zero."""
+    """Divide each variance by their sum; NaN where that is zero."""
     total = variances.sum(axis=0)
     return np.asarray(np.divide(variances, total, out=np.full_like(variances, np.nan), where=total > 0))

@@ -1,4 +1,4 @@
-"""What an arm is worth at every rung of a ladder, and how that moves with compute. Numbers in, values out.
+"""Effect of an arm at every rung of a ladder, and its trend with compute. Numbers in, values out.
 
 The compute-equivalent gain of an arm is the compute that the baseline needs for the arm's loss, over the arm's own
 (Gundlach et al. 2025, https://arxiv.org/abs/2511.21622). The baseline's law is read at its own loss at the rung plus
@@ -32,12 +32,12 @@ from lm.stats.trend import (
 DRAWS = 1_000
 
 Beyond = Literal["", "above", "below", "floor"]
-"""Where the law is read outside of what was trained: above all rungs, below them, or at losses it never reaches."""
+"""Kind of extrapolation: above all rungs, below them, or at losses that the law never reaches."""
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """Losses at one size.
+    """Losses of the baseline and of an arm at one size.
 
     Args:
         compute, arm_compute: FLOPs of a run of the baseline and of the arm.
@@ -51,24 +51,24 @@ class ScalePoint:
 
     @functools.cached_property
     def base(self) -> Array:
-        """The baseline's losses that there are."""
+        """Losses of the baseline's finished seeds."""
         return self.baseline_s[np.isfinite(self.baseline_s)]
 
     @functools.cached_property
     def arms(self) -> Array:
-        """The arm's losses that there are."""
+        """Losses of the arm's finished seeds."""
         return self.arm_s[np.isfinite(self.arm_s)]
 
     @functools.cached_property
     def pairs(self) -> Array:
-        """The paired differences that there are."""
+        """Paired differences of the seeds that both finished."""
         differences = self.arm_s - self.baseline_s
         return differences[np.isfinite(differences)]
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The logarithm of a compute-equivalent gain, and whether the law was read where nothing was trained."""
+    """Logarithm of a compute-equivalent gain, and where its law was extrapolated."""
 
     log: Estimate
     beyond: Beyond
@@ -76,7 +76,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the rungs below foretold of the top one, with intervals for the means that were then measured there."""
+    """Extrapolation of the lower rungs to the top one, with prediction intervals for the means measured there."""
 
     baseline: Estimate
     arm: Estimate
@@ -85,7 +85,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """What was found of one arm, by rung where there are several; None for what there is no law for."""
+    """Differences, gains, trends and forecast of one arm; None for what needs a law and has none."""
 
     differences: list[Estimate]
     gains: list[Gain] | None
@@ -96,7 +96,9 @@ class ScalingFit:
 
 
 class Ladder:
-    """The rungs of one arm with their draws, made once. Every rung has a seed of the baseline and a pair.
+    """Rungs of one arm with their bootstrap draws.
+
+    Every rung has a seed of the baseline and a pair.
 
     Args:
         rungs: from the least compute to the most.
@@ -124,15 +126,15 @@ class Ladder:
 
     @property
     def repeated(self) -> bool:
-        """Whether every rung has two pairs, without which nothing is known of its noise."""
+        """True if every rung has two pairs, from which its noise is estimated."""
         return min(len(rung.pairs) for rung in self.rungs) > 1
 
     def sources(self, rungs: int) -> list[Array]:
-        """The draws of the lowest rungs, each a source of noise by itself."""
+        """Return the draws of the lowest rungs, each an independent source of noise."""
         return [np.stack([self.base_dk[:, k], self.difference_dk[:, k]], axis=1) for k in range(rungs)]
 
     def laws(self, of_k: Array, of_dk: Array, rungs: int) -> tuple[Law, Law]:
-        """The law of the means of the lowest rungs, and of each of their draws."""
+        """Fit the law of the means of the lowest rungs, and of each of their draws."""
         of_noise = math.sqrt(float((self.relative_k[:rungs] / self.n_k[:rungs]).mean()))
         delta = max(DELTA, TUNING * of_noise)
         compute_k = (self.compute_k if of_k is self.base_k else self.arm_compute_k)[:rungs]
@@ -142,7 +144,7 @@ class Ladder:
 def fit_scaling(
     rungs: Sequence[ScalePoint], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
 ) -> ScalingFit:
-    """All that there is to say of an arm.
+    """Compute differences, gains, trends and forecast of an arm over all rungs.
 
     Args:
         rungs: of the arm and the baseline, from the least compute to the most.
@@ -168,7 +170,7 @@ def fit_scaling(
 
 
 def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
-    """The gain at every rung, and its trend."""
+    """Compute the gain at every rung, and its trend."""
     law, drawn = laws
     count = len(ladder.rungs)
     sources, of = ladder.sources(count), list(map(int, ladder.of_k))
@@ -193,7 +195,7 @@ def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float)
 
 
 def forecast_of(ladder: Ladder) -> Forecast | None:
-    """The top rung by the laws of those below, of the baseline and of the arm; None where one of the two has none.
+    """Forecast the top rung from the laws of those below; None if the baseline or the arm has no law.
 
     The noise of the means to be measured there is that of the rungs below, relative to the loss.
     """
@@ -222,7 +224,7 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
 
 
 def misfit(ladder: Ladder, law: Law) -> tuple[float, float]:
-    """By how much the law misses a rung's mean at most, a share of it, and p that seeds' noise alone does that.
+    """Return the largest relative error of the law at a rung, and the p that seed noise alone makes it.
 
     p is NaN for three rungs, through which a law goes, and where noise is not known.
     """

@@ -1,4 +1,4 @@
-"""How large a difference has to be to be claimed over seeds and text: the power of both tests together.
+"""Power and detectable difference of the tests over seeds and over text together.
 
 More seeds lower the noise of seeds and not that of the text: with as many as there may be, one of documents is left.
 Counted in simulated experiments as `lm.stats.power` does. Both kinds of noise are estimates: what is called detectable
@@ -24,13 +24,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Simulated:
-    """How far from zero the mean has to be for both tests to find it (e,), and how far means scatter (e,)."""
+    """Means needed for both tests to reject (e,), and the standard error of means (e,)."""
 
     needed_e: Array
     both_e: Array
 
     def power(self, effect: float) -> float:
-        """The chance that the mean lies beyond what is needed; its position tells nothing of the noise."""
+        """Return the chance that the mean lies beyond the needed one; it is independent of the noise."""
         above, below = (effect - self.needed_e) / self.both_e, (-effect - self.needed_e) / self.both_e
         return float(np.mean(special.ndtr(above) + special.ndtr(below)))
 
@@ -90,7 +90,7 @@ def _floor(freedom: float, alpha: float, chance: float) -> float:
 
 
 def _simulated(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> _Simulated:
-    """Simulate experiments of normal noise: of that which is known, or of what the true one may be.
+    """Simulate experiments of normal noise: of the given noise, or of draws of the true one.
 
     A true variance is its estimate times the degrees of freedom over a chi-squared number of as many.
     """

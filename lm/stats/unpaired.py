@@ -44,21 +44,21 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Unpaired(Comparison):
-    """Values of an arm and of the baseline that no seed pairs, and what was found in them; `differences` are none."""
+    """Comparison of an arm's values with the baseline's where no seed pairs them; `differences` are empty."""
 
     arm_values: Sequence[float] = ()
     base_values: Sequence[float] = ()
 
     @property
     def mean(self) -> float:
-        """Difference of the means; NaN where there is none."""
+        """Difference of the means; NaN where a group is empty."""
         if not self.arm_values or not self.base_values:
             return math.nan
         return float(np.mean(self.arm_values) - np.mean(self.base_values))
 
     @property
     def identical(self) -> bool:
-        """Whether all values are one."""
+        """True if all values are equal."""
         return bool(self.arm_values and self.base_values) and len({*self.arm_values, *self.base_values}) == 1
 
 
@@ -234,7 +234,10 @@ def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: floa
 
 
 def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    """BCa bootstrap interval for a difference of means, 9,999 seeded resamples; NaN where a group has under two."""
+    """Return the BCa bootstrap interval for a difference of means; NaN where a group has under two.
+
+    It takes 9,999 seeded resamples.
+    """
     if min(len(arm), len(base)) < 2:
         return math.nan, math.nan
     if np.ptp(arm) == 0 and np.ptp(base) == 0:
@@ -249,7 +252,7 @@ def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[flo
 
 
 def pooled_sd(arm: Sequence[float], base: Sequence[float]) -> float:
-    """The spread of both groups around their own means; NaN for under three values."""
+    """Return the spread of both groups around their own means; NaN for under three values."""
     freedom = len(arm) + len(base) - 2
     if not arm or not base or freedom < 1:
         return math.nan
@@ -258,7 +261,7 @@ def pooled_sd(arm: Sequence[float], base: Sequence[float]) -> float:
 
 
 def effect_size_unpaired(arm: Sequence[float], base: Sequence[float]) -> Effect:
-    """The difference in pooled standard deviations, and the 95 % interval of the truth; NaN for under four values."""
+    """Return the difference in pooled standard deviations with its 95 % interval; NaN for under four values."""
     n, m = len(arm), len(base)
     if not n or not m or n + m < 4:
         return Effect(math.nan, math.nan, math.nan, math.nan)
@@ -318,13 +321,13 @@ def _reaches(n: int, m: int, alpha: float) -> Floats:
 
 
 def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:
-    """Two groups with Welch's interval, of which nothing is claimed."""
+    """Compare two groups by Welch's interval, without a test."""
     low, high = welch_interval(arm, base)
     return Unpaired([], low=low, high=high, plain_low=low, plain_high=high, arm_values=arm, base_values=base)
 
 
 def measure_unpaired(arm: Sequence[float], base: Sequence[float], better: Better = None) -> Unpaired:
-    """The same with what is needed to judge them: p, the bootstrap interval and the effect size."""
+    """Compare two groups with p, bootstrap interval and effect size."""
     size, (low, high) = effect_size_unpaired(arm, base), bootstrap_unpaired(arm, base)
     return replace(
         describe_unpaired(arm, base),
@@ -339,7 +342,7 @@ def measure_unpaired(arm: Sequence[float], base: Sequence[float], better: Better
 
 
 def confirm_unpaired(family: Sequence[Unpaired]) -> None:
-    """Judges comparisons as `lm.stats.verdicts.confirm` does: at Bonferroni's share of alpha, with joint intervals."""
+    """Judge comparisons at Bonferroni's share of alpha, with joint intervals, as `lm.stats.verdicts.confirm` does."""
     count = num_tested([comparison.p for comparison in family])
     for comparison, p in zip(family, bonferroni([comparison.p for comparison in family]), strict=True):
         n, m, alpha = len(comparison.arm_values), len(comparison.base_values), ALPHA / count

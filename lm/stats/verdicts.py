@@ -1,4 +1,4 @@
-"""What may be said of the arms of one family, each with its paired differences: tests, corrections, verdicts.
+"""Verdicts on the arms of one family from their paired differences: tests, corrections, intervals.
 
 A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
 beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
@@ -56,7 +56,7 @@ Kind = Literal[
     "too early",
     "undecided",
 ]
-"""What is said; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
+"""Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
 undecided between two."""
 
 DIRECTIONS = ("better", "worse", "higher", "lower")
@@ -64,7 +64,7 @@ DIRECTIONS = ("better", "worse", "higher", "lower")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said of a comparison, for others to put into words.
+    """Outcome of a comparison, without wording.
 
     Args:
         kind: what is said.
@@ -90,7 +90,7 @@ class Verdict:
 
 @dataclass
 class Comparison:
-    """Paired differences of an arm to the baseline, and what was found in them; NaN for what was not asked.
+    """Paired differences of an arm to the baseline and their statistics; NaN for those not computed.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
     difference that these seeds would have shown four times in five, at the level of a confirmatory test, and where the
@@ -132,18 +132,18 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether there are differences, and all are zero."""
+        """True if all differences are zero, and there are some."""
         return bool(self.differences) and not any(self.differences)
 
 
 def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:
-    """Differences with their plain interval, of which nothing is claimed."""
+    """Describe differences by their plain interval, without a test."""
     low, high = t_interval(differences)
     return Comparison(differences, None, margin, low, high, plain_low=low, plain_high=high)
 
 
 def measure(differences: Sequence[float], better: Better = None, margin: float = math.nan) -> Comparison:
-    """The same with what is needed to judge them: p, the bootstrap interval and the effect size."""
+    """Describe differences with p, bootstrap interval and effect size."""
     comparison = plain(differences, margin)
     comparison.better, comparison.p = better, sign_flip_p(differences)
     comparison.bootstrap_low, comparison.bootstrap_high = bootstrap_interval(differences)
@@ -153,7 +153,7 @@ def measure(differences: Sequence[float], better: Better = None, margin: float =
 
 
 def num_tested(p_values: Sequence[float]) -> int:
-    """How many comparisons have a p, and share alpha."""
+    """Count the comparisons with a p, which share alpha."""
     return max(1, sum(not math.isnan(p) for p in p_values))
 
 
@@ -168,7 +168,7 @@ def _equivalence(family: Sequence[Comparison]) -> list[float]:
 
 
 def confirm(family: Sequence[Comparison]) -> None:
-    """Judges confirmatory comparisons: sign-flip tests with their joint intervals, and tests of equivalence (Holm)."""
+    """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm)."""
     p_values = [comparison.p for comparison in family]
     count, adjusted = num_tested(p_values), bonferroni(p_values)
     for comparison, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
@@ -183,7 +183,7 @@ def confirm(family: Sequence[Comparison]) -> None:
 
 
 def _joint(comparison: Comparison, alpha: float) -> tuple[float, float]:
-    """What the test does not reject at its share of alpha.
+    """Return the means that the test does not reject at its share of alpha.
 
     Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
     in the interval as the test has it.
@@ -192,7 +192,7 @@ def _joint(comparison: Comparison, alpha: float) -> tuple[float, float]:
 
 
 def align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
-    """An interval that leaves out zero exactly where the test found a difference."""
+    """Adjust an interval to leave out zero exactly where the test found a difference."""
     if comparison.identical:
         return 0.0, 0.0
     if comparison.significant and low <= 0 <= high:
@@ -201,7 +201,7 @@ def align_interval_with_test(comparison: Comparison, low: float, high: float) ->
 
 
 def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any]) -> None:
-    """Judges confirmatory comparisons whose seeds were added in stages: each has its share of alpha.
+    """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha.
 
     The interval becomes one that holds at every look, at that share. An arm is equivalent where two one-sided sign
     tests say so at what its last look may spend; what all looks spend adds up to its share.
@@ -239,7 +239,7 @@ def _kind_in_stages(comparison: Comparison, look: Look, maximum: int, alpha: flo
 
 
 def explore(family: Sequence[Comparison]) -> None:
-    """Judges exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
+    """Judge exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
 
     q is over the larger of p over seeds and p over seeds and text, where the latter is known. Over p of seeds alone it
     would bound false discoveries on this text only: with text as noisy as seeds, 10 of 100 are false on other text.
@@ -256,7 +256,7 @@ def explore(family: Sequence[Comparison]) -> None:
 
 
 def _larger(p_seeds: float, p_both: float) -> float:
-    """The larger p of two tests that have to agree; the first where the second was not made."""
+    """Return the larger p of two tests that have to agree; the first where the second is NaN."""
     return p_seeds if math.isnan(p_both) else max(p_seeds, p_both)
 
 
@@ -286,7 +286,7 @@ def verdict(
     margin: float | None = None,
     p_equivalent: float = math.nan,
 ) -> Verdict:
-    """What may be said of a difference.
+    """Judge a difference from its adjusted p and the p of equivalence.
 
     `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
     comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
@@ -312,12 +312,12 @@ def verdict(
 
 
 def too_few(pairs: int, comparisons: int = 1) -> Verdict:
-    """That no difference could be found in so few pairs, and how many could do."""
+    """Return the verdict "too few", with the number of seeds that could reach significance."""
     return Verdict("too few", pairs, seeds_needed(comparisons))
 
 
 def direction(difference: float, better: Better) -> Kind:
-    """What a difference that was found is called."""
+    """Name the direction of a significant difference: better or worse, else higher or lower."""
     if better is None:
         return "higher" if difference > 0 else "lower"
     return "better" if (difference < 0) == (better == "lower") else "worse"
