@@ -1,4 +1,4 @@
-"""Whether the results of an experiment bear its claims out.
+"""Verdicts on the claims of an experiment.
 
 A claim of less or greater is one of the mean over seeds, and has an exact sign-flip test. A claim of a range, a slope
 or an equivalence is one of the median, of what a typical seed shows, and has a sign test at each end of the range: that
@@ -45,7 +45,7 @@ MIN_SEEDS_OF_EXACT_CLAIMS = 2
 DECIDED = ("reproduced", "not reproduced")
 
 Scope = Literal["", "seeds", "seeds and text"]
-"""What an answer holds of; nothing is said of one without a test, and of cells that kept no losses by document."""
+"""Population that an answer holds of; empty without a test, and for cells without losses by document."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Answer:
 
 
 def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = None) -> Answer:
-    """Whether the results bear the claim out, at 5 %, each claim by itself.
+    """Judge a claim by the results, at 5 %, each claim by itself.
 
     Args:
         results: of the experiment.
@@ -94,20 +94,20 @@ def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = No
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
-    noise, over, alone = _of_text(results, claim, list(judged_s), {} if read is None else read)
-    found = decide(claim, list(judged_s.values()), noise)
-    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), found.note, written]
+    noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
+    decided = decide(claim, list(judged_s.values()), noise)
+    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), decided.note, written]
     return replace(
-        found,
+        decided,
         note="; ".join(filter(None, parts)),
-        generalises_over=over,
-        not_over_text_because=alone,
+        generalises_over=scope,
+        not_over_text_because=reason,
         post_hoc=post_hoc,
     )
 
 
 def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
-    """Choose the seeds that a claim is judged on: those whose results could not be known when it was written.
+    """Choose the seeds that a claim is judged on: those whose results were unknown when it was written.
 
     All of them where these are too few to decide; the answer is then post hoc. An identity holds by construction, and
     no choice of seeds bears on it.
@@ -116,14 +116,14 @@ def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[
         The claim's number by seed, whether the answer is post hoc, and a note on either; empty for a claim that was
         written before its seeds.
     """
-    seen = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
-    if not seen or claim.kind == "identity":
+    known_seeds = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
+    if not known_seeds or claim.kind == "identity":
         return by_seed, False, ""
-    unseen = {seed: number for seed, number in by_seed.items() if seed not in seen}
-    known = f"results of {_listed(seen)} could be known when it was written"
+    unseen = {seed: number for seed, number in by_seed.items() if seed not in known_seeds}
+    reason = f"results of {_listed(known_seeds)} could be known when it was written"
     if len(unseen) < _fewest_seeds(claim):
-        return by_seed, True, f"post hoc: {known}"
-    return unseen, False, f"judged on {_listed(list(unseen))}, as {known}"
+        return by_seed, True, f"post hoc: {reason}"
+    return unseen, False, f"judged on {_listed(list(unseen))}, as {reason}"
 
 
 def _fewest_seeds(claim: Claim) -> int:
@@ -146,25 +146,25 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
-    """What one number a seed says of a claim; of other text as well where its noise is given."""
+    """Judge a claim from one number a seed; over other text as well if its noise is given."""
     if claim.exact:
         return _on_every_seed(claim, numbers)
     judge = _of_mean if claim.relation in ("less", "greater") else _of_median
-    found = judge(claim, numbers, noise)
-    if noise is not None and found.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
-        return replace(found, note="found over seeds, not over texts")
-    return found
+    decided = judge(claim, numbers, noise)
+    if noise is not None and decided.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
+        return replace(decided, note="found over seeds, not over texts")
+    return decided
 
 
-def adjust_p(given: Sequence[Answer]) -> list[Answer]:
-    """Adjust p over all answers of a kind, those to claims written post hoc by themselves."""
-    found = list(given)
-    for family in {(one.claim.kind, one.post_hoc) for one in given}:
-        places = [place for place, one in enumerate(given) if (one.claim.kind, one.post_hoc) == family]
-        p_values = [given[place].p for place in places]
+def adjust_p(answers: Sequence[Answer]) -> list[Answer]:
+    """Adjust p over all answers of a kind, those to post-hoc claims by themselves."""
+    adjusted = list(answers)
+    for family in {(answer.claim.kind, answer.post_hoc) for answer in answers}:
+        places = [place for place, answer in enumerate(answers) if (answer.claim.kind, answer.post_hoc) == family]
+        p_values = [answers[place].p for place in places]
         for place, p, q in zip(places, holm(p_values), benjamini_hochberg(p_values), strict=True):
-            found[place] = replace(given[place], p_holm=p, q=q)
-    return found
+            adjusted[place] = replace(answers[place], p_holm=p, q=q)
+    return adjusted
 
 
 def _on_every_seed(claim: Claim, numbers: list[float]) -> Answer:
@@ -189,7 +189,7 @@ def _ends(claim: Claim) -> tuple[float, float]:
 
 
 def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
-    """Exact sign-flip test of the distance from the margin; the interval is what it does not reject."""
+    """Run the exact sign-flip test of the distance from the margin, with the interval it does not reject."""
     distances, estimate, seeds = [number - claim.margin for number in numbers], float(np.mean(numbers)), len(numbers)
     low, high = (claim.margin + end for end in sign_flip_interval(distances))
     p, note = sign_flip_p(distances), ""
@@ -205,7 +205,7 @@ def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer
 
 
 def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
-    """One-sided sign tests: the median is inside both ends, or it is beyond one of them.
+    """Run one-sided sign tests that the median is inside both ends, or beyond one of them.
 
     Only one of the two can be said wrongly, so each is said at 5 %. To be beyond one of two ends is two chances to err.
     """
@@ -227,17 +227,17 @@ def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answ
 
 
 def _p_beyond(numbers: list[float], end: float, side: Literal["less", "greater"], noise: TwoWay | None) -> float:
-    """p that what is typical lies below the end or above it, as far as the test over seeds and that over both agree."""
+    """Return p that the median lies below or above the end: the larger over seeds and over seeds and text."""
     p = sign_test_p(numbers, end, side)
     return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
 
 
-def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return min(one[0], other[0]), max(one[1], other[1])
+def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return min(first[0], second[0]), max(first[1], second[1])
 
 
 def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
-    """The noise of the claim's number over seeds and text, what its answer holds of, and why not of other text."""
+    """Return the noise over seeds and text, the scope of the answer, and why text is not covered."""
     if claim.exact or not any(keeps_documents(record) for arm in claim.arms for record in results.of(arm)):
         return None, "", ""
     weights = {arm: weight for arm, weight in claim.contrast.items() if weight}
@@ -257,13 +257,13 @@ def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCac
 
 
 def _unhealthy(results: Results, claim: Claim) -> list[str]:
-    """What makes the runs of the claim's arms unfit to be compared. A claim about every seed asks nothing of them."""
+    """List the training problems of the claim's arms; none for a claim about every seed."""
     ill = {} if claim.exact else results.health
     return [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
 
 
 def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
-    """What became of the seeds that do not enter."""
+    """List the lost runs of the claim's arms, and how many seeds enter."""
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:
         records = (results.records[arm, seed] for seed in results.manifest["seeds"])

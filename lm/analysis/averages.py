@@ -12,20 +12,20 @@ from lm.store.record import Record
 
 
 def last_validations(path: Path, quantity: str, count: int) -> list[float]:
-    """What the last validations in training measured of a quantity, in their order; none where there are fewer."""
+    """Read the last validations of a quantity from a learning curve; none where there are fewer."""
     column = f"validation_{quantity}"
     curve = curve_table(path) if path.is_file() else None
     if curve is None or column not in curve:
         return []
-    found = [float(value) for value in curve[column].dropna()]
-    return found[-count:] if len(found) >= count else []
+    values = [float(value) for value in curve[column].dropna()]
+    return values[-count:] if len(values) >= count else []
 
 
 def with_averages(record: Record, path: Path, names: Iterable[str]) -> Record:
-    """A record whose metrics hold those of `names` that are averages, from the curve at `path`."""
-    found: dict[str, float | None] = {}
+    """Add the metrics in `names` that are averages over validations, from the curve at `path`."""
+    averages: dict[str, float | None] = {}
     for name in names:
-        if (asked := averaged(name)) is not None:
-            mean = float(np.mean(last_validations(path, *asked) or [math.nan]))
-            found[name] = mean if math.isfinite(mean) else None
-    return {**record, "metrics": {**record["metrics"], **found}} if found else record
+        if (average := averaged(name)) is not None:
+            mean = float(np.mean(last_validations(path, *average) or [math.nan]))
+            averages[name] = mean if math.isfinite(mean) else None
+    return {**record, "metrics": {**record["metrics"], **averages}} if averages else record

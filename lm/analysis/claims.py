@@ -20,7 +20,7 @@ RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 KINDS = ("published", "ours", "identity")
 UNKNOWN = "unknown kind"
-"""What claims are counted as whose manifest is older than the kinds."""
+"""Kind of claims whose manifest is older than the kinds."""
 
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
 
@@ -109,11 +109,11 @@ class Claim:
         return list(self.over or self.contrast)
 
     def at(self, tier: str) -> bool:
-        """Whether it is claimed at this size."""
+        """Return whether the claim is made at this size."""
         return self.tier in ("", tier)
 
     def expected(self) -> str:
-        """What the number should be, in a few words."""
+        """Expected value of the number, in a few words."""
         if self.relation in ("less", "greater"):
             return f"{'<' if self.relation == 'less' else '>'} {self.margin:zg}"
         if self.relation == "equivalent":
@@ -126,15 +126,19 @@ class Claim:
 
 
 def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds: Sequence[int] = ()) -> list[Claim]:
-    """The claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
+    """Read the claims of an experiment, checked against its arms and its seeds.
+
+    Raises:
+        InputError: naming `path`.
+    """
     if not isinstance(tree, list):
         raise InputError(f"{path}: expected a list of claims, found {tree!r}")
-    claims = [read_claim(one, arms, baseline, f"{path}[{index}]") for index, one in enumerate(tree)]
+    claims = [read_claim(node, arms, baseline, f"{path}[{index}]") for index, node in enumerate(tree)]
     return [replace(claim, seeds=list(seeds)) for claim in claims]
 
 
 def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Claim:
-    """One claim."""
+    """Read one claim."""
     if not isinstance(tree, Mapping):
         raise InputError(f"{path}: expected a mapping with claim, metric and relation, found {tree!r}")
     for key in tree:
@@ -177,14 +181,14 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
 
 
 def _choice(tree: Mapping[str, Any], key: str, choices: Sequence[str], path: str) -> str:
-    given = str(tree.get(key))
-    if given not in choices:
-        raise InputError(f"{path}.{key}: no {given!r}.{nearest(given, choices)} Choose from {', '.join(choices)}")
-    return given
+    choice = str(tree.get(key))
+    if choice not in choices:
+        raise InputError(f"{path}.{key}: no {choice!r}.{nearest(choice, choices)} Choose from {', '.join(choices)}")
+    return choice
 
 
 def _metric(text: Any, path: str) -> str:
-    """A metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
+    """Read a metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
     if not isinstance(text, str):
         raise InputError(f"{path}: expected a quantity or a path into the records, found {text!r}")
     for part in re.split(r" - | / ", text.removeprefix("log ")):
@@ -232,30 +236,30 @@ def _contrast(
 
 
 def measured(record: Record, metric: str) -> float:
-    """A metric of one record, as `Claim.metric` has it; NaN where it was not measured."""
+    """Return a metric of one record, as `Claim.metric` names it; NaN where it was not measured."""
     if metric.startswith("log "):
         inner = measured(record, metric.removeprefix("log "))
         return math.log(inner) if inner > 0 else math.nan
     for sign in (" - ", " / "):
-        left, found, right = metric.partition(sign)
-        if found:
+        left, operator, right = metric.partition(sign)
+        if operator:
             a, b = value(record, left.strip()), value(record, right.strip())
             return a - b if sign == " - " else a / b if b else math.nan
     return value(record, metric)
 
 
 def by_seed(results: Results, claim: Claim) -> dict[int, float]:
-    """The claim's number for each seed on which all its arms have the metric."""
-    found: dict[int, float] = {}
+    """Compute the claim's number for each seed on which all its arms have the metric."""
+    numbers: dict[int, float] = {}
     for seed in results.manifest["seeds"]:
         records = {arm: results.records[arm, seed] for arm in claim.arms}
         values = {arm: math.nan if r is None else measured(r, claim.metric) for arm, r in records.items()}
         if claim.over:
             if all(v > 0 and math.isfinite(v) for v in values.values()):
                 x, y = np.log([claim.over[arm] for arm in values]), np.log(list(values.values()))
-                found[seed] = float(np.polyfit(x, y, 1)[0])
+                numbers[seed] = float(np.polyfit(x, y, 1)[0])
             continue
         number = sum(weight * values[arm] for arm, weight in claim.contrast.items())
         if math.isfinite(number):
-            found[seed] = number
-    return found
+            numbers[seed] = number
+    return numbers

@@ -1,4 +1,4 @@
-"""Whether clipping decides how long a step is: it does where the optimiser sees the scale of a gradient."""
+"""Effect of gradient clipping on the length of steps, where the optimiser sees the scale of a gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ about that size.
 
 
 def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
-    """Says whether updates stay the same when all gradients are multiplied by one constant.
+    """Return whether updates stay the same when all gradients are multiplied by one constant.
 
     Args:
         name: of the optimiser, as in a resolved configuration: a class of torch or of this package has a short name.
@@ -33,7 +33,7 @@ def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
 
 
 def sets_the_rate(record: Mapping[str, Any], configuration: Mapping[str, Any]) -> bool:
-    """Says whether clipping changed how long the steps of a run were.
+    """Return whether clipping changed how long the steps of a run were.
 
     Clipping by norm multiplies a gradient by a constant; clipping by value turns it too.
 

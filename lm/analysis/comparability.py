@@ -9,7 +9,7 @@ ABBREVIATED = 12
 """Digits of a commit or a hash that are shown."""
 
 OWN_CODE = "code of "
-"""How the circumstance begins that is the code of a user's own class; arms are there to differ in it."""
+"""Prefix of the provenance field of a user's own class; arms may differ in it."""
 
 COMMIT, SOURCE = "commit", "source of lm"
 """The circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes."""
@@ -21,78 +21,80 @@ NOT_RECORDED = "not recorded"
 
 
 def provenance_of(record: Record) -> dict[str, str]:
-    """What should be alike in all cells of an experiment: code, device, precision, threads, own code, packages.
+    """Return the provenance that all cells should share: code, device, precision, threads, packages.
 
     What a record does not say is `not recorded`, which is like nothing but itself. Sources known to compute the
     same are one.
     """
     origin = record["provenance"]
-    found = {COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
-    found[SOURCE] = canonical(_said(origin.get("source")))
-    found |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
-    found |= {OWN_CODE + name: str(one["known_by"]) for name, one in (origin.get("code") or {}).items()}
-    return found | {f"{package} version": _said(version) for package, version in origin["packages"].items()}
+    provenance = {COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
+    provenance[SOURCE] = canonical(_said(origin.get("source")))
+    provenance |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
+    provenance |= {
+        OWN_CODE + name: str(component["known_by"]) for name, component in (origin.get("code") or {}).items()
+    }
+    return provenance | {f"{package} version": _said(version) for package, version in origin["packages"].items()}
 
 
 def commit_of(git: GitState, digits: int) -> str:
-    """The commit that a cell was made by, cut short, and whether its checkout held changes; `none` outside of one."""
+    """Format the commit of a cell, cut short, and whether its checkout had changes; `none` without one."""
     return f"{(git['commit'] or 'none')[:digits]}{' with changes' if git['dirty'] else ''}"
 
 
-def _said(found: object) -> str:
-    return NOT_RECORDED if found is None else str(found)
+def _said(value: object) -> str:
+    return NOT_RECORDED if value is None else str(value)
 
 
 def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:
-    """The circumstances of records that are held against each other.
+    """Return the provenance of records, with the code named in one way for all of them.
 
     Their code is its source where all of them say it: a commit may change nothing that computes, and a checkout with
     changes may be edited between two cells. It is the commit where one does not.
     """
-    found = [provenance_of(record) for record in records]
-    other = SOURCE if any(each[SOURCE] == NOT_RECORDED for each in found) else COMMIT
-    return [{name: said for name, said in each.items() if name != other} for each in found]
+    provenances = [provenance_of(record) for record in records]
+    other = SOURCE if any(each[SOURCE] == NOT_RECORDED for each in provenances) else COMMIT
+    return [{name: text for name, text in each.items() if name != other} for each in provenances]
 
 
 def differing_provenance(records: Iterable[Record]) -> dict[str, list[str]]:
-    """The circumstances in which records differ, each with all that was found."""
-    all_found = _of_all(records)
-    names = dict.fromkeys(name for found in all_found for name in found if not name.startswith(OWN_CODE))
-    seen = {name: {found.get(name, NOT_RECORDED) for found in all_found} for name in names}
-    return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+    """Return the provenance fields in which records differ, each with all values."""
+    provenances = _of_all(records)
+    names = dict.fromkeys(name for provenance in provenances for name in provenance if not name.startswith(OWN_CODE))
+    values_of = {name: {provenance.get(name, NOT_RECORDED) for provenance in provenances} for name in names}
+    return {name: sorted(values) for name, values in values_of.items() if len(values) > 1}
 
 
 def mixed_provenance(records: Sequence[Record]) -> list[str]:
-    """The circumstances in which the cells of one arm differ that say what was computed: code, packages, precision."""
+    """List the provenance fields in which one arm's cells differ that affect results: code, packages, precision."""
     return [name for name in differing_provenance(records) if name not in ("device", *HARMLESS)]
 
 
 def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
-    """The circumstances that no (arm, baseline) record of either side shares with one of the other.
+    """List the provenance fields whose values never overlap between arm and baseline.
 
     There the difference between the arms may as well be one between the circumstances, on every seed. What one side
     does not record at all is not known to differ: `provenance_diff` reports it.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
-    for number, found in enumerate(_of_all(record for pair in pairs for record in pair)):
-        for name, said in found.items():
-            sides[number % 2].setdefault(name, set()).add(said)
-    mine, base = sides
-    known = [n for n in mine if n in base and {NOT_RECORDED} not in (mine[n], base[n])]
-    return [n for n in known if n not in HARMLESS and not mine[n] & base[n]]
+    for number, provenance in enumerate(_of_all(record for pair in pairs for record in pair)):
+        for name, text in provenance.items():
+            sides[number % 2].setdefault(name, set()).add(text)
+    arm, base = sides
+    recorded = [n for n in arm if n in base and {NOT_RECORDED} not in (arm[n], base[n])]
+    return [n for n in recorded if n not in HARMLESS and not arm[n] & base[n]]
 
 
 def provenance_diff(record: Record, base: Record) -> list[str]:
-    """The circumstances but this package's code in which two records of one seed differ, or that one does not say."""
-    mine, other = provenance_of(record), provenance_of(base)
-    names = [n for n in {**mine, **other} if n not in (COMMIT, SOURCE, *HARMLESS) and not n.startswith(OWN_CODE)]
-    sides = {n: (mine.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
+    """List the provenance fields but lm's code in which two records of one seed differ."""
+    arm, other = provenance_of(record), provenance_of(base)
+    names = [n for n in {**arm, **other} if n not in (COMMIT, SOURCE, *HARMLESS) and not n.startswith(OWN_CODE)]
+    sides = {n: (arm.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
     unsaid = " (not recorded on one side)"
     return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
 
 
 def format_provenance(record: Record) -> str:
-    """The circumstances of a record in one line, the commit cut short."""
+    """Format the provenance of a record in one line, the commit cut short."""
     parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
     for name, text in provenance_of(record).items():
         if name in (COMMIT, SOURCE):

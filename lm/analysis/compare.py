@@ -19,31 +19,30 @@ from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, e
 from lm.store.quantities import describe
 
 LOST = ("diverged", "failed", "damaged")
-"""What may have become of a cell that was trained and enters no mean."""
-
+"""Statuses of cells that enter no mean."""
 
 HEALTHY, NONE_ENDED, NO_RUN = "healthy", "no run ended well", "no run yet"
-"""What the column of health says of an arm without a fault: with runs that ended well, with others only, with none."""
+"""Texts of the health column for an arm without faults: with finished runs, with lost ones only, with none."""
 
 NOT_COMPARABLE = "not comparable"
-"""How a verdict begins that is withheld."""
+"""Beginning of the text in place of a withheld verdict."""
 
 
 def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> list[float]:
-    """Paired differences in the order of the seeds; where they come in stages, those before the first missing cell."""
+    """Return paired differences in the order of the seeds; in stages, those before the first missing cell."""
     if not in_stages:
         return [x - y for x, y in paired(results, arm, quantity)]
-    found = []
+    differences = []
     for seed in results.manifest["seeds"]:
-        mine, base = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
-        if mine is None or base is None:
+        arm_record, base_record = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
+        if arm_record is None or base_record is None:
             break
-        found.append(value(mine, quantity) - value(base, quantity))
-    return [difference for difference in found if math.isfinite(difference)]
+        differences.append(value(arm_record, quantity) - value(base_record, quantity))
+    return [difference for difference in differences if math.isfinite(difference)]
 
 
 def compare(results: Results) -> pd.DataFrame:
-    """One row for each arm and quantity: n, mean, sd, the paired difference to the baseline, and what it shows.
+    """Build the table of comparisons: a row for each arm and quantity.
 
     Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
     comparisons of all confirmatory arms in all of them together, and so are the exploratory ones. Other quantities have
@@ -51,8 +50,8 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    known = texts_by_quantity(results)
-    judged = _judged(results, known)
+    texts = texts_by_quantity(results)
+    judged = _judged(results, texts)
     for quantity in quantities(results):
         for arm in results.arms:
             comparison = judged.get((arm, quantity)) or _described(results, arm, quantity)
@@ -66,7 +65,7 @@ def compare(results: Results) -> pd.DataFrame:
                 row["verdict"] += _health_suffix(results, arm) + _mixed_provenance_suffix(results, arm)
             well = all(health_text(results, side) == HEALTHY for side in (arm, results.arms[0]))
             row |= {"health": health_text(results, arm), "bold": row["significant"] and well}
-            if (noise := noise_of_quantity(known, arm, quantity)) is not None:
+            if (noise := noise_of_quantity(texts, arm, quantity)) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
             rows.append(row)
@@ -74,20 +73,20 @@ def compare(results: Results) -> pd.DataFrame:
 
 
 def health_text(results: Results, arm: str) -> str:
-    """Returns what the column of health says of an arm; one of which no run ended well has no health."""
+    """Return the health column of an arm; an arm without a finished run has no health."""
     if any(record["status"] == "ok" for record in results.of(arm)):
         return results.health[arm] or HEALTHY
     return NONE_ENDED if _statuses(results, arm) else NO_RUN
 
 
 def _statuses(results: Results, arm: str) -> list[str]:
-    """Returns what became of the runs of an arm that are there."""
+    """List the statuses of an arm's runs."""
     damaged = ["damaged" for of, _ in results.corrupt_records if of == arm]
     return [*(str(record["status"]) for record in results.of(arm)), *damaged]
 
 
 def _health_suffix(results: Results, arm: str) -> str:
-    """What stands beside the verdict on an arm where it or the baseline was not fit to be compared."""
+    """Format the training problems of the arm or the baseline, to follow the verdict."""
     baseline, ill = results.arms[0], results.health
     if arm == baseline:
         return ""
@@ -96,21 +95,21 @@ def _health_suffix(results: Results, arm: str) -> str:
 
 
 def _mixed_provenance_suffix(results: Results, arm: str) -> str:
-    """What stands beside the verdict on an arm whose cells, or whose baseline's, were not all made alike."""
+    """Format the provenance in which the arm's or the baseline's cells differ, to follow the verdict."""
     sides = list(zip(*results.pairs(arm).values(), strict=True)) if arm != results.arms[0] else []
     names = dict.fromkeys(name for side in sides for name in mixed_provenance(side))
     return f" (cells differ among themselves in {', '.join(names)})" if names else ""
 
 
-def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
-    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
+    """Compare each arm with the baseline in each judged quantity, tested within its family."""
     adaptive = results.manifest.get("adaptive")
     confirmatory, exploratory = (
         {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
         for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
     )
     judged = confirmatory | exploratory
-    noises = {key: noise_of_quantity(known, *key) for key in judged} if generalises(results) else {}
+    noises = {key: noise_of_quantity(texts, *key) for key in judged} if generalises(results) else {}
     noise_of = {key: noise for key, noise in noises.items() if noise is not None}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
@@ -127,11 +126,11 @@ def _judged(results: Results, known: dict[str, Texts]) -> dict[tuple[str, str], 
     return judged
 
 
-def _set_detectable(one: Comparison, noise: TwoWay, alpha: float) -> None:
-    """What a comparison whose interval covers text would have shown, in the place of what its seeds alone would."""
-    if not math.isnan(one.detectable):
-        one.detectable = detectable_on_texts(len(one.differences), noise, alpha)
-        one.detectable_floor = detectable_floor(noise, alpha)
+def _set_detectable(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
+    """Set the detectable difference over seeds and text where the interval covers text."""
+    if not math.isnan(comparison.detectable):
+        comparison.detectable = detectable_on_texts(len(comparison.differences), noise, alpha)
+        comparison.detectable_floor = detectable_floor(noise, alpha)
 
 
 def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
@@ -141,7 +140,7 @@ def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Com
 
 
 def _described(results: Results, arm: str, quantity: str) -> Comparison:
-    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    """Compare an arm in a quantity that is not judged; the baseline's comparison is empty."""
     if arm == results.manifest["baseline"]:
         return Comparison([], verdict=Verdict("baseline"))
     return plain(_differences(results, arm, quantity, in_stages=False))
@@ -151,18 +150,28 @@ def _margin(results: Results, quantity: str) -> float:
     return float(results.manifest.get("margin", {}).get(quantity, math.nan))
 
 
-HIDDEN_FIELDS = ("differences", "better", "margin", "mine", "base", "detectable_floor", "p_equivalent_both")
-"""What a comparison knows of itself that is no column of its own."""
+HIDDEN_FIELDS = (
+    "differences",
+    "better",
+    "margin",
+    "arm_values",
+    "base_values",
+    "detectable_floor",
+    "p_equivalent_both",
+)
+"""Fields of a comparison that are not written as columns of table.csv."""
 
 
-def columns_of(found: Comparison) -> dict[str, Any]:
-    """A comparison as columns of the table."""
-    columns = {field.name: getattr(found, field.name) for field in fields(found) if field.name not in HIDDEN_FIELDS}
-    return {"pairs": len(found.differences), "difference": found.mean, **columns}
+def columns_of(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as columns of the table."""
+    columns = {
+        field.name: getattr(comparison, field.name) for field in fields(comparison) if field.name not in HIDDEN_FIELDS
+    }
+    return {"pairs": len(comparison.differences), "difference": comparison.mean, **columns}
 
 
 def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
-    """What the cells of an arm measured."""
+    """Return the columns of an arm's own measurements."""
     records, statuses = results.of(arm), _statuses(results, arm)
     return {
         "arm": arm,
@@ -174,32 +183,32 @@ def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
 
 
 def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Runs of an arm as columns: how many ended well, what became of the others, mean and spread.
+    """Summarise the runs of an arm as columns: counts by status, mean and spread.
 
     Args:
         values: what they measured; NaN counts for nothing.
         statuses: what became of each that is there.
         seeds: that there should be.
     """
-    found = [v for v in values if math.isfinite(v)]
-    lost = {kind: statuses.count(kind) for kind in LOST}
-    ended = len(statuses) - lost["damaged"]
-    bad = lost["diverged"] + lost["failed"]
+    finite = [v for v in values if math.isfinite(v)]
+    lost_counts = {kind: statuses.count(kind) for kind in LOST}
+    ended = len(statuses) - lost_counts["damaged"]
+    bad = lost_counts["diverged"] + lost_counts["failed"]
     low, high = rate_interval(bad, ended)
     return {
-        "n": len(found),
-        **lost,
+        "n": len(finite),
+        **lost_counts,
         "missing": seeds - len(statuses),
         "lost_rate": bad / ended if ended else math.nan,
         "lost_low": low,
         "lost_high": high,
-        "mean": float(np.mean(found)) if found else math.nan,
-        "sd": float(np.std(found, ddof=1)) if len(found) > 1 else math.nan,
+        "mean": float(np.mean(finite)) if finite else math.nan,
+        "sd": float(np.std(finite, ddof=1)) if len(finite) > 1 else math.nan,
     }
 
 
 def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
-    """Why no verdict may be given on an arm, empty where one may: something else differs as the arms do."""
+    """Explain why no verdict may be given on an arm; empty where one may."""
     if arm == results.manifest["baseline"]:
         return ""
     pairs = list(results.pairs(arm).values())
@@ -212,7 +221,7 @@ def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
 
 
 def _missing_seeds_suffix(results: Results, row: Mapping[str, Any]) -> str:
-    """What became of the seeds on which an arm is not compared, to stand beside its verdict."""
+    """Format the seeds on which an arm is not compared, to follow its verdict."""
     arm, seeds = row["arm"], len(results.manifest["seeds"])
     if arm == results.manifest["baseline"] or row["pairs"] == seeds:
         return ""
@@ -220,15 +229,15 @@ def _missing_seeds_suffix(results: Results, row: Mapping[str, Any]) -> str:
 
 
 def lost_runs_suffix(results: Results, arm: str, on: str = "") -> str:
-    """What became of the lost cells of an arm and of the baseline, to stand beside a verdict; empty where none is."""
+    """Format the lost cells of an arm and of the baseline, to follow a verdict; empty without any."""
     return format_lost_runs(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
 
 
-def format_lost_runs(on: str, mine: Sequence[str], base: Sequence[str]) -> str:
-    """Words to stand beside a verdict: what it rests on, and how many runs of the arm and the baseline were lost."""
-    lost = []
-    for statuses, name in ((mine, ""), (base, "baseline: ")):
+def format_lost_runs(on: str, arm_statuses: Sequence[str], base_statuses: Sequence[str]) -> str:
+    """Format the seeds a verdict rests on and the lost runs of both sides, to follow the verdict."""
+    parts_lost = []
+    for statuses, name in ((arm_statuses, ""), (base_statuses, "baseline: ")):
         counts = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
-        lost += [name + ", ".join(counts)] if counts else []
-    parts = [*([on] if on else []), *lost]
+        parts_lost += [name + ", ".join(counts)] if counts else []
+    parts = [*([on] if on else []), *parts_lost]
     return f" ({'; '.join(parts)})" if parts else ""

@@ -22,11 +22,13 @@ UNCHECKED = (
 )
 
 UNEQUAL_SPREADS = 2.0
-"""How many times the spread of one group may be that of the other; beyond it no test holds where noise is skewed."""
+"""Ratio of spreads of two groups beyond which no test holds where noise is skewed."""
 
 
 def compare_runs(runs: Runs) -> pd.DataFrame:
-    """One row for each quantity and arm, with the columns of `lm.analysis.compare.compare`, and `design`.
+    """Build the table of comparisons of external runs: a row for each quantity and arm.
+
+    The columns are those of `lm.analysis.compare.compare`, and `design`.
 
     All arms but the baseline are confirmatory: their comparisons in the judged quantities are one family.
     """
@@ -34,50 +36,50 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for quantity in runs.measured:
         for arm in runs.arms:
-            found = judged.get((arm, quantity)) or _described(runs, arm, quantity)
+            comparison = judged.get((arm, quantity)) or _described(runs, arm, quantity)
             row: dict[str, Any] = {
                 "arm": arm,
                 "metric": quantity,
                 "family": "baseline" if arm == runs.arms[0] else "confirmatory",
                 **_counted(runs, arm, quantity),
                 "margin": _margin(runs, quantity),
-                **columns_of(found),
+                **columns_of(comparison),
             }
-            row["verdict"] = format_verdict(found.verdict)
+            row["verdict"] = format_verdict(comparison.verdict)
             if (arm, quantity) in judged:
-                row["verdict"] += _survivors(runs, row) + _unpaired(runs)
+                row["verdict"] += _missing_seeds_suffix(runs, row) + _unpaired_suffix(runs)
             rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
     return pd.DataFrame(rows)
 
 
 def differences(runs: Runs, arm: str, quantity: str) -> list[float]:
-    """Arm minus baseline, one for each seed on which both have a number, in the order of the seeds."""
+    """Return arm minus baseline for each seed on which both have a number, in the order of the seeds."""
     base = runs.arms[0]
-    found = [runs.value(arm, seed, quantity) - runs.value(base, seed, quantity) for seed in runs.seeds]
-    return [one for one in found if math.isfinite(one)]
+    differences_of_seeds = [runs.value(arm, seed, quantity) - runs.value(base, seed, quantity) for seed in runs.seeds]
+    return [difference for difference in differences_of_seeds if math.isfinite(difference)]
 
 
 def values(runs: Runs, arm: str, quantity: str) -> list[float]:
-    """What the runs of an arm measured that ended well, in the order of the seeds."""
-    found = [runs.value(arm, seed, quantity) for seed in runs.seeds]
-    return [one for one in found if math.isfinite(one)]
+    """Return the values of an arm's finished runs, in the order of the seeds."""
+    measured = [runs.value(arm, seed, quantity) for seed in runs.seeds]
+    return [number for number in measured if math.isfinite(number)]
 
 
 def arms_of_unequal_spread(runs: Runs, quantity: str) -> list[str]:
     """Return the arms whose runs spread far more or far less than the baseline's."""
     base, unequal = values(runs, runs.arms[0], quantity), []
     for arm in runs.arms[1:]:
-        mine = values(runs, arm, quantity)
-        if min(len(mine), len(base)) < 2:
+        arm_values = values(runs, arm, quantity)
+        if min(len(arm_values), len(base)) < 2:
             continue
-        smaller, larger = sorted(float(np.std(group, ddof=1)) for group in (mine, base))
+        smaller, larger = sorted(float(np.std(group, ddof=1)) for group in (arm_values, base))
         if larger > UNEQUAL_SPREADS * smaller:
             unequal.append(arm)
     return unequal
 
 
 def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
-    """The comparison of each arm but the baseline in each judged quantity, tested within its family."""
+    """Compare each arm with the baseline in each judged quantity, tested within its family."""
     keys = [(arm, quantity) for quantity in runs.judged for arm in runs.arms[1:]]
     if runs.paired:
         family = [measure(differences(runs, *key), runs.better[key[1]], _margin(runs, key[1])) for key in keys]
@@ -92,7 +94,7 @@ def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
 
 
 def _described(runs: Runs, arm: str, quantity: str) -> Comparison:
-    """The comparison of an arm in a quantity that is not judged; the baseline's is empty."""
+    """Compare an arm in a quantity that is not judged; the baseline's comparison is empty."""
     if arm == runs.arms[0]:
         return Comparison([], verdict=Verdict("baseline"))
     if runs.paired:
@@ -105,14 +107,14 @@ def _margin(runs: Runs, quantity: str) -> float:
 
 
 def _counted(runs: Runs, arm: str, quantity: str) -> dict[str, Any]:
-    """How the runs of an arm ended; where they are not paired, none but those that say so are missing."""
+    """Summarise the runs of an arm; unpaired ones are missing only where they say so."""
     statuses = [str(status) for status in runs.statuses(arm)]
-    there = [status for status in statuses if status != "missing"]
-    return counted(values(runs, arm, quantity), there, len(runs.seeds) if runs.paired else len(statuses))
+    present = [status for status in statuses if status != "missing"]
+    return counted(values(runs, arm, quantity), present, len(runs.seeds) if runs.paired else len(statuses))
 
 
-def _survivors(runs: Runs, row: dict[str, Any]) -> str:
-    """What became of runs on which an arm is not compared, to stand beside its verdict."""
+def _missing_seeds_suffix(runs: Runs, row: dict[str, Any]) -> str:
+    """Format the lost runs of both sides, to follow the verdict."""
     arm, base = row["arm"], runs.arms[0]
     if runs.paired and row["pairs"] == len(runs.seeds):
         return ""
@@ -120,5 +122,5 @@ def _survivors(runs: Runs, row: dict[str, Any]) -> str:
     return format_lost_runs(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])
 
 
-def _unpaired(runs: Runs) -> str:
+def _unpaired_suffix(runs: Runs) -> str:
     return "" if runs.paired else f" (unpaired: {runs.why})"

@@ -1,4 +1,4 @@
-"""What each factor of a factorial design does, and whether it depends on another: contrasts of the headline metric.
+"""Main effects and interactions of a factorial design: contrasts of the headline metric.
 
 A least-squares fit of a mean for each seed, every factor and every pair of factors, coded to sum to zero. Seeds are
 blocks, so what the cells of one seed share is no noise. In a balanced design an effect is a contrast of plain means.
@@ -47,15 +47,15 @@ class FactorEffect:
 
 @dataclass(frozen=True)
 class Effects:
-    """All effects that the cells can tell apart, how many cells there are, and those effects that they cannot."""
+    """Effects that the cells identify, the number of cells, and the effects that they do not identify."""
 
-    found: list[FactorEffect]
+    effects: list[FactorEffect]
     cells: int
     left_out: list[str]
 
 
 def effects(results: Results) -> Effects | None:
-    """The effects on the headline metric; None where the design has no factors or its arms cannot be compared."""
+    """Estimate the effects on the headline metric; None without factors, or if arms cannot be compared."""
     if results.manifest.get("design", {}).get("kind") not in DESIGNS:
         return None
     if not one_tokenizer(results) and describe(results.headline).per_token:
@@ -72,14 +72,14 @@ def effects(results: Results) -> Effects | None:
 
 
 def _levels(arms: Any, baseline: Mapping[str, str]) -> dict[str, list[str]]:
-    """The levels of each factor in the order of the arms, the baseline's first."""
+    """List the levels of each factor in the order of the arms, the baseline's first."""
     return {factor: list(dict.fromkeys([first, *(arm[factor] for arm in arms)])) for factor, first in baseline.items()}
 
 
 def fit(
     cells: Sequence[tuple[int, Mapping[str, str], float]], levels: Mapping[str, Sequence[str]], aliases: Sequence[str]
 ) -> Effects | None:
-    """The effects in (seed, level of each factor, value) cells; None where there are too few to fit any."""
+    """Fit the effects in (seed, level of each factor, value) cells; None where there are too few."""
     from statsmodels.regression.linear_model import OLS  # takes a second to import
 
     if not cells:
@@ -89,8 +89,8 @@ def fit(
     parts = {factor: _sum_coded([cell[1][factor] for cell in cells], names) for factor, names in levels.items()}
     terms: dict[tuple[str, ...], Array] = {}
     left_out, design = [], blocks
-    wanted: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
-    for term in wanted:
+    all_terms: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
+    for term in all_terms:
         columns = parts[term[0]] if len(term) == 1 else _products(parts[term[0]], parts[term[1]])
         wider = np.hstack([design, columns])
         if np.linalg.matrix_rank(wider) < np.linalg.matrix_rank(design) + columns.shape[1]:
@@ -106,14 +106,16 @@ def fit(
     for term, columns in terms.items():
         places[term] = slice(start, start + columns.shape[1])
         start += columns.shape[1]
-    found = []
+    fitted_effects = []
     for term in terms:
-        one = _effect(fitted, design, places, term, levels)
+        effect = _effect(fitted, design, places, term, levels)
         same = [group for group in aliases if _name(term) in group.split(" = ")]
         others = [other for group in same for other in group.split(" = ") if other != _name(term)]
-        found.append(replace(one, aliases=others))
-    adjusted = benjamini_hochberg([one.p for one in found])
-    return Effects([replace(one, q=q) for one, q in zip(found, adjusted, strict=True)], len(cells), left_out)
+        fitted_effects.append(replace(effect, aliases=others))
+    adjusted = benjamini_hochberg([effect.p for effect in fitted_effects])
+    return Effects(
+        [replace(effect, q=q) for effect, q in zip(fitted_effects, adjusted, strict=True)], len(cells), left_out
+    )
 
 
 def _name(term: Sequence[str]) -> str:
@@ -121,7 +123,10 @@ def _name(term: Sequence[str]) -> str:
 
 
 def _sum_coded(chosen: Sequence[str], names: Sequence[str]) -> Array:
-    """Cells x (levels - 1): a level's own column is 1, and the first level is -1 in all."""
+    """Code levels to sum to zero, cells x (levels - 1).
+
+    A level's own column is 1, and the first level is -1 in all.
+    """
     columns = np.array([[float(level == name) - float(level == names[0]) for name in names[1:]] for level in chosen])
     return columns.reshape(len(chosen), len(names) - 1)
 
@@ -137,7 +142,7 @@ def _effect(
     term: tuple[str, ...],
     levels: Mapping[str, Sequence[str]],
 ) -> FactorEffect:
-    """One term: its contrast where it has one column, its means where it is a factor of more levels."""
+    """Summarise one term: its contrast if it has one column, its means for a factor of more levels."""
     coefficients = np.asarray(fitted.params)[places[term]]
     f, p, freedom = _type_two(fitted, design, places, term)
     names = [list(levels[factor]) for factor in term]
@@ -162,22 +167,22 @@ def _effect(
 def _type_two(
     fitted: Any, design: Array, places: Mapping[tuple[str, ...], slice], term: tuple[str, ...]
 ) -> tuple[float, float, tuple[int, int]]:
-    """F, p and degrees of freedom of a term, given all others that do not contain it."""
+    """Return F, p and degrees of freedom of a term, given all others that do not contain it."""
     outcome, freedom = fitted.model.endog, int(fitted.df_resid)
     containing = [place for other, place in places.items() if other != term and set(term) < set(other)]
-    kept = np.ones(design.shape[1], dtype=bool)
+    columns_kept = np.ones(design.shape[1], dtype=bool)
     for place in containing:
-        kept[place] = False
-    with_term = _squares(outcome, design[:, kept])
-    kept[places[term]] = False
+        columns_kept[place] = False
+    with_term = _squares(outcome, design[:, columns_kept])
+    columns_kept[places[term]] = False
     columns = places[term].stop - places[term].start
-    explained = max(0.0, _squares(outcome, design[:, kept]) - with_term)
+    explained = max(0.0, _squares(outcome, design[:, columns_kept]) - with_term)
     noise = float(fitted.ssr) / freedom
     f = explained / columns / noise if noise else math.inf if explained else 0.0
     return f, float(stats.f.sf(f, columns, freedom)), (columns, freedom)
 
 
 def _squares(outcome: Array, design: Array) -> float:
-    """What is left of the outcome's squares after a least-squares fit."""
+    """Return the residual sum of squares of a least-squares fit."""
     solution = np.linalg.lstsq(design, outcome, rcond=None)[0]
     return float(((outcome - design @ solution) ** 2).sum())

@@ -1,4 +1,4 @@
-"""Whether a run was fit to be compared, from what its record, its learning curve and its configuration already hold.
+"""Training problems of runs, from their records, learning curves and configurations.
 
 A difference between two arms of which one has a layer that never woke says nothing about the component. Every rule has
 its bound here; a run that lacks what a rule looks at is not found to break it.
@@ -61,7 +61,7 @@ BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")
 def faults(
     record: Record, curve: pd.DataFrame | None = None, configuration: Callable[[], Mapping[str, Any]] = dict
 ) -> list[str]:
-    """What makes a finished run unfit to be compared, in words; empty for a healthy one, and for one that was lost.
+    """List the training problems of a finished run; none for a healthy or a lost one.
 
     Args:
         record: of the run.
@@ -70,40 +70,40 @@ def faults(
     """
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []
-    found = [fault for rule in RULES for fault in rule(record)]
-    return found + mostly_clipped(record, configuration) + still_falling(record, curve)
+    faults_of_rules = [fault for rule in RULES for fault in rule(record)]
+    return faults_of_rules + mostly_clipped(record, configuration) + still_falling(record, curve)
 
 
-def unhealthy(found: Sequence[list[str]]) -> str:
-    """The faults of an arm's runs in one line, each with the number of runs that have it; empty for none."""
+def unhealthy(faults_of_runs: Sequence[list[str]]) -> str:
+    """Format the training problems of an arm's runs in one line, each with its number of runs."""
     counts: dict[str, int] = {}
-    for one in found:
-        for fault in dict.fromkeys(one):
+    for run_faults in faults_of_runs:
+        for fault in dict.fromkeys(run_faults):
             counts[fault] = counts.get(fault, 0) + 1
-    runs = len(found)
+    runs = len(faults_of_runs)
     return "; ".join(
         f"{fault} on {count} of {runs} seeds" if count < runs else fault for fault, count in counts.items()
     )
 
 
 def uniform_attention(record: Record) -> list[str]:
-    """Layers that end with every head looking everywhere alike."""
+    """List layers that end with uniform attention in every head."""
     return _attention(record, lambda heads: min(heads) > UNIFORM, "stays uniform")
 
 
 def collapsed_attention(record: Record) -> list[str]:
-    """Layers that end with every head looking at one place only."""
+    """List layers that end with every head attending to one place only."""
     return _attention(record, lambda heads: max(heads) < COLLAPSED, "collapses")
 
 
 def _attention(record: Record, broken: Callable[[Sequence[float]], bool], words: str) -> list[str]:
     layers = [heads for heads in _at(record, "final", "entropy") if heads]
-    found = [index for index, heads in enumerate(layers, start=1) if broken(heads)]
-    return [f"attention of layer {index} of {len(layers)} {words}" for index in found]
+    faulty_layers = [index for index, heads in enumerate(layers, start=1) if broken(heads)]
+    return [f"attention of layer {index} of {len(layers)} {words}" for index in faulty_layers]
 
 
 def sleeping_blocks(record: Record) -> list[str]:
-    """Blocks that hardly get a gradient at first, and do not recover."""
+    """List blocks that hardly get a gradient at first, and do not recover."""
     first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
     if len(first) != len(last) or len(first) < 2:
         return []
@@ -112,7 +112,7 @@ def sleeping_blocks(record: Record) -> list[str]:
 
 
 def stopped_blocks(record: Record) -> list[str]:
-    """Whether blocks that got a gradient at first get next to none at the end."""
+    """List blocks that got a gradient at first and get next to none at the end."""
     first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
     if not len(first) or len(first) != len(last):
         return []
@@ -121,7 +121,7 @@ def stopped_blocks(record: Record) -> list[str]:
 
 
 def _block_gradients(norms: Any) -> np.ndarray:
-    """The norm of the gradient of each block; empty where kinds of matrices are not there once a block."""
+    """Return the gradient norm of each block; empty where kinds of matrices are not in every block."""
     of_kinds = [norms[kind] for kind in BLOCK_KINDS if norms and kind in norms]
     if not of_kinds or len({len(of_blocks) for of_blocks in of_kinds}) > 1:
         return np.empty(0)
@@ -129,7 +129,7 @@ def _block_gradients(norms: Any) -> np.ndarray:
 
 
 def dead_units(record: Record) -> list[str]:
-    """Feed-forward layers most of whose units are zero on every token."""
+    """List feed-forward layers most of whose units are zero on every token."""
     shares = _at(record, "final", "dead_share")
     return [
         f"most hidden units of layer {index} of {len(shares)} are dead"
@@ -139,7 +139,7 @@ def dead_units(record: Record) -> list[str]:
 
 
 def idle_blocks(record: Record) -> list[str]:
-    """Finds blocks that leave the residual stream nearly as it is at the end."""
+    """List blocks that leave the residual stream nearly unchanged at the end."""
     measured = _at(record, "final", "block_share")
     shares = measured if isinstance(measured, list) else []
     return [
@@ -150,7 +150,7 @@ def idle_blocks(record: Record) -> list[str]:
 
 
 def no_better_than_frequencies(record: Record) -> list[str]:
-    """Says whether a run predicts validation no better than a unigram model.
+    """Report a run that predicts validation no better than a unigram model.
 
     Where the source of the text is known and hardly more than token frequencies can be learned of it, nothing is asked.
     """
@@ -164,7 +164,7 @@ def no_better_than_frequencies(record: Record) -> list[str]:
 
 
 def mostly_clipped(record: Record, configuration: Callable[[], Mapping[str, Any]]) -> list[str]:
-    """Whether most steps were clipped, under an optimiser that sees the scale of a gradient."""
+    """Report a run most of whose steps were clipped, under an optimiser sensitive to gradient scale."""
     share = record["metrics"].get("clipped_share")
     if share is None or share <= CLIPPED or not sets_the_rate(record, configuration()):
         return []
@@ -184,7 +184,7 @@ RULES: tuple[Callable[[Record], list[str]], ...] = (
 
 
 def still_falling(record: Record, curve: pd.DataFrame | None) -> list[str]:
-    """Whether the run ended before it had learned what it was about to."""
+    """Report a run whose loss was still falling fast when it ended."""
     share = last_tenth(curve, record["steps"] or 0)
     return ["the loss is still falling at the end"] if share > STILL_FALLING else []
 
@@ -204,8 +204,8 @@ def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:
 
 
 def _at(record: Mapping[str, Any], *keys: str) -> Any:
-    """What a record holds under these keys, one inside the other; an empty list where it holds nothing."""
-    found: Any = record
+    """Return the value under nested keys of a record; an empty list where there is none."""
+    node: Any = record
     for key in keys:
-        found = (found or {}).get(key)
-    return found or []
+        node = (node or {}).get(key)
+    return node or []

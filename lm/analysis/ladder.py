@@ -30,12 +30,12 @@ MOST_FLOPS = 1e60
 """A run that took more compute than this was none."""
 
 LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}
-"""What a margin is above, by what it is of."""
+"""Lower bound of a margin, by its kind."""
 
 
 @dataclass(frozen=True)
 class ArmAt:
-    """What an arm's own report says of it at a rung, and the noise of seeds and text where intervals cover both.
+    """Verdict of an arm's own report at a rung, and its noise over seeds and text where known.
 
     `not_bracketed` are those of the arm and the baseline whose learning rate no curve has as its best one there.
     """
@@ -56,7 +56,7 @@ class ArmOf:
     Args:
         name: of the arm.
         at: of each of these rungs what its report says.
-        climb: what was found, differences over seeds and text where both are known; None where no rung has a pair.
+        scaling: differences (over seeds and text where both are known), gains, trends; None where no rung has a pair.
         withheld: why no trend may be called anything; empty where one may.
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
         explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
@@ -86,7 +86,7 @@ class LawOf:
 
 @dataclass(frozen=True)
 class LadderResults:
-    """All that the report of a ladder tells.
+    """Results of a ladder that its report is made from.
 
     Args:
         manifest: `ladder.json`.
@@ -103,12 +103,16 @@ class LadderResults:
 
     @property
     def damaged(self) -> bool:
-        """Whether a record or a curve is no longer what training wrote."""
+        """True if a record or a curve is damaged."""
         return any(rung.harmed for rung in self.rungs)
 
 
 def read_ladder(folder: Path) -> LadderManifest:
-    """What a ladder's folder says was asked for. Raises InputError where this version cannot read it."""
+    """Read the manifest of a ladder's folder.
+
+    Raises:
+        InputError: where this version cannot read it.
+    """
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"{folder}: holds no {FILE}; expected a folder that `lm ablate` made of a ladder")
@@ -148,7 +152,11 @@ def _damage(manifest: Any, path: Path) -> str:
 
 
 def load_ladder(folder: Path) -> LadderResults:
-    """The results behind a ladder's folder. Raises InputError where there are none that this version reads."""
+    """Load the results of a ladder's folder.
+
+    Raises:
+        InputError: where there are none that this version reads.
+    """
     manifest, whole = read_ladder(folder), folder.resolve()
     names = [rung["experiment"] for rung in manifest["rungs"]]
     require_own(whole.parent, [whole.name, *names, "cells"])
@@ -167,9 +175,11 @@ def load_ladder(folder: Path) -> LadderResults:
 
 
 def losses(results: Results, arm: str) -> np.ndarray:
-    """The headline of each seed, NaN where a cell has none."""
-    found = [results.records[arm, seed] for seed in results.manifest["seeds"]]
-    return np.array([math.nan if one is None else value(one, results.headline) for one in found], dtype=float)
+    """Return the headline value of each seed, NaN where a cell has none."""
+    records = [results.records[arm, seed] for seed in results.manifest["seeds"]]
+    return np.array(
+        [math.nan if record is None else value(record, results.headline) for record in records], dtype=float
+    )
 
 
 def _rung(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) -> ScalePoint:
@@ -178,42 +188,43 @@ def _rung(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) ->
 
 
 def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | None, str]:
-    """The baseline's law over all rungs, or why there is none."""
+    """Fit the baseline's law over all rungs, or explain why there is none."""
     base = manifest["baseline"]
-    asked = zip(manifest["rungs"], rungs, strict=True)
-    found = [one for one in (_rung(manifest, rung, results, base) for rung, results in asked) if len(one.base)]
-    if len(found) < MIN_RUNGS:
+    rungs_and_results = zip(manifest["rungs"], rungs, strict=True)
+    all_points = [_rung(manifest, rung, results, base) for rung, results in rungs_and_results]
+    points = [point for point in all_points if len(point.base)]
+    if len(points) < MIN_RUNGS:
         return None, (
-            f"No law: {len(found)} rung{'s' * (len(found) != 1)} with runs of {base}, and a law of three parameters "
+            f"No law: {len(points)} rung{'s' * (len(points) != 1)} with runs of {base}, and a law of three parameters "
             f"takes {MIN_RUNGS}."
         )
-    ladder = Ladder(found)
-    law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(found))
+    ladder = Ladder(points)
+    law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(points))
     if not law.falls:
         return None, f"No law: the loss of {base} does not fall with compute."
     unknown = LawOf(law, Estimate(float(law.floor)), Estimate(float(law.exponent)), misfit(ladder, law))
     if not ladder.repeated:
         return unknown, ""
-    sources, of = ladder.sources(len(found)), list(map(int, ladder.of_k))
+    sources, of = ladder.sources(len(points)), list(map(int, ladder.of_k))
     floor, exponent = (
-        Estimate(float(one), *interval(float(one), draws, sources, of))
-        for one, draws in ((law.floor, drawn.floor), (law.exponent, drawn.exponent))
+        Estimate(float(number), *interval(float(number), draws, sources, of))
+        for number, draws in ((law.floor, drawn.floor), (law.exponent, drawn.exponent))
     )
-    known = replace(floor, low=max(0.0, floor.low)), replace(exponent, low=max(0.0, exponent.low))
-    return replace(unknown, floor=known[0], exponent=known[1]), ""
+    bounded = replace(floor, low=max(0.0, floor.low)), replace(exponent, low=max(0.0, exponent.low))
+    return replace(unknown, floor=bounded[0], exponent=bounded[1]), ""
 
 
 def _noises(rung: Results) -> dict[str, TwoWay]:
-    """The noise of seeds and text in each arm's difference at a rung, where its intervals are to cover both."""
+    """Return the noise of each arm's difference at a rung, where intervals are to cover text."""
     return texts(rung, rung.headline).noise if generalises(rung) and rung.headline in LOSS_OF else {}
 
 
-def _over_both(one: Estimate, noise: TwoWay | None) -> Estimate:
-    """A difference with the smallest interval that holds Student's over seeds and that over seeds and text."""
+def _over_both(estimate: Estimate, noise: TwoWay | None) -> Estimate:
+    """Widen a difference's interval to hold those over seeds and over seeds and text."""
     if noise is None:
-        return one
-    low, high = noise.interval(one.value, ALPHA)
-    return replace(one, low=min(one.low, low), high=max(one.high, high))
+        return estimate
+    low, high = noise.interval(estimate.value, ALPHA)
+    return replace(estimate, low=min(estimate.low, low), high=max(estimate.high, high))
 
 
 def _arm(
@@ -223,24 +234,19 @@ def _arm(
     compared: Sequence[Any],
     noises: Sequence[dict[str, TwoWay]],
 ) -> ArmOf:
-    """An arm over its rungs; confirmatory ones share the level of their trends."""
+    """Analyse an arm over its rungs; confirmatory arms share the level of their trends."""
     confirmatory = len(rungs[0].confirmatory)
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
-    found, at, reasons, lost, health = (
-        list[ScalePoint](),
-        list[ArmAt](),
-        list[str](),
-        dict[str, str](),
-        dict[str, str](),
-    )
+    points, at, reasons = list[ScalePoint](), list[ArmAt](), list[str]()
+    lost, health = dict[str, str](), dict[str, str]()
     for rung, results, table, noise in zip(manifest["rungs"], rungs, compared, noises, strict=True):
-        one = _rung(manifest, rung, results, arm)
-        if not len(one.pairs):
+        point = _rung(manifest, rung, results, arm)
+        if not len(point.pairs):
             lost[rung["name"]] = lost_runs_suffix(results, arm)
             health[rung["name"]] = health_text(results, arm)
             continue
-        found.append(one)
+        points.append(point)
         (row,) = table[(table.metric == results.headline) & (table.arm == arm)].itertuples()
         ill = "; ".join(
             f"{name} {results.health[side]}"
@@ -250,26 +256,26 @@ def _arm(
         rates = rung.get("rates", {})
         not_bracketed = [name for name in (arm, manifest["baseline"]) if name not in rates or not rates[name]["curve"]]
         of_report = str(row.verdict), bool(row.bold)
-        at.append(ArmAt(rung["name"], len(one.pairs), noise.get(arm), *of_report, ill, not_bracketed))
+        at.append(ArmAt(rung["name"], len(point.pairs), noise.get(arm), *of_report, ill, not_bracketed))
         if reason := reason_not_comparable(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
-    if not found:
+    if not points:
         return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost, health)
     reasons += _unknown_rates(at)
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
-    done = fit_scaling(found, forecast, margins, level)
-    covered = [_over_both(one, of_rung.noise) for one, of_rung in zip(done.differences, at, strict=True)]
-    done = replace(done, differences=covered)
+    scaling = fit_scaling(points, forecast, margins, level)
+    covered = [_over_both(estimate, of_rung.noise) for estimate, of_rung in zip(scaling.differences, at, strict=True)]
+    scaling = replace(scaling, differences=covered)
     needed = seeds_needed(confirmatory)
-    sound = not (reasons or explored) and all(one.pairs >= needed and not one.ill for one in at)
-    bold = sound and _called(done.of_difference), sound and _called(done.of_gain)
-    return ArmOf(arm, at, done, "; ".join(reasons), bold, explored, lost, health)
+    sound = not (reasons or explored) and all(of_rung.pairs >= needed and not of_rung.ill for of_rung in at)
+    bold = sound and _called(scaling.of_difference), sound and _called(scaling.of_gain)
+    return ArmOf(arm, at, scaling, "; ".join(reasons), bold, explored, lost, health)
 
 
 def _unknown_rates(at: Sequence[ArmAt]) -> list[str]:
-    """Say of which arms at which rungs no curve brackets the rate, in a line; none where there are curves of all."""
+    """Name the arms and rungs whose learning rate no curve brackets, in a line; none if all are."""
     rungs_of: dict[str, list[str]] = {}
     for of_rung in at:
         for name in of_rung.not_bracketed:

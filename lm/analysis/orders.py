@@ -1,4 +1,4 @@
-"""How much of what a run's loss varies by is its initial values, and how much the order of its data.
+"""Shares of initialisation and of data order in the variance of the loss.
 
 Legend: i seeds, j orders.
 """
@@ -12,7 +12,7 @@ from lm.config.tree import path_name
 from lm.stats.components import Array, Components, components
 
 ENDING = ".orders"
-"""Of the name of the experiment in which the baseline was trained with every seed in every order."""
+"""Suffix of the experiment in which the baseline was trained with every seed in every order."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,26 @@ class Orders:
 
 
 def orders(results: Results) -> Orders | None:
-    """The orders of an experiment; None where it has none, or none was trained. Raises InputError where damaged."""
+    """Load the orders of an experiment; None where it has none, or none was trained.
+
+    Raises:
+        InputError: where they are damaged.
+    """
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name
     if not (folder / "experiment.json").is_file():
         return None
-    found = load(folder)
-    seeds = found.manifest["seeds"]
-    cells = [[found.records[arm, seed] for arm in found.arms] for seed in seeds]
-    values = np.array([[np.nan if one is None else value(one, found.headline) for one in row] for row in cells])
+    grid = load(folder)
+    seeds = grid.manifest["seeds"]
+    cells = [[grid.records[arm, seed] for arm in grid.arms] for seed in seeds]
+    values = np.array([[np.nan if record is None else value(record, grid.headline) for record in row] for row in cells])
     whole = np.isfinite(values).all(axis=1)
-    kept = [seed for seed, good in zip(seeds, whole, strict=True) if good]
-    enough = len(kept) > 1 and values.shape[1] > 1
+    whole_seeds = [seed for seed, good in zip(seeds, whole, strict=True) if good]
+    enough = len(whole_seeds) > 1 and values.shape[1] > 1
     return Orders(
-        kept,
+        whole_seeds,
         values.shape[1],
-        [seed for seed in seeds if seed not in kept],
+        [seed for seed in seeds if seed not in whole_seeds],
         values[whole],
         components(values[whole]) if enough else None,
     )

@@ -18,7 +18,7 @@ UNITS = ("steps", "FLOPs", "seconds")
 
 @dataclass(frozen=True)
 class StepsToBaselineLoss:
-    """For each seed, the share of the baseline's steps, FLOPs and seconds that an arm needs to reach its final loss.
+    """Share of the baseline's steps, FLOPs and seconds that an arm needs to reach its final loss, by seed.
 
     `shares` holds the seeds on which the arm reached it; a share is above one where the arm is slower. FLOPs are left
     out where they were not counted. `missed` are the seeds on which the arm never did.
@@ -30,12 +30,14 @@ class StepsToBaselineLoss:
 
     @property
     def seeds(self) -> int:
-        """Seeds on which the arm reached the loss or not."""
+        """Number of seeds, of those that reached the loss and those that did not."""
         return len(self.shares.get("steps", [])) + len(self.missed)
 
 
 def steps_to_baseline_loss(results: Results) -> list[StepsToBaselineLoss]:
-    """The pace of each arm that left curves; none where losses are per token and tokenizers differ.
+    """Compute the cost of reaching the baseline's loss for each arm with curves.
+
+    There is none where losses are per token and tokenizers differ.
 
     Seeds on which the two were not evaluated on the same number of tokens are left out: their losses are of other text.
     The baseline's final loss is the last value of its curve of the same seed. Where its curve went up at the end it
@@ -45,17 +47,21 @@ def steps_to_baseline_loss(results: Results) -> list[StepsToBaselineLoss]:
     if column == CURVES["nll"] and not one_tokenizer(results):
         return []
     base = curves(results, results.manifest["baseline"], column)
-    found = [_pace(results, arm, curves(results, arm, column), base) for arm in results.arms[1:]]
-    return [one for one in found if one.seeds]
+    steps_of_arms = [_pace(results, arm, curves(results, arm, column), base) for arm in results.arms[1:]]
+    return [steps for steps in steps_of_arms if steps.seeds]
 
 
-def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) -> StepsToBaselineLoss:
+def _pace(results: Results, arm: str, arm_curves: pd.DataFrame, base_curves: pd.DataFrame) -> StepsToBaselineLoss:
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
     for seed, records in results.pairs(arm).items():
-        if seed not in mine or seed not in base or len({evaluated_tokens(record) for record in records}) > 1:
+        if (
+            seed not in arm_curves
+            or seed not in base_curves
+            or len({evaluated_tokens(record) for record in records}) > 1
+        ):
             continue
-        own, theirs = mine[seed].dropna(), base[seed].dropna()
+        own, theirs = arm_curves[seed].dropna(), base_curves[seed].dropna()
         if own.empty or theirs.empty:
             continue
         target = float(theirs.iloc[-1])
@@ -68,29 +74,29 @@ def _pace(results: Results, arm: str, mine: pd.DataFrame, base: pd.DataFrame) ->
         for unit in UNITS:
             if all(unit in rate for rate in rates):
                 shares[unit].append(share * rates[0][unit] / rates[1][unit])
-    return StepsToBaselineLoss(arm, {unit: found for unit, found in shares.items() if found}, missed)
+    return StepsToBaselineLoss(arm, {unit: values for unit, values in shares.items() if values}, missed)
 
 
 def _per_step(record: Record) -> Mapping[str, float]:
-    """What one step of a run took, in each unit that can be told."""
+    """Return the cost of one step of a run, in each unit that is known."""
     steps, cost = record["steps"], record["cost"]
-    found = {"steps": 1.0}
+    per_step = {"steps": 1.0}
     if not steps:
-        return found
+        return per_step
     if (flops := cost.get("flops_per_token")) and (tokens := cost.get("tokens")):
-        found["FLOPs"] = flops * tokens / steps
+        per_step["FLOPs"] = flops * tokens / steps
     if seconds := cost.get("train_seconds"):
-        found["seconds"] = seconds / steps
-    return found
+        per_step["seconds"] = seconds / steps
+    return per_step
 
 
 def mean_share(shares: Sequence[float]) -> float:
-    """The mean of shares; NaN for none."""
+    """Return the mean of shares; NaN for none."""
     return sum(shares) / len(shares) if shares else math.nan
 
 
 def steps_to_reach(steps: Sequence[float], losses: Sequence[float], target: float) -> float:
-    """The first step at which a learning curve's running minimum is down to `target`, between points on a line.
+    """Return the step at which a curve's running minimum reaches `target`, interpolated between points.
 
     NaN where it never is. Points that are not finite are left out.
     """

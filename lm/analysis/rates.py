@@ -18,7 +18,7 @@ from lm.store.record import Record
 
 @dataclass(frozen=True)
 class RateCurve:
-    """An arm over the rates.
+    """Losses of an arm over the learning rates.
 
     Args:
         rates: in rising order, (r,).
@@ -38,7 +38,7 @@ class RateCurve:
 
     @property
     def best(self) -> int | None:
-        """The place of the best rate: of those at which every seed ended well; None where there is none."""
+        """Index of the best rate of those at which every seed ended well; None without one."""
         mean_r = self.values_rs.mean(axis=1) * (1 if self.lower else -1)
         return int(np.nanargmin(mean_r)) if np.isfinite(mean_r).any() else None
 
@@ -49,26 +49,28 @@ class RateCurve:
 
 
 def rate_curve(grid: Results, names: Mapping[float, str]) -> RateCurve:
-    """The curve of an arm from the results of a grid, in which it has these names at its rates."""
+    """Build the rate curve of an arm from a grid, in which it has these names at its rates."""
     rates, seeds = tuple(sorted(names)), grid.manifest["seeds"]
     records = [[grid.records[names[rate], seed] for seed in seeds] for rate in rates]
-    values = [[math.nan if one is None else value(one, grid.headline) for one in row] for row in records]
-    lost = tuple(sum(one is not None and one["status"] != "ok" for one in row) for row in records)
-    untrained = max((math.log(one["data"]["vocabulary"]) for row in records for one in row if one), default=math.nan)
+    values = [[math.nan if record is None else value(record, grid.headline) for record in row] for row in records]
+    lost_r = tuple(sum(record is not None and record["status"] != "ok" for record in row) for row in records)
+    untrained = max(
+        (math.log(record["data"]["vocabulary"]) for row in records for record in row if record), default=math.nan
+    )
     sensitivity = [sensitivity_of(rates, list(map(_loss, column)), untrained) for column in zip(*records, strict=True)]
     lower = describe(grid.headline).better != "higher"
-    return RateCurve(rates, np.array(values), lost, np.array(sensitivity), lower, untrained)
+    return RateCurve(rates, np.array(values), lost_r, np.array(sensitivity), lower, untrained)
 
 
 def _loss(record: Record | None) -> float:
-    """The final loss of a cell, infinite where it diverged; NaN where it failed, or is not there."""
+    """Return the final loss of a cell; infinite if it diverged, NaN if it failed or is missing."""
     if record is None or record["status"] == "failed":
         return math.nan
     return math.inf if record["status"] == "diverged" else value(record, HEADLINE)
 
 
 def sensitivity_of(rates: Sequence[float], losses: Sequence[float], untrained: float) -> float:
-    """Mean of min(loss, untrained) over rates drawn evenly in their logarithm, less the best loss.
+    """Average min(loss, untrained) over log-uniform rates, less the best loss.
 
     Wortsman et al. 2023, https://arxiv.org/abs/2309.14322, by the trapezoid rule: rates need not be evenly spaced. A
     run that diverged has an infinite loss; one that is missing makes it NaN.
@@ -83,7 +85,7 @@ def sensitivity_of(rates: Sequence[float], losses: Sequence[float], untrained: f
 
 
 def sensitivity_difference(arm: RateCurve, baseline: RateCurve) -> tuple[float, float, float]:
-    """The mean difference of two arms' sensitivities, paired by seed, and Student's 95 % interval; NaN for no pair."""
-    found = arm.sensitivity_s - baseline.sensitivity_s
-    pairs = [float(x) for x in found[np.isfinite(found)]]
+    """Return the mean paired difference of two arms' sensitivities with Student's 95 % interval; NaN for no pair."""
+    difference_s = arm.sensitivity_s - baseline.sensitivity_s
+    pairs = [float(x) for x in difference_s[np.isfinite(difference_s)]]
     return (float(np.mean(pairs)) if pairs else math.nan, *t_interval(pairs))

@@ -47,7 +47,7 @@ class Results:
 
     @property
     def harmed(self) -> bool:
-        """Whether any record, or any file beside one, is no longer what training wrote."""
+        """True if any record, or any file beside one, is damaged."""
         return bool(self.corrupt_records or self.corrupt_curves or self.corrupt_documents)
 
     @property
@@ -73,24 +73,24 @@ class Results:
 
     @property
     def exploratory(self) -> list[str]:
-        """The other arms."""
+        """The arms that are not confirmatory."""
         return [arm for arm in self.arms[1:] if arm not in self.confirmatory]
 
     def family(self, arm: str) -> str:
-        """Which comparisons an arm's is corrected with."""
+        """Name the family of comparisons with which an arm's is corrected."""
         if arm == self.manifest["baseline"]:
             return "baseline"
         return "confirmatory" if arm in self.confirmatory else "exploratory"
 
     def pairs(self, arm: str) -> dict[int, tuple[Record, Record]]:
-        """(arm, baseline) records of the seeds on which both cells finished well."""
+        """Return the (arm, baseline) records of the seeds on which both cells finished well."""
         baseline = self.manifest["baseline"]
-        found = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
-        return {seed: (x, y) for seed, (x, y) in found.items() if x and y and x["status"] == y["status"] == "ok"}
+        pairs = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
+        return {seed: (x, y) for seed, (x, y) in pairs.items() if x and y and x["status"] == y["status"] == "ok"}
 
     @functools.cached_property
     def health(self) -> dict[str, str]:
-        """What makes the runs of each arm unfit to be compared, in words; empty for a healthy arm."""
+        """Training problems of each arm, in words; empty for a healthy arm."""
         return {
             arm: unhealthy(
                 [
@@ -103,12 +103,12 @@ class Results:
         }
 
     def of(self, arm: str) -> list[Record]:
-        """The records of an arm, in the order of the seeds."""
-        found = [self.records[arm, seed] for seed in self.manifest["seeds"]]
-        return [record for record in found if record is not None]
+        """Return the records of an arm, in the order of the seeds."""
+        records = [self.records[arm, seed] for seed in self.manifest["seeds"]]
+        return [record for record in records if record is not None]
 
     def configuration(self, arm: str) -> dict[str, Any]:
-        """That of the first cell of an arm whose configuration is there; empty where none is."""
+        """Read the configuration of the first cell of an arm that has one; empty without any."""
         for record in self.of(arm):
             path = self.store.directory(record["id"]) / "config.yaml"
             if path.is_file():
@@ -117,7 +117,11 @@ class Results:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What an experiment's folder says was asked for. Raises InputError where this version cannot read it."""
+    """Read the manifest of an experiment's folder.
+
+    Raises:
+        InputError: where this version cannot read it.
+    """
     path = folder / "experiment.json"
     if (folder / "ladder.json").is_file():
         raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")
@@ -129,7 +133,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def load(folder: Path) -> Results:
-    """The results behind an experiment's folder. Raises InputError where there are none that this version reads."""
+    """Load the results of an experiment's folder.
+
+    Raises:
+        InputError: where there are none that this version reads.
+    """
     manifest = read_manifest(folder)
     store = Store(folder.resolve().parent)
     results = Results(manifest, {}, store)
@@ -171,17 +179,21 @@ def _keeps_files(record: Record, store: Store) -> bool:
 
 
 def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with learning curves of an arm; one is missing only where others of the arm were kept."""
+    """Find the damaged learning curves of an arm; one is missing only if the arm has others."""
     finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
-    kept = [cell for cell in finished if results.store.history(cell).is_file()]
-    for cell, record in finished.items() if kept else ():
-        wrong = of_curve(results.store.history(cell), record) if cell in kept else "is missing"
+    with_curve = [cell for cell in finished if results.store.history(cell).is_file()]
+    for cell, record in finished.items() if with_curve else ():
+        wrong = of_curve(results.store.history(cell), record) if cell in with_curve else "is missing"
         if wrong:
             yield cell, wrong
 
 
 def _checked_manifest(manifest: Any, path: Path) -> Manifest:
-    """A manifest that holds all that a report needs. Raises InputError where it does not."""
+    """Check that a manifest holds all that a report needs.
+
+    Raises:
+        InputError: where it does not.
+    """
     check_shape(manifest, Manifest, path, "run `lm ablate` again")
     if manifest["baseline"] not in manifest["arms"]:
         raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
@@ -197,27 +209,27 @@ def _checked_manifest(manifest: Any, path: Path) -> Manifest:
 
 
 def value(record: Record, quantity: str) -> float:
-    """A measured quantity of a record, or a path into it, `initial/entropy/0`; NaN where it was not measured.
+    """Return a measured quantity of a record, or a path into it, `initial/entropy/0`; NaN if not measured.
 
     Where a path ends in a list, of lists perhaps, it is their mean. Text and mappings are no measurement.
     """
     if record.get("status", "ok") != "ok":
         return math.nan
-    found = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
-    if found is None and "/" in quantity:
-        found = _at(record, quantity.split("/"))
-    return _mean(found)
+    measured = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
+    if measured is None and "/" in quantity:
+        measured = _at(record, quantity.split("/"))
+    return _mean(measured)
 
 
-def _mean(found: Any) -> float:
-    """A number, or the mean of lists of numbers; NaN for anything else."""
-    if isinstance(found, list) and found:
-        return float(np.mean([_mean(one) for one in found]))
-    return float(found) if is_number(found) else math.nan
+def _mean(node: Any) -> float:
+    """Return a number, or the mean of lists of numbers; NaN for anything else."""
+    if isinstance(node, list) and node:
+        return float(np.mean([_mean(item) for item in node]))
+    return float(node) if is_number(node) else math.nan
 
 
 def _at(node: Any, path: list[str]) -> Any:
-    """What lies at a path of keys and places, None where there is no such thing."""
+    """Return the value at a path of keys and indices, None without one."""
     for step in path:
         try:
             node = node[int(step)] if isinstance(node, list) else node[step]
@@ -227,13 +239,14 @@ def _at(node: Any, path: list[str]) -> Any:
 
 
 def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
-    """(arm, baseline) values of the seeds on which both cells finished well."""
-    pairs = [(value(mine, quantity), value(base, quantity)) for mine, base in results.pairs(arm).values()]
+    """Return the (arm, baseline) values of the seeds on which both cells finished well."""
+    records = results.pairs(arm).values()
+    pairs = [(value(of_arm, quantity), value(of_base, quantity)) for of_arm, of_base in records]
     return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
 
 def quantities(results: Results) -> list[str]:
-    """Every quantity that a run measured, in the order of the tables; the judged always.
+    """List every quantity that a run measured, in the order of the tables; the judged always.
 
     Those that no table knows come after those it knows, those at a length last.
     """
@@ -241,13 +254,13 @@ def quantities(results: Results) -> list[str]:
     for record in results.records.values():
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
-            measured |= {name for part in parts for name, found in (part or {}).items() if found is not None}
+            measured |= {name for part in parts for name, number in (part or {}).items() if number is not None}
             own |= measured & (record.get("metrics") or {}).keys() - QUANTITIES.keys()
-    known = [name for name in QUANTITIES if name in measured]
+    declared = [name for name in QUANTITIES if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
     others = sorted(name for name in own if "@" not in name)
-    first = [name for name in results.judged if name not in (*known, *others, *lengths)]
-    return [*first, *known, *others, *lengths]
+    first = [name for name in results.judged if name not in (*declared, *others, *lengths)]
+    return [*first, *declared, *others, *lengths]
 
 
 def _by_length(name: str) -> tuple[str, int]:
@@ -256,44 +269,44 @@ def _by_length(name: str) -> tuple[str, int]:
 
 
 def _curve(results: Results, record: Record) -> pd.DataFrame | None:
-    """The losses of a run by step; None where its curve was not kept."""
+    """Read the learning curve of a run; None where it was not stored."""
     path = results.store.history(record["id"])
     return curve_table(path) if path.is_file() and record["id"] not in results.corrupt_curves else None
 
 
 def data_order_mismatches(results: Results) -> list[str]:
-    """The arms that on some seed did not see the baseline's tokens in the baseline's order, in words."""
-    found: dict[str, list[int]] = {}
+    """Name the arms and seeds whose batches differ from the baseline's."""
+    mismatches: dict[str, list[int]] = {}
     for arm in results.arms[1:]:
         for seed, (record, base) in results.pairs(arm).items():
             texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
             if texts[0] != texts[1]:
-                found.setdefault(arm, []).append(seed)
+                mismatches.setdefault(arm, []).append(seed)
     return [
         f"{arm} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} saw other batches than the baseline"
-        for arm, seeds in found.items()
+        for arm, seeds in mismatches.items()
     ]
 
 
 def one_tokenizer(results: Results) -> bool:
-    """Whether all records cut the text into the same tokens; otherwise what is measured per token is not comparable."""
+    """Return whether all records have the same tokenizer, so that values per token are comparable."""
     return len({record["data"]["tokenizer"] for record in results.records.values() if record is not None}) <= 1
 
 
 def provenance_differences(results: Results) -> dict[str, list[str]]:
-    """The circumstances in which cells differ that should be alike: code, device, precision, threads, packages."""
+    """Return the provenance fields in which cells differ: code, device, precision, threads, packages."""
     return differing_provenance(record for record in results.records.values() if record is not None)
 
 
 def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
-    """A column of the learning curves of an arm's cells that went well: one row a step, one column a seed.
+    """Read a column of the learning curves of an arm's finished cells: a row a step, a column a seed.
 
     A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
     a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
-    found: dict[int, pd.Series] = {}
+    columns: dict[int, pd.Series] = {}
     if any(record["id"] in results.corrupt_curves for record in results.of(arm)):
-        return pd.DataFrame(found)
+        return pd.DataFrame(columns)
     for seed in results.manifest["seeds"]:
         record = results.records[arm, seed]
         path = None if record is None else results.store.history(record["id"])
@@ -301,5 +314,5 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
             continue
         table = curve_table(path, parts="/" in column)
         if column in table:
-            found[seed] = table[column].dropna()
-    return pd.DataFrame(found)
+            columns[seed] = table[column].dropna()
+    return pd.DataFrame(columns)

@@ -1,4 +1,4 @@
-"""What differs between two runs, or between two configurations."""
+"""Differences between two runs, or between two configurations."""
 
 import math
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from lm.store.damage import is_number
 from lm.store.record import Record
 
 Pairs = dict[str, tuple[Any, Any]]
-"""By name what the one side has and what the other, None for nothing."""
+"""Values of both sides by name, None for nothing."""
 
 TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")
-"""Parts of what a text came to."""
+"""Fields of a record's data that are compared."""
 
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Where two sides differ.
+    """Differences between two sides.
 
     Args:
         configuration: by dotted path, in the resolved configurations.
@@ -43,12 +43,12 @@ def _pairs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
 
 
 def diff_configurations(left: Tree, right: Tree) -> RunDiff:
-    """Two resolved configurations."""
+    """Compare two resolved configurations."""
     return RunDiff(differences(left, right))
 
 
 def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> RunDiff:
-    """Two runs, or two arms with the runs of each, whose metrics are then means.
+    """Compare two runs, or two arms with the runs of each, whose metrics are then means.
 
     Args:
         configs: of one run of each side.
@@ -61,34 +61,34 @@ def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Reco
     if first is not None:
         sides = [{name: record["data"].get(name) for name in TEXT} for record in first]
         text = _pairs(*sides)
-        found = [_joined(side) for side in records]
-        circumstances = _pairs(*found)
+        provenances = [_joined(side) for side in records]
+        circumstances = _pairs(*provenances)
     means = [_means(side) for side in records]
-    known = [name for name in means[0] if name in means[1]] + [name for side in means for name in side]
-    metrics = {name: (means[0].get(name), means[1].get(name)) for name in dict.fromkeys(known)}
+    metric_names = [name for name in means[0] if name in means[1]] + [name for side in means for name in side]
+    metrics = {name: (means[0].get(name), means[1].get(name)) for name in dict.fromkeys(metric_names)}
     return RunDiff(differences(*configs), text, circumstances, metrics, (len(left), len(right)))
 
 
 def _joined(records: list[Record]) -> dict[str, str]:
-    """The circumstances of several runs, all that were found of each."""
-    found: dict[str, dict[str, None]] = {}
+    """Join the provenance of several runs, all values of each field."""
+    texts: dict[str, dict[str, None]] = {}
     for record in records:
-        for name, said in provenance_of(record).items():
-            found.setdefault(name, {})[said] = None
-    return {name: " and ".join(said) for name, said in found.items()}
+        for name, text in provenance_of(record).items():
+            texts.setdefault(name, {})[text] = None
+    return {name: " and ".join(text) for name, text in texts.items()}
 
 
 def _means(records: list[Record]) -> dict[str, float]:
-    """The mean of every quantity that all of the records have."""
-    found: dict[str, float] = {}
+    """Average every quantity that all of the records have."""
+    means: dict[str, float] = {}
     for name in dict.fromkeys(name for record in records for name in (*record["metrics"], *record["cost"])):
         values = [record["metrics"].get(name, record["cost"].get(name)) for record in records]
         numbers = [float(value) for value in values if is_number(value) and value is not None]
         if len(numbers) == len(records):
-            found[name] = math.fsum(numbers) / len(numbers)
-    return found
+            means[name] = math.fsum(numbers) / len(numbers)
+    return means
 
 
 def format_value(value: Any) -> str:
-    """A value of a configuration, in a line."""
+    """Format a value of a configuration in a line."""
     return "-" if value is None else value if isinstance(value, str) else shown(value)

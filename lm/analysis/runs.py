@@ -21,7 +21,7 @@ from lm.store.store import Store
 
 State = Literal["ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing"]
 STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing")
-"""What may have become of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
+"""States of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
 
 ENDED = ("ok", "diverged", "failed", "dropped")
 NO_EXPERIMENT = "-"
@@ -30,7 +30,7 @@ NO_EXPERIMENT = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """A cell as one experiment, or one search, asks for it.
+    """A cell as one experiment or search requests it.
 
     Args:
         experiment: or search; ALONE for a cell that belongs to none.
@@ -56,25 +56,25 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the run is called on a command line: experiment/arm/seed; the beginning of its id where it has none."""
+        """Name on a command line: experiment/arm/seed, or the beginning of the id without an experiment."""
         return self.cell[:12] if self.experiment == NO_EXPERIMENT else f"{self.experiment}/{self.arm}/{self.seed}"
 
     @property
     def nll(self) -> float | None:
-        """Its validation loss, where it went well."""
-        found = self.record["metrics"].get("nll") if self.record is not None and self.state == "ok" else None
-        return float(found) if is_number(found) and found is not None else None
+        """Validation loss of a run that went well."""
+        nll = self.record["metrics"].get("nll") if self.record is not None and self.state == "ok" else None
+        return float(nll) if is_number(nll) and nll is not None else None
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, where it went well and was not interrupted."""
+        """Duration of a run that went well and was not interrupted."""
         if self.record is None or self.state != "ok" or self.record["provenance"].get("resumed"):
             return None
         origin: Mapping[str, Any] = self.record["provenance"]
         if is_number(measured := origin.get("seconds")) and measured is not None:
             return float(measured)
         times = [origin.get(name) for name in ("started", "finished")]
-        start, end = (float(one) if is_number(one) and one is not None else 0.0 for one in times)
+        start, end = (float(time) if is_number(time) and time is not None else 0.0 for time in times)
         return end - start if end > start else None
 
 
@@ -94,14 +94,14 @@ class RunIndex:
 
     @property
     def experiments(self) -> list[str]:
-        """Their names."""
+        """Names of the experiments and searches."""
         return list(
             dict.fromkeys([*(run.experiment for run in self.runs if run.experiment != NO_EXPERIMENT), *self.to_come])
         )
 
 
 def runs(out: Path, only: str | None = None) -> RunIndex:
-    """All runs below a folder of results, or those of one experiment in it.
+    """List all runs below a folder of results, or those of one experiment in it.
 
     Raises:
         InputError: where the folder holds no results.
@@ -115,28 +115,28 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
         )
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
-    store, found, unreadable = Store(out), list[Run](), list[str]()
-    known: dict[str, Run] = {}
+    store, listed, unreadable = Store(out), list[Run](), list[str]()
+    by_cell: dict[str, Run] = {}
     to_come: dict[str, int] = {}
     for name in folders if only is None else [only]:
         for folder, prefix in folders.get(name, []):
             try:
-                asked = list(_asked(folder, prefix))
+                requests = list(_requested_cells(folder, prefix))
                 if (more := _to_come(folder)) > 0:
                     to_come[name] = to_come.get(name, 0) + more
             except InputError as error:
                 unreadable.append(str(error))
                 continue
-            for arm, seed, cell, dropped in asked:
-                known[cell] = known.get(cell) or state_of(store, cell, dropped)
-                found.append(_called(known[cell], name, arm, seed))
+            for arm, seed, cell, dropped in requests:
+                by_cell[cell] = by_cell.get(cell) or state_of(store, cell, dropped)
+                listed.append(_with_name(by_cell[cell], name, arm, seed))
     if only is None:
-        found += [run_of_cell(store, cell) for cell in cells_of(store) if cell not in known]
-    return RunIndex(found, unreadable, to_come)
+        listed += [run_of_cell(store, cell) for cell in cells_of(store) if cell not in by_cell]
+    return RunIndex(listed, unreadable, to_come)
 
 
 def _names(folder: Path) -> list[str]:
-    """The folders in a folder."""
+    """List the folders in a folder."""
     try:
         return sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir())
     except (OSError, ValueError):
@@ -144,7 +144,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
-    """The folders of each experiment and search below `out`, and what its trials are called after.
+    """Find the folders of each experiment and search below `out`, and the prefix of its trials' names.
 
     The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm.
 
@@ -153,21 +153,21 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
     """
     if os.path.isdir(out) and not os.access(out, os.R_OK | os.X_OK):
         raise InputError(f"{out}: cannot be read ({os.strerror(errno.EACCES)})")
-    found: dict[str, list[tuple[Path, str]]] = {}
+    folders: dict[str, list[tuple[Path, str]]] = {}
     for name in _names(out):
         folder = out / name
         if name == "cells" or name[0] == ".":
             continue
         if any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json")):
-            found.setdefault(name, []).append((folder, ""))
+            folders.setdefault(name, []).append((folder, ""))
         for arm in _names(folder / "tune"):
             if os.path.isfile(folder / "tune" / arm / "study.json"):
-                found.setdefault(f"{name}.tune", []).append((folder / "tune" / arm, f"{arm}."))
-    return found
+                folders.setdefault(f"{name}.tune", []).append((folder / "tune" / arm, f"{arm}."))
+    return folders
 
 
-def _asked(folder: Path, prefix: str) -> Iterator[tuple[str, int, str, bool]]:
-    """Arm, seed and cell of every run that an experiment or a search asks for, and whether it gave it up."""
+def _requested_cells(folder: Path, prefix: str) -> Iterator[tuple[str, int, str, bool]]:
+    """Yield arm, seed and cell of every requested run, and whether the search discarded it."""
     if (folder / "experiment.json").is_file():
         for arm, described in read_manifest(folder)["arms"].items():
             for seed, cell in described["cells"].items():
@@ -187,7 +187,7 @@ def _study(folder: Path) -> StudyManifest:
 
 
 def _to_come(folder: Path) -> int:
-    """Cells of the trials that a search has not begun; 0 for an experiment, all of whose cells are known."""
+    """Count the cells of trials that a search has not begun; 0 for an experiment."""
     if (folder / "experiment.json").is_file():
         return 0
     study = _study(folder)
@@ -201,11 +201,11 @@ def _whole(seed: str, folder: Path) -> int:
 
 
 def cells_of(store: Store) -> list[str]:
-    """The ids of all cells, finished or in the making, that lie in a store."""
+    """List the ids of all cells in a store, finished or in training."""
     names = _names(store.cells)
-    made = {name.removeprefix(".").removesuffix(".work") for name in names if name.endswith(".work")}
-    found = {name for name in names if name[0] != "."} | made - {""}
-    return sorted(name for name in found if name[0] != ".")
+    in_work = {name.removeprefix(".").removesuffix(".work") for name in names if name.endswith(".work")}
+    ids = {name for name in names if name[0] != "."} | in_work - {""}
+    return sorted(name for name in ids if name[0] != ".")
 
 
 def _words(holder: Holder) -> str:
@@ -213,7 +213,7 @@ def _words(holder: Holder) -> str:
 
 
 def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
-    """What became of a cell, whoever asked for it."""
+    """Read the state of a cell."""
     holder, progress = store.held_by(cell), progress_of(store.work(cell))
     if holder is not None and not store.finished(cell):
         return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
@@ -223,36 +223,40 @@ def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
         except InputError as error:
             return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
         return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or ""))
-    begun = os.path.isdir(store.work(cell))
-    state: State = "dropped" if dropped else "interrupted" if begun else "missing"
+    started = os.path.isdir(store.work(cell))
+    state: State = "dropped" if dropped else "interrupted" if started else "missing"
     return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
 
 
-def _called(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
-    found = (run.cell, run.state, run.record, run.progress, run.holder, run.note)
-    return Run(experiment, arm, seed, *found)
+def _with_name(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
+    outcome = (run.cell, run.state, run.record, run.progress, run.holder, run.note)
+    return Run(experiment, arm, seed, *outcome)
 
 
 def run_of_cell(store: Store, cell: str) -> Run:
-    """A cell by itself, whoever asks for it, with the seed that its configuration says."""
+    """Describe a cell outside of experiments, with the seed of its configuration."""
     run, seed = state_of(store, cell), None
-    for place in (store.directory(cell), store.work(cell)):
+    for folder in (store.directory(cell), store.work(cell)):
         try:
-            seed = load_yaml(place / "config.yaml").get("seed")
+            seed = load_yaml(folder / "config.yaml").get("seed")
             break
         except InputError:
             continue
-    return _called(run, NO_EXPERIMENT, NO_EXPERIMENT, seed if type(seed) is int else None)
+    return _with_name(run, NO_EXPERIMENT, NO_EXPERIMENT, seed if type(seed) is int else None)
 
 
 def is_experiment_or_search(folder: Path) -> bool:
-    """Whether a folder is that of an experiment or of a search."""
+    """Return whether a folder is that of an experiment or of a search."""
     return any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json"))
 
 
 def runs_of_folder(folder: Path) -> RunIndex:
-    """The runs of a folder of results, or of an experiment's folder in one. Raises InputError where it is neither."""
+    """List the runs of a folder of results, or of an experiment's folder in one.
+
+    Raises:
+        InputError: where it is neither.
+    """
     if is_experiment_or_search(folder):
-        place = folder.resolve()
-        return runs(place.parent, place.name)
+        folder = folder.resolve()
+        return runs(folder.parent, folder.name)
     return runs(folder)

@@ -28,7 +28,7 @@ DocumentCache = dict[tuple[str, str], Documents]
 
 @dataclass(frozen=True)
 class Texts:
-    """The noise of each arm's difference in a quantity, what stands for documents, and why there is none of others."""
+    """Noise of each arm's difference in a quantity, the unit of text, and why some arms have none."""
 
     noise: dict[str, TwoWay]
     kind: str
@@ -36,31 +36,31 @@ class Texts:
 
 
 def generalises(results: Results) -> bool:
-    """Whether intervals of what is judged are to cover other text too, as far as the experiment says."""
+    """Return whether the experiment wants intervals of judged quantities to cover other text."""
     return results.manifest.get("generalise") != "seeds" and not results.manifest.get("adaptive")
 
 
 def texts(results: Results, quantity: str = HEADLINE) -> Texts:
-    """What is known of the noise of the text in a quantity of LOSS_OF, of each arm but the baseline."""
+    """Estimate the noise of text in a quantity of LOSS_OF, for each arm but the baseline."""
     read: DocumentCache = {}
-    found, kinds = Texts({}, "document", {}), set[str]()
+    collected, kinds = Texts({}, "document", {}), set[str]()
     for arm in results.arms[1:]:
         try:
             noise, kind = noise_over_texts(
                 results, {arm: 1.0, results.arms[0]: -1.0}, quantity, list(results.pairs(arm)), read
             )
         except InputError as error:
-            found.lacking[arm] = str(error)
+            collected.lacking[arm] = str(error)
             continue
-        found.noise[arm] = noise
+        collected.noise[arm] = noise
         kinds.add(kind)
-    return Texts(found.noise, next(iter(kinds)) if len(kinds) == 1 else "document", found.lacking)
+    return Texts(collected.noise, next(iter(kinds)) if len(kinds) == 1 else "document", collected.lacking)
 
 
 def noise_over_texts(
     results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: DocumentCache
 ) -> tuple[TwoWay, str]:
-    """The noise of a weighted sum of arms in a quantity, over seeds and documents, and what stands for documents.
+    """Estimate the noise of a weighted sum of arms over seeds and documents, and name the unit of text.
 
     Args:
         results: of the experiment.
@@ -79,40 +79,46 @@ def noise_over_texts(
         for seed in seeds
     ]
     first = sides[0][0][1]
-    every = [one for side in sides for _, one in side]
-    if any(one.kind != first.kind or not np.array_equal(one.tokens_d, first.tokens_d) for one in every):
+    every = [documents for side in sides for _, documents in side]
+    if any(
+        documents.kind != first.kind or not np.array_equal(documents.tokens_d, first.tokens_d) for documents in every
+    ):
         raise InputError("cells were not evaluated on the same documents")
     if (held := int((first.tokens_d > 0).sum())) < MIN_DOCUMENTS:
         raise InputError(f"{held} {plural(first.kind)} are too few to tell, it takes {MIN_DOCUMENTS}")
     factor = _multiple([results.records[arm, seed] for arm in weights for seed in seeds], quantity)
-    sum_sd = factor * np.array([sum(weight * one.nll_d for weight, one in side) for side in sides])
+    sum_sd = factor * np.array([sum(weight * documents.nll_d for weight, documents in side) for side in sides])
     return two_way(sum_sd, first.tokens_d.astype(np.float64)), first.kind
 
 
 def plural(kind: str) -> str:
-    """More than one of what stands for documents."""
+    """Return the plural of the unit of text."""
     return f"{kind}es" if kind == "stretch" else f"{kind}s"
 
 
 def texts_by_quantity(results: Results) -> dict[str, Texts]:
-    """The same by quantity, of the losses that are kept by document and of what is judged, as far as measured."""
+    """Estimate the noise of text in each measured quantity that has losses by document or is judged."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
-    asked = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
-    return {name: texts(results, name) for name in asked if any(name in metrics for metrics in measured)}
+    names = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
+    return {name: texts(results, name) for name in names if any(name in metrics for metrics in measured)}
 
 
-def noise_of_quantity(found: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
-    """The noise of an arm's difference in a quantity; None where it is not known."""
-    return found[quantity].noise.get(arm) if quantity in found else None
+def noise_of_quantity(by_quantity: dict[str, Texts], arm: str, quantity: str) -> TwoWay | None:
+    """Return the noise of an arm's difference in a quantity; None where it is not known."""
+    return by_quantity[quantity].noise.get(arm) if quantity in by_quantity else None
 
 
 def keeps_documents(record: Record) -> bool:
-    """Whether a cell kept losses by document, of either split."""
+    """Return whether a cell stored losses by document, of either split."""
     return any(record.get(part) for part, _ in KEPT.values())
 
 
 def _documents(results: Results, record: Record | None, read: DocumentCache, quantity: str) -> Documents:
-    """The losses by document behind a quantity of a cell, each read once. Raises InputError where there are none."""
+    """Read the losses by document behind a quantity of a cell, each once.
+
+    Raises:
+        InputError: where there are none.
+    """
     loss = LOSS_OF[quantity]
     if record is None or not record.get(KEPT[loss][0]):
         raise InputError("cells have no losses by document")
@@ -123,12 +129,16 @@ def _documents(results: Results, record: Record | None, read: DocumentCache, qua
 
 
 def _multiple(records: Sequence[Record | None], quantity: str) -> float:
-    """By how much a quantity is more than its loss, in all of these. Raises InputError where that differs."""
+    """Return the factor between a quantity and its loss, equal in all records.
+
+    Raises:
+        InputError: where it differs.
+    """
     loss = LOSS_OF[quantity]
     if quantity == loss:
         return 1.0
-    found = np.array([[value(record, quantity), value(record, loss)] for record in records if record is not None])
-    factor = float(found[0, 0] / found[0, 1]) if found[0, 1] else 0.0
-    if not np.allclose(found[:, 0], factor * found[:, 1], rtol=1e-6, atol=0):
+    values = np.array([[value(record, quantity), value(record, loss)] for record in records if record is not None])
+    factor = float(values[0, 0] / values[0, 1]) if values[0, 1] else 0.0
+    if not np.allclose(values[:, 0], factor * values[:, 1], rtol=1e-6, atol=0):
         raise InputError("cells were not evaluated on the same bytes")
     return factor

@@ -13,7 +13,7 @@ CURVES = ("experiment", "arm", "seed", "step")
 
 
 def status_of(results: Results, arm: str, seed: int) -> str:
-    """What became of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` where it was not trained yet."""
+    """Return the status of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` if not trained yet."""
     if (arm, seed) in results.corrupt_records:
         return "damaged"
     record = results.records[arm, seed]
@@ -21,7 +21,7 @@ def status_of(results: Results, arm: str, seed: int) -> str:
 
 
 def cells(results: Results) -> pd.DataFrame:
-    """What each cell measured: a row for each arm, seed and quantity, in the order of the tables.
+    """Tabulate the values of all cells: a row for each arm, seed and quantity, in the order of the tables.
 
     Columns are those of `CELLS`; `cell` is the id, `unit` empty for a pure number, `better` one of `lower`, `higher`
     and empty, and `value` NaN where the cell has none, as one that diverged.
@@ -33,9 +33,9 @@ def cells(results: Results) -> pd.DataFrame:
             cell = results.manifest["arms"][arm]["cells"][str(seed)]
             for name in quantities(results):
                 meaning = describe(name)
-                found = math.nan if record is None else value(record, name)
+                number = math.nan if record is None else value(record, name)
                 of_cell = (results.manifest["name"], arm, seed, cell, status)
-                rows.append((*of_cell, name, meaning.label, meaning.unit, meaning.better or "", found))
+                rows.append((*of_cell, name, meaning.label, meaning.unit, meaning.better or "", number))
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"seed": "int64", "value": "float64"})
 
 
@@ -46,7 +46,7 @@ def curves(results: Results) -> pd.DataFrame:
     A run that did not go well, or whose curve was not kept, has no rows, and neither has an arm with a damaged curve:
     what is left out may be what made it better or worse.
     """
-    found = []
+    tables = []
     for arm in results.arms:
         records = results.of(arm)
         if any(record["id"] in results.corrupt_curves for record in records):
@@ -57,8 +57,8 @@ def curves(results: Results) -> pd.DataFrame:
             if record is None or record["status"] != "ok" or path is None or not path.is_file():
                 continue
             table = curve_table(path).reset_index()
-            found.append(table.assign(experiment=results.manifest["name"], arm=arm, seed=seed))
-    if not found:
+            tables.append(table.assign(experiment=results.manifest["name"], arm=arm, seed=seed))
+    if not tables:
         return pd.DataFrame(columns=list(CURVES))
-    whole = pd.concat(found, ignore_index=True)
+    whole = pd.concat(tables, ignore_index=True)
     return whole[[*CURVES, *(name for name in whole.columns if name not in CURVES)]]

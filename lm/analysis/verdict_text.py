@@ -1,4 +1,4 @@
-"""What the statistics found, in the words that tables print."""
+"""Verdicts in the words that tables print."""
 
 import math
 
@@ -12,8 +12,8 @@ LABELS = {
 }
 
 
-def format_verdict(found: Verdict) -> str:
-    """A verdict in a few words.
+def format_verdict(verdict: Verdict) -> str:
+    """Format a verdict in a few words.
 
     >>> format_verdict(Verdict("too few", pairs=4, needed=6))
     '4 seeds cannot reach significance (6 could)'
@@ -22,35 +22,35 @@ def format_verdict(found: Verdict) -> str:
     >>> format_verdict(Verdict("too few", pairs=3, needed=4, against=5))
     '3 runs against 5 cannot reach significance (4 against 4 could)'
     """
-    return f"exploratory: {_explored(found)}" if found.exploratory else _confirmed(found)
+    return f"exploratory: {_explored(verdict)}" if verdict.exploratory else _confirmed(verdict)
 
 
-def _confirmed(found: Verdict) -> str:
-    inside = "" if math.isnan(found.within) else f"within {found.within:zg}"
-    if found.kind in DIRECTIONS:
-        when = f" (found at {found.pairs} of at most {found.needed} seeds)" if found.staged else ""
-        return f"{found.kind}{when}" + (f", but {inside}" if inside else "")
-    if found.kind == "equivalent":
+def _confirmed(verdict: Verdict) -> str:
+    inside = "" if math.isnan(verdict.within) else f"within {verdict.within:zg}"
+    if verdict.kind in DIRECTIONS:
+        when = f" (found at {verdict.pairs} of at most {verdict.needed} seeds)" if verdict.staged else ""
+        return f"{verdict.kind}{when}" + (f", but {inside}" if inside else "")
+    if verdict.kind == "equivalent":
         return f"equivalent {inside}"
-    if found.kind == "too few" and found.against:
-        runs = f"{found.pairs} run{'s' * (found.pairs != 1)} against {found.against}"
-        return f"{runs} cannot reach significance ({found.needed} against {found.needed} could)"
-    if found.kind == "too few":
-        return f"{format_seeds(found.pairs)} cannot reach significance ({found.needed} could)"
-    if found.kind == "too early":
-        return f"too early: first look at {found.needed} seeds"
-    if found.kind == "undecided":
-        return f"undecided after {found.pairs} of at most {found.needed} seeds"
-    return LABELS.get(found.kind, found.kind)
+    if verdict.kind == "too few" and verdict.against:
+        runs = f"{verdict.pairs} run{'s' * (verdict.pairs != 1)} against {verdict.against}"
+        return f"{runs} cannot reach significance ({verdict.needed} against {verdict.needed} could)"
+    if verdict.kind == "too few":
+        return f"{format_seeds(verdict.pairs)} cannot reach significance ({verdict.needed} could)"
+    if verdict.kind == "too early":
+        return f"too early: first look at {verdict.needed} seeds"
+    if verdict.kind == "undecided":
+        return f"undecided after {verdict.pairs} of at most {verdict.needed} seeds"
+    return LABELS.get(verdict.kind, verdict.kind)
 
 
-def _explored(found: Verdict) -> str:
-    if found.kind == "too few":
-        return f"{format_seeds(found.pairs)} cannot tell ({found.needed} could)"
-    said = f"within {found.within:zg}" if found.kind == "equivalent" else LABELS.get(found.kind, found.kind)
-    return said if math.isnan(found.q) else f"{said}, q = {found.q:z.2g}"
+def _explored(verdict: Verdict) -> str:
+    if verdict.kind == "too few":
+        return f"{format_seeds(verdict.pairs)} cannot tell ({verdict.needed} could)"
+    text = f"within {verdict.within:zg}" if verdict.kind == "equivalent" else LABELS.get(verdict.kind, verdict.kind)
+    return text if math.isnan(verdict.q) else f"{text}, q = {verdict.q:z.2g}"
 
 
 def format_seeds(count: int) -> str:
-    """A number of seeds."""
+    """Format a number of seeds."""
     return f"{count} seed{'s' * (count != 1)}"

@@ -1,4 +1,4 @@
-"""What a path holds, known by its content: which tracker wrote it, or which kind of table it is."""
+"""Detection of the tracker or table format of a path by its content."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SUPPORTED = (
 
 
 def read(path: Path, called: str | None = None) -> Table:
-    """The runs at a path.
+    """Read the runs at a path, in whatever supported format.
 
     Args:
         path: of a file or a folder.
@@ -57,17 +57,17 @@ def read(path: Path, called: str | None = None) -> Table:
 
 
 def _folder(path: Path, called: str | None) -> Table:
-    """The runs in a folder, of whatever tracker wrote them."""
+    """Read the runs in a folder of one tracker."""
     wandb, metas, events = list[Path](), list[Path](), list[Path]()
-    for place, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(place, name)))
-        wandb += [Path(place) / name for name in sorted(names) if name.startswith("run-") and name.endswith(".wandb")]
-        metas += [Path(place) / META] if META in names else []
-        events += [Path(place)] if any(EVENTS in name for name in names) else []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
+        wandb += [Path(folder) / name for name in sorted(names) if name.startswith("run-") and name.endswith(".wandb")]
+        metas += [Path(folder) / META] if META in names else []
+        events += [Path(folder)] if any(EVENTS in name for name in names) else []
     kinds = {"W&B": wandb, "MLflow": metas, "TensorBoard": events}
-    there = [kind for kind, found in kinds.items() if found]
-    if len(there) > 1:
-        raise InputError(f"{path}: holds runs of {' and '.join(there)}; give the folder of one of them")
+    trackers = [kind for kind, paths in kinds.items() if paths]
+    if len(trackers) > 1:
+        raise InputError(f"{path}: holds runs of {' and '.join(trackers)}; give the folder of one of them")
     if wandb:
         return read_wandb(path, wandb)
     if metas:
@@ -80,7 +80,7 @@ def _folder(path: Path, called: str | None) -> Table:
 
 
 def _database(path: Path) -> Table:
-    """The runs in a database of SQLite."""
+    """Read the runs in a database of SQLite."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
@@ -98,9 +98,9 @@ def _database(path: Path) -> Table:
 
 
 def _is_optuna_journal(head: bytes) -> bool:
-    """Whether a file begins with a line of Optuna's journal."""
+    """Return whether a file begins with a line of Optuna's journal."""
     try:
-        found = json.loads(head.partition(b"\n")[0])
+        entry = json.loads(head.partition(b"\n")[0])
     except ValueError:
         return False
-    return isinstance(found, dict) and "op_code" in found
+    return isinstance(entry, dict) and "op_code" in entry

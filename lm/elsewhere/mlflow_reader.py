@@ -13,63 +13,70 @@ from lm.elsewhere.table import Row, Table, as_text
 from lm.elsewhere.tabular import text
 
 STATUSES = {1: "running", 2: "scheduled", 3: "finished", 4: "failed", 5: "killed"}
-"""What the numbers in a run's `meta.yaml` stand for."""
+"""Statuses by their numbers in a run's `meta.yaml`."""
 
 INFINITE = 1.7976931348623157e308
-"""What the database holds for infinity."""
+"""Value of the database for infinity."""
 
 PREFIXES = ("params.", "metrics.", "tags.")
 META = "meta.yaml"
 
 
 def read_store(path: Path, files: list[Path]) -> Table:
-    """The runs in a folder such as `mlruns`. Raises InputError for files that are damaged.
+    """Read the runs in a folder such as `mlruns`.
 
     Args:
         path: of the folder.
         files: every `meta.yaml` in it.
+
+    Raises:
+        InputError: for files that are damaged.
     """
     metas = {file.parent: load_yaml(file) for file in files}
-    runs = {place: meta for place, meta in metas.items() if {"run_id", "run_uuid"} & meta.keys()}
-    active = {place: meta for place, meta in runs.items() if meta.get("lifecycle_stage", "active") == "active"}
+    runs = {folder: meta for folder, meta in metas.items() if {"run_id", "run_uuid"} & meta.keys()}
+    active = {folder: meta for folder, meta in runs.items() if meta.get("lifecycle_stage", "active") == "active"}
     rows = []
-    for place, meta in sorted(active.items()):
-        told = {"experiment": metas.get(place.parent, {}).get("name", meta.get("experiment_id"))}
-        told |= {"run_id": meta.get("run_id", meta.get("run_uuid")), "run_name": meta.get("run_name")}
-        told["status"] = STATUSES.get(meta.get("status", 0), meta.get("status"))
-        row = {name: found for name, value in told.items() if (found := as_text(value)) is not None}
-        row |= {f"params.{name}": text(file).strip() for name, file in _below(place / "params")}
-        row |= {f"tags.{name}": text(file).strip() for name, file in _below(place / "tags")}
-        row |= {f"metrics.{name}": _latest(file) for name, file in _below(place / "metrics")}
+    for folder, meta in sorted(active.items()):
+        fields = {"experiment": metas.get(folder.parent, {}).get("name", meta.get("experiment_id"))}
+        fields |= {"run_id": meta.get("run_id", meta.get("run_uuid")), "run_name": meta.get("run_name")}
+        fields["status"] = STATUSES.get(meta.get("status", 0), meta.get("status"))
+        row = {name: written for name, value in fields.items() if (written := as_text(value)) is not None}
+        row |= {f"params.{name}": text(file).strip() for name, file in _below(folder / "params")}
+        row |= {f"tags.{name}": text(file).strip() for name, file in _below(folder / "tags")}
+        row |= {f"metrics.{name}": _latest(file) for name, file in _below(folder / "metrics")}
         rows.append(row)
     return _table(path, rows, len(runs) - len(active))
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files in a folder and the folders in it, by their paths from there; a name may hold slashes."""
-    for place, _, names in sorted(os.walk(folder)):
+    """Yield the files below a folder with their relative paths; a name may hold slashes."""
+    for parent, _, names in sorted(os.walk(folder)):
         for name in sorted(names):
-            file = Path(place) / name
+            file = Path(parent) / name
             yield file.relative_to(folder).as_posix(), file
 
 
 def _latest(file: Path) -> str:
-    """The value of the last step in a file with a line of time, value and step for each."""
-    found: list[tuple[int, int, str]] = []
+    """Read the value of the last step in a file with a line of time, value and step for each."""
+    points: list[tuple[int, int, str]] = []
     for line in text(file).splitlines():
         words = line.split()
         try:
-            found.append((int(words[2]) if len(words) > 2 else 0, int(words[0]), words[1]))
+            points.append((int(words[2]) if len(words) > 2 else 0, int(words[0]), words[1]))
         except (ValueError, IndexError):
             raise InputError(f"{file}: expected lines of time, value and step, found {line[:40]!r}") from None
-    return max(found)[2] if found else "nan"
+    return max(points)[2] if points else "nan"
 
 
 def read_database(path: Path) -> Table:
-    """The runs in a database of SQLite. Raises InputError where it is damaged."""
+    """Read the runs in a database of SQLite.
+
+    Raises:
+        InputError: where it is damaged.
+    """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         try:
-            told = database.execute(
+            listed = database.execute(
                 "select run_uuid, runs.name, status, experiments.name, runs.lifecycle_stage from runs "
                 "left join experiments using (experiment_id) order by start_time, run_uuid"
             ).fetchall()
@@ -79,23 +86,23 @@ def read_database(path: Path) -> Table:
         except sqlite3.Error as error:
             raise InputError(f"{path}: is no database of MLflow's, or damaged: {error}") from None
     rows: dict[str, Row] = {}
-    for run, name, status, experiment, stage in told:
+    for run, name, status, experiment, stage in listed:
         if stage == "active":
             parts = {"run_id": run, "run_name": name, "status": status, "experiment": experiment}
-            rows[run] = {key: found for key, value in parts.items() if (found := as_text(value)) is not None}
+            rows[run] = {key: text for key, value in parts.items() if (text := as_text(value)) is not None}
     for prefix, entries in (("params.", params), ("tags.", tags)):
         for run, key, value in entries:
-            if run in rows and (found := as_text(value)) is not None:
-                rows[run][f"{prefix}{key}"] = found
+            if run in rows and (text := as_text(value)) is not None:
+                rows[run][f"{prefix}{key}"] = text
     for run, key, value, is_nan in measured:
         if run in rows:
             rows[run][f"metrics.{key}"] = "nan" if is_nan else repr(_finite(value))
-    return _table(path, list(rows.values()), len(told) - len(rows))
+    return _table(path, list(rows.values()), len(listed) - len(rows))
 
 
 def _finite(value: Any) -> float:
-    found = float(value)
-    return math.copysign(math.inf, found) if abs(found) >= INFINITE else found
+    number = float(value)
+    return math.copysign(math.inf, number) if abs(number) >= INFINITE else number
 
 
 def _table(path: Path, rows: list[Row], deleted: int) -> Table:

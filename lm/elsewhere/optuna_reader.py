@@ -12,7 +12,11 @@ PREFIXES = ("params_", "user_attrs_", "values_")
 
 
 def read_journal(path: Path) -> Table:
-    """The trials in a journal. Raises InputError where Optuna cannot read it."""
+    """Read the trials in a journal.
+
+    Raises:
+        InputError: where Optuna cannot read it.
+    """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -20,28 +24,32 @@ def read_journal(path: Path) -> Table:
 
 
 def read_database(path: Path) -> Table:
-    """The trials in a database of SQLite, which is only read. Raises InputError where Optuna cannot read it."""
+    """Read the trials in a database of SQLite without writing to it.
+
+    Raises:
+        InputError: where Optuna cannot read it.
+    """
     from optuna.storages import RDBStorage
 
     url = f"sqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
     return _trials(path, lambda: RDBStorage(url, skip_table_creation=True))
 
 
-def _trials(path: Path, opened: Any) -> Table:
-    """A row for each trial of every study, its columns called as in `Study.trials_dataframe`."""
+def _trials(path: Path, open_storage: Any) -> Table:
+    """Tabulate each trial of every study, with columns named as in `Study.trials_dataframe`."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        storage = opened()
+        storage = open_storage()
         studies = [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
         rows, better = list[Row](), dict[str, Better]()
         for study in studies:
             names = _values(study)
             better |= {
-                name: "higher" if way == optuna.study.StudyDirection.MAXIMIZE else "lower"
-                for name, way in zip(names, study.directions, strict=True)
+                name: "higher" if direction == optuna.study.StudyDirection.MAXIMIZE else "lower"
+                for name, direction in zip(names, study.directions, strict=True)
             }
             rows += [_row(study.study_name, trial, names) for trial in study.get_trials(deepcopy=False)]
     except Exception as error:  # SQLAlchemy's, and whatever a journal's lines lead Optuna to
@@ -54,7 +62,7 @@ def _trials(path: Path, opened: Any) -> Table:
 
 
 def _values(study: Any) -> list[str]:
-    """What the objectives of a study are called."""
+    """Name the objectives of a study."""
     if study.metric_names:
         return [f"values_{name}" for name in study.metric_names]
     count = len(study.directions)
@@ -62,8 +70,8 @@ def _values(study: Any) -> list[str]:
 
 
 def _row(study: str, trial: Any, names: list[str]) -> Row:
-    told: dict[str, Any] = {"study": study, "number": trial.number, "state": trial.state.name}
-    told |= dict(zip(names, trial.values or (), strict=False))
-    told |= {f"params_{name}": value for name, value in trial.params.items()}
-    told |= {f"user_attrs_{name}": value for name, value in trial.user_attrs.items()}
-    return {name: found for name, value in told.items() if (found := as_text(value)) is not None}
+    fields: dict[str, Any] = {"study": study, "number": trial.number, "state": trial.state.name}
+    fields |= dict(zip(names, trial.values or (), strict=False))
+    fields |= {f"params_{name}": value for name, value in trial.params.items()}
+    fields |= {f"user_attrs_{name}": value for name, value in trial.user_attrs.items()}
+    return {name: text for name, value in fields.items() if (text := as_text(value)) is not None}

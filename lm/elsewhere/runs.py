@@ -22,7 +22,7 @@ STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "damaged": ("damaged",),
     "missing": ("missing", "running", "scheduled", "waiting", "pending"),
 }
-"""What trackers say of how a run ended, and what that is called here."""
+"""Words of trackers for each status of a run."""
 
 STATUS = {word: status for status, words in STATUS_ALIASES.items() for word in words}
 STATUS_COLUMNS = ("status", "state", "State")
@@ -30,7 +30,7 @@ STATUS_COLUMNS = ("status", "state", "State")
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What is to be compared in a table of runs.
+    """Options of a comparison of a table of runs.
 
     Args:
         baseline: the arm that the others are compared with.
@@ -56,7 +56,7 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class Run:
-    """A run: what became of it, that in its source's words where it did not go well, and what it measured."""
+    """Status and values of a run; `source_status` is the source's own word where it did not go well."""
 
     status: Status
     source_status: str
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a table.
+    """Runs of a table by arm and seed.
 
     Args:
         source: the table that they come from, without its rows.
@@ -96,93 +96,114 @@ class Runs:
     notes: list[str]
 
     def value(self, arm: str, seed: Seed, quantity: str) -> float:
-        """What a run measured; NaN where there is none or it did not go well."""
+        """Return a value of a run; NaN where there is none or it did not go well."""
         run = self.runs.get((arm, seed))
         return run.values.get(quantity, math.nan) if run is not None and run.status == "ok" else math.nan
 
     def statuses(self, arm: str) -> list[Status]:
-        """What became of the runs of an arm."""
+        """List the statuses of an arm's runs."""
         return [run.status for (of, _), run in self.runs.items() if of == arm]
 
 
-def gather(table: Table, asked: CompareRequest) -> Runs:
-    """The runs of a table. Raises InputError for a column, an arm or a number that is not there, and for doubles."""
-    table = filter_rows(table, asked.only)
-    arm = table.column(asked.arm, "--arm-column")
-    seed = table.find(asked.seed)
-    if seed is None and asked.pairing != "unpaired":
-        seed = table.column(asked.seed, "--seed-column")
-    columns = {name: table.column(name, "--metric") for name in asked.metrics}
+def gather(table: Table, request: CompareRequest) -> Runs:
+    """Group the runs of a table by arm and seed.
+
+    Raises:
+        InputError: for a column, an arm or a number that is missing, and for duplicates.
+    """
+    table = filter_rows(table, request.only)
+    arm = table.column(request.arm, "--arm-column")
+    seed = table.find(request.seed)
+    if seed is None and request.pairing != "unpaired":
+        seed = table.column(request.seed, "--seed-column")
+    columns = {name: table.column(name, "--metric") for name in request.metrics}
     columns |= {table.short(name): name for name in _others(table, [arm, seed, *columns.values()])}
     if arm in columns.values() or seed in columns.values():
-        raise InputError(f"{table.path}: --metric: {asked.arm} and {asked.seed} tell runs apart and measure nothing")
+        raise InputError(
+            f"{table.path}: --metric: {request.arm} and {request.seed} tell runs apart and measure nothing"
+        )
     states, strange = _states(table)
     runs: dict[tuple[str, Seed], Run] = {}
-    for place, row in enumerate(table.rows):
+    for index, row in enumerate(table.rows):
         name = row.get(arm)
         if name is None or (seed is not None and seed not in row):
-            lacks = asked.arm if name is None else asked.seed
-            raise InputError(f"{table.path}: {_place(row, place)} has no {lacks}; --only COLUMN=TEXT takes some rows")
-        key = name, _seed(row[seed]) if seed is not None else place
+            lacks = request.arm if name is None else request.seed
+            raise InputError(f"{table.path}: {_place(row, index)} has no {lacks}; --only COLUMN=TEXT takes some rows")
+        key = name, _seed(row[seed]) if seed is not None else index
         if key in runs:
             raise InputError(
-                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {_place(row, place)}; "
+                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {_place(row, index)}; "
                 "expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
             )
-        runs[key] = _run(row, columns, asked.metrics[0], states, f"{table.path}: {_place(row, place)}")
+        runs[key] = _run(row, columns, request.metrics[0], states, f"{table.path}: {_place(row, index)}")
     arms = list(dict.fromkeys(name for name, _ in runs))
-    if asked.baseline not in arms:
+    if request.baseline not in arms:
         raise InputError(
-            f"{table.path}: --baseline {shown(asked.baseline)}: no such arm.{nearest(asked.baseline, arms)} "
+            f"{table.path}: --baseline {shown(request.baseline)}: no such arm.{nearest(request.baseline, arms)} "
             f"It has {', '.join(arms)}"
         )
     if len(arms) == 1:
         raise InputError(f"{table.path}: has the arm {arms[0]} alone; expected others beside it")
-    arms = [asked.baseline, *(name for name in arms if name != asked.baseline)]
-    seeds = sorted({key for _, key in runs}, key=lambda one: (isinstance(one, str), one))
-    paired, why = _pairing(runs, arms, seeds, asked, seed is None)
-    if not paired and not math.isnan(asked.margin):
+    arms = [request.baseline, *(name for name in arms if name != request.baseline)]
+    seeds = sorted({key for _, key in runs}, key=lambda seed: (isinstance(seed, str), seed))
+    paired, why = _pairing(runs, arms, seeds, request, seed is None)
+    if not paired and not math.isnan(request.margin):
         raise InputError("--margin: equivalence is tested on pairs of runs, and these are unpaired; leave it out")
-    known = {name: _better(table, name, column) for name, column in columns.items()}
-    known |= dict.fromkeys(asked.higher, "higher")
-    assumed = [name for name in asked.metrics if known[name] is None and name not in QUANTITIES]
-    better = known | dict.fromkeys(assumed, asked.default_direction)
+    directions = {name: _better(table, name, column) for name, column in columns.items()}
+    directions |= dict.fromkeys(request.higher, "higher")
+    assumed = [name for name in request.metrics if directions[name] is None and name not in QUANTITIES]
+    better = directions | dict.fromkeys(assumed, request.default_direction)
     notes = [*table.notes, *strange]
     return Runs(
-        table, arms, seeds, runs, list(asked.metrics), list(columns), better, assumed, paired, why, asked.margin, notes
+        table,
+        arms,
+        seeds,
+        runs,
+        list(request.metrics),
+        list(columns),
+        better,
+        assumed,
+        paired,
+        why,
+        request.margin,
+        notes,
     )
 
 
-def _place(row: Row, place: int) -> str:
-    """By what a row is known to people: its run's name, or its place, the headings being the first line."""
+def _place(row: Row, index: int) -> str:
+    """Name a row by its run's name, or by its number, the headings being the first line."""
     named = next((row[name] for name in ("run", "run_name", "Name", "name", "number") if name in row), None)
-    return f"row {place + 2}" if named is None else f"run {named}"
+    return f"row {index + 2}" if named is None else f"run {named}"
 
 
 def _seed(text: str) -> Seed:
-    """A seed as a whole number where it is one, `0.0` among them."""
-    found = number(text)
-    return int(found) if found is not None and math.isfinite(found) and found == int(found) else text
+    """Read a seed as a whole number where it is one, `0.0` among them."""
+    value = number(text)
+    return int(value) if value is not None and math.isfinite(value) and value == int(value) else text
 
 
 # what runs measured --------------------------------------------------------------------------------------------------
 
 
-def _others(table: Table, taken: Sequence[str | None]) -> list[str]:
-    """The columns of numbers besides those that were asked for, but for one that is the same in every run."""
-    found = []
+def _others(table: Table, used: Sequence[str | None]) -> list[str]:
+    """List the other columns of numbers that are not the same in every run."""
+    columns = []
     for name in table.columns:
-        if name in taken or name.startswith("_") or (table.metrics and not name.startswith(table.metrics)):
+        if name in used or name.startswith("_") or (table.metrics and not name.startswith(table.metrics)):
             continue
         texts = [row[name] for row in table.rows if name in row]
-        numbers = all(number(one) is not None for one in texts)
+        numbers = all(number(text) is not None for text in texts)
         if numbers and (len(set(texts)) > 1 or table.metrics):
-            found.append(name)
-    return found
+            columns.append(name)
+    return columns
 
 
 def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> Run:
-    """What a row says. Raises InputError for a judged quantity that is no number."""
+    """Read a run from a row.
+
+    Raises:
+        InputError: for a judged quantity that is no number.
+    """
     values: dict[str, float] = {}
     for name, column in columns.items():
         if column in row:
@@ -190,10 +211,10 @@ def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None
             if measured is None:
                 raise InputError(f"{where}: {name}: expected a number, found {shown(row[column])}")
             values[name] = measured
-    said = row.get(states or "", "")
-    status = STATUS.get(said.lower(), "ok")
+    text = row.get(states or "", "")
+    status = STATUS.get(text.lower(), "ok")
     if status != "ok":
-        return Run(status, said if said.lower() != status else "", values)
+        return Run(status, text if text.lower() != status else "", values)
     if headline not in values:
         return Run("diverged", f"{headline} is blank", values)
     if not math.isfinite(values[headline]):
@@ -202,7 +223,7 @@ def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None
 
 
 def _states(table: Table) -> tuple[str | None, list[str]]:
-    """The column that says how runs ended, and a line where one that might do is not understood."""
+    """Find the column of statuses, and a note on one whose values are not understood."""
     for name in STATUS_COLUMNS:
         texts = {row[name].lower() for row in table.rows if name in row}
         if texts and texts <= STATUS.keys():
@@ -216,14 +237,14 @@ def _states(table: Table) -> tuple[str | None, list[str]]:
 
 
 def _better(table: Table, name: str, column: str) -> Better:
-    """Which way is better: as the source says, or of a known quantity, whose name may have more before it."""
+    """Return the better direction of a quantity: from the source, or from lm's own metrics."""
     if column in table.better:
         return table.better[column]
     parts = name.replace("/", "_").replace(".", "_").replace("-", "_").split("_")
     for first in range(len(parts)):
-        known = QUANTITIES.get("_".join(parts[first:]))
-        if known is not None:
-            return known.better
+        quantity = QUANTITIES.get("_".join(parts[first:]))
+        if quantity is not None:
+            return quantity.better
     return None
 
 
@@ -234,16 +255,23 @@ def _pairing(
     runs: Mapping[tuple[str, Seed], Run],
     arms: Sequence[str],
     seeds: Sequence[Seed],
-    asked: CompareRequest,
+    request: CompareRequest,
     seedless: bool,
 ) -> tuple[bool, str]:
-    """Whether runs are paired by seed, and why not: seeds match where some arm has all, so that others lack runs."""
-    if asked.pairing == "unpaired":
+    """Decide whether runs are paired by seed, with the reason if not.
+
+    Seeds match if one arm has all of them, so that others lack runs.
+    """
+    if request.pairing == "unpaired":
         return False, "there are no seeds" if seedless else "as was asked for"
     of = {arm: {seed for name, seed in runs if name == arm} for arm in arms}
-    if asked.pairing == "paired":
-        alone = [arm for arm in arms[1:] if not of[arm] & of[arms[0]]]
-        if alone:
-            raise InputError(f"--paired: {alone[0]} shares no seed with {arms[0]}; expected seeds that both have")
+    if request.pairing == "paired":
+        apart = [arm for arm in arms[1:] if not of[arm] & of[arms[0]]]
+        if apart:
+            raise InputError(f"--paired: {apart[0]} shares no seed with {arms[0]}; expected seeds that both have")
         return True, ""
-    return (True, "") if any(len(found) == len(seeds) for found in of.values()) else (False, "seeds do not match")
+    return (
+        (True, "")
+        if any(len(seeds_of_arm) == len(seeds) for seeds_of_arm in of.values())
+        else (False, "seeds do not match")
+    )

@@ -11,7 +11,7 @@ from lm.config.tree import InputError, nearest
 from lm.stats.verdicts import Better
 
 Row = dict[str, str]
-"""What is known of a run: text by column, none where nothing was written."""
+"""Fields of a run: text by column, without empty ones."""
 
 MOST_NAMED = 20
 """Columns that an error lists."""
@@ -19,7 +19,7 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class Table:
-    """Runs as a file or a folder holds them.
+    """Runs of a file or a folder, a row each.
 
     Args:
         path: of the file or folder.
@@ -43,33 +43,41 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """All columns, in the order in which they come up."""
+        """All columns, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def find(self, name: str) -> str | None:
-        """The column that a name means, itself or with a prefix; None for none. Raises InputError for several."""
+        """Find the column with a name, exact or after a prefix; None for none.
+
+        Raises:
+            InputError: where several match.
+        """
         columns = self.columns
         if name in columns:
             return name
-        found = [prefix + name for prefix in self.prefixes if prefix + name in columns]
-        if len(found) > 1:
-            raise InputError(f"{self.path}: {name!r} may be {' or '.join(found)}; give one of them")
-        return found[0] if found else None
+        matches = [prefix + name for prefix in self.prefixes if prefix + name in columns]
+        if len(matches) > 1:
+            raise InputError(f"{self.path}: {name!r} may be {' or '.join(matches)}; give one of them")
+        return matches[0] if matches else None
 
     def column(self, name: str, option: str) -> str:
-        """The same for an option that names it. Raises InputError, with the nearest, where there is none."""
-        found = self.find(name)
-        if found is None:
+        """Find the column that an option names.
+
+        Raises:
+            InputError: where there is none, with the nearest.
+        """
+        column_name = self.find(name)
+        if column_name is None:
             names = [self.short(column) for column in self.columns]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             raise InputError(
                 f"{self.path}: {option} {shown(name)}: no filled column.{nearest(name, names)} "
                 f"It has {', '.join(names[:MOST_NAMED])}{more}"
             )
-        return found
+        return column_name
 
     def short(self, column: str) -> str:
-        """The name of a column without its prefix, where that tells it apart."""
+        """Return the name of a column without its prefix, where that is unique."""
         for prefix in self.prefixes:
             rest = column.removeprefix(prefix)
             if rest and rest != column:
@@ -82,7 +90,7 @@ class Table:
 
 
 def number(text: str) -> float | None:
-    """The number that a text is, `nan` and `inf` among them; None for any other text.
+    """Parse a number, `nan` and `inf` among them; None for any other text.
 
     >>> number("1e-3"), number(" inf"), number("1_000")
     (0.001, inf, None)
@@ -94,43 +102,47 @@ def number(text: str) -> float | None:
 
 
 def as_text(value: Any) -> str | None:
-    """A plain value as the text of a cell, that reads as the same number again; None for nothing."""
+    """Format a plain value so that it reads as the same number again; None for nothing."""
     if value is None or value == "":
         return None
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
-    """A mapping of mappings as one row, its keys joined with dots; lists are left out.
+    """Flatten nested mappings into one row, keys joined with dots; lists are left out.
 
     A mapping with a `value`, and perhaps a `desc`, is how W&B writes down a setting.
     """
-    found: Row = {}
+    row: Row = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and value.keys() <= {"value", "desc"}:
             value = value.get("value")
         if isinstance(value, Mapping):
-            found |= flatten(value, f"{before}{key}.")
+            row |= flatten(value, f"{before}{key}.")
         elif not isinstance(value, list) and (text := as_text(value)) is not None:
-            found[f"{before}{key}"] = text
-    return found
+            row[f"{before}{key}"] = text
+    return row
 
 
-def filter_rows(table: Table, wanted: Sequence[tuple[str, str]]) -> Table:
-    """The rows in which columns hold these texts. Raises InputError where there are none."""
+def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
+    """Keep the rows in which columns hold these texts.
+
+    Raises:
+        InputError: where there are none.
+    """
     rows = table.rows
-    for name, text in wanted:
+    for name, text in conditions:
         column = table.column(name, "--only")
-        there = list(dict.fromkeys(row.get(column, "") for row in rows))
+        texts = list(dict.fromkeys(row.get(column, "") for row in rows))
         rows = [row for row in rows if _same(row.get(column, ""), text)]
         if not rows:
             raise InputError(
-                f"{table.path}: --only {name}={text}: no such run.{nearest(text, there)} {name} is "
-                f"{', '.join(map(shown, there[:MOST_NAMED]))}"
+                f"{table.path}: --only {name}={text}: no such run.{nearest(text, texts)} {name} is "
+                f"{', '.join(map(shown, texts[:MOST_NAMED]))}"
             )
     return Table(**{**vars(table), "rows": rows})
 
 
-def _same(text: str, wanted: str) -> bool:
-    left, right = number(text), number(wanted)
-    return text == wanted or (left is not None and left == right and math.isfinite(left))
+def _same(text: str, expected: str) -> bool:
+    left, right = number(text), number(expected)
+    return text == expected or (left is not None and left == right and math.isfinite(left))

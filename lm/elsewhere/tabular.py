@@ -22,24 +22,28 @@ OF_QUANTITY = (*LONG, "label", "unit", "better")
 """Columns of such a table that say nothing of the run."""
 
 PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
-"""What exports put before the names of what was given to a run and what it measured."""
+"""Prefixes of exports before the names of parameters and measurements."""
 
 
 def content(path: Path) -> bytes:
-    """What is in a file. Raises InputError where it cannot be read, or is too long."""
+    """Read the bytes of a file.
+
+    Raises:
+        InputError: where it cannot be read, or is too long.
+    """
     try:
         require_regular(path)
         with open(path, "rb") as file:
-            found = file.read(LONGEST + 1)
+            data = file.read(LONGEST + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(found) > LONGEST:
+    if len(data) > LONGEST:
         raise InputError(f"{path}: is longer than {LONGEST:,} bytes; expected a table of runs")
-    return found
+    return data
 
 
 def text(path: Path) -> str:
-    """The same as text."""
+    """Read a file as UTF-8 text."""
     try:
         return content(path).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -50,12 +54,16 @@ def text(path: Path) -> str:
 
 
 def read_csv(path: Path) -> Table:
-    """The runs in a CSV file, or one with tabs or semicolons. Raises InputError for a file that is none."""
-    written = text(path)
-    head = written.partition("\n")[0]
+    """Read the runs in a CSV file, or one with tabs or semicolons.
+
+    Raises:
+        InputError: for another file.
+    """
+    decoded = text(path)
+    head = decoded.partition("\n")[0]
     delimiter = max(",\t;", key=head.count)
     try:
-        lines = unmarked_rows(written, delimiter, strict=True)
+        lines = unmarked_rows(decoded, delimiter, strict=True)
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV: {error}") from None
     if not lines or len(lines[0]) < 2:
@@ -69,40 +77,48 @@ def read_csv(path: Path) -> Table:
             raise InputError(f"{path}: row {place} has {len(cells)} entries, expected {len(columns)}")
         if any(cells):
             pairs = zip(columns, cells, strict=False)
-            rows.append({name: found for name, cell in pairs if name and (found := cell.strip())})
+            rows.append({name: entry for name, cell in pairs if name and (entry := cell.strip())})
     return _table(path, "a table of CSV", rows)
 
 
 def read_parquet(path: Path) -> Table:
-    """The runs in a parquet file. Raises InputError for a file that is none."""
+    """Read the runs in a parquet file.
+
+    Raises:
+        InputError: for another file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        found: list[dict[str, Any]] = pq.read_table(io.BytesIO(content(path))).to_pylist()
+        mappings: list[dict[str, Any]] = pq.read_table(io.BytesIO(content(path))).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not valid parquet: {str(error).partition(chr(10))[0]}") from None
-    return _table(path, "a table of parquet", [flatten(one) for one in found])
+    return _table(path, "a table of parquet", [flatten(mapping) for mapping in mappings])
 
 
 def read_json(path: Path) -> Table:
-    """The runs in a JSON file, a list of mappings or a mapping a line. Raises InputError for another one."""
-    written = text(path)
+    """Read the runs in a JSON file, a list of mappings or a mapping a line.
+
+    Raises:
+        InputError: for another file.
+    """
+    decoded = text(path)
     try:
-        lines = written.splitlines() if written.lstrip().startswith("{") else []
-        found = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(written)
+        lines = decoded.splitlines() if decoded.lstrip().startswith("{") else []
+        mappings = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON, as a list or a mapping a line: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise InputError(f"{path}: expected a list of mappings, one a run, found {type(found).__name__}")
-    return _table(path, "a table of JSON", [flatten(one) for one in found])
+    if not isinstance(mappings, list) or not all(isinstance(mapping, dict) for mapping in mappings):
+        raise InputError(f"{path}: expected a list of mappings, one a run, found {type(mappings).__name__}")
+    return _table(path, "a table of JSON", [flatten(mapping) for mapping in mappings])
 
 
 # what they hold ------------------------------------------------------------------------------------------------------
 
 
 def _table(path: Path, kind: str, rows: list[Row]) -> Table:
-    """What an export is known by, and where it keeps its measurements."""
+    """Recognise the exporter of a table by its columns."""
     if not rows:
         raise InputError(f"{path}: holds no run; expected a row for each arm and seed")
     columns = {name for row in rows for name in row}
@@ -118,17 +134,17 @@ def _table(path: Path, kind: str, rows: list[Row]) -> Table:
 
 
 def _wide(path: Path, rows: Sequence[Row]) -> Table:
-    """A row for each run of a table with one for each quantity, such as `cells.csv`."""
+    """Pivot a table with a row for each quantity, such as `cells.csv`, to a row for each run."""
     runs: dict[tuple[tuple[str, str], ...], Row] = {}
     better: dict[str, Better] = {}
-    for place, row in enumerate(rows, 2):
+    for number, row in enumerate(rows, 2):
         if (quantity := row.get("metric")) is None:
-            raise InputError(f"{path}: row {place} names no metric")
-        told = {name: found for name, found in row.items() if name not in OF_QUANTITY}
-        run = runs.setdefault(tuple(told.items()), dict(told))
+            raise InputError(f"{path}: row {number} names no metric")
+        fields = {name: value for name, value in row.items() if name not in OF_QUANTITY}
+        run = runs.setdefault(tuple(fields.items()), dict(fields))
         if quantity in run:
-            said = ", ".join(f"{name} {found}" for name, found in told.items())
-            raise InputError(f"{path}: row {place}: {quantity} of {said} is there twice; expected it once")
+            fields_text = ", ".join(f"{name} {value}" for name, value in fields.items())
+            raise InputError(f"{path}: row {number}: {quantity} of {fields_text} is there twice; expected it once")
         if (measured := as_text(row.get("value"))) is not None:
             run[quantity] = measured
         if row.get("better") in ("lower", "higher"):

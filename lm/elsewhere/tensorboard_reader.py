@@ -16,7 +16,7 @@ USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<see
 
 
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
-    """The runs in a folder, the last value of each scalar.
+    """Read the runs in a folder, the last value of each scalar.
 
     Args:
         path: of the folder.
@@ -35,36 +35,40 @@ def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
     rows = []
     for folder in sorted(folders):
         name = folder.relative_to(path).as_posix() if folder != path else path.resolve().name
-        found = pattern.fullmatch(name)
-        if found is None:
+        match = pattern.fullmatch(name)
+        if match is None:
             expected = "names such as base/0 or base_seed0, or --runs-called" if called is None else called
             raise InputError(f"{path}: the run {shown(name)} does not say its arm and its seed; expected {expected}")
-        rows.append({"run": name, "arm": found["arm"], "seed": found["seed"], **_last(folder)})
+        rows.append({"run": name, "arm": match["arm"], "seed": match["seed"], **_last(folder)})
     return Table(path, "TensorBoard's runs", rows, ("scalars.",), ("scalars.",), last=True)
 
 
 def _pattern(called: str) -> re.Pattern[str]:
-    """What names look like. Raises InputError where arm or seed is not in them once."""
+    """Compile the pattern of run names.
+
+    Raises:
+        InputError: where arm or seed is not in it once.
+    """
     if called.count(ARM) != 1 or called.count(SEED) != 1:
         raise InputError(f"--runs-called {called}: expected {ARM} and {SEED}, each once, as in {ARM}/{SEED}")
-    said = re.escape(called)
+    escaped = re.escape(called)
     return re.compile(
-        said.replace(re.escape(ARM), r"(?P<arm>.+?)").replace(re.escape(SEED), r"(?P<seed>[^/]+)"), re.DOTALL
+        escaped.replace(re.escape(ARM), r"(?P<arm>.+?)").replace(re.escape(SEED), r"(?P<seed>[^/]+)"), re.DOTALL
     )
 
 
 def _last(folder: Path) -> Row:
-    """The last value of each scalar in the files of a folder."""
+    """Read the last value of each scalar in the files of a folder."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 1, "tensors": 1})
     events.Reload()
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for tag in events.Tags()["scalars"]:
-        found[tag] = events.Scalars(tag)[-1].value
+        values[tag] = events.Scalars(tag)[-1].value
     for tag in events.Tags()["tensors"]:
         value = tensor_util.make_ndarray(events.Tensors(tag)[-1].tensor_proto)
         if value.size == 1 and value.dtype.kind in "fiu":
-            found[tag] = value.item()
-    return {f"scalars.{tag}": repr(float(value)) for tag, value in found.items()}
+            values[tag] = value.item()
+    return {f"scalars.{tag}": repr(float(value)) for tag, value in values.items()}

@@ -31,7 +31,11 @@ Message = dict[int, list[Any]]
 
 
 def read_wandb(path: Path, files: list[Path]) -> Table:
-    """The runs in these files, each value the last that was logged. Raises InputError for a file that is none."""
+    """Read the runs in these files, each value the last that was logged.
+
+    Raises:
+        InputError: for a file that is not W&B's.
+    """
     notes = []
     rows = []
     for file in files:
@@ -43,54 +47,54 @@ def read_wandb(path: Path, files: list[Path]) -> Table:
 
 
 def _run(path: Path) -> tuple[Row, bool]:
-    """What a file says of its run, and whether it is torn."""
-    found = content(path)
-    if found[:4] != MAGIC:
+    """Read the run of a file, and whether the file is cut off."""
+    data = content(path)
+    if data[:4] != MAGIC:
         raise InputError(f"{path}: not a file of W&B's; expected one that begins with {MAGIC.decode()}")
     config: dict[str, Any] = {}
     measured: dict[str, Any] = {}
     summary: dict[str, Any] = {}
-    told: Row = {"state": "unfinished"}
-    entries = _entries(found)
+    row: Row = {"state": "unfinished"}
+    entries = _entries(data)
     try:
         for entry in entries:
             message = _message(entry)
-            for one in map(_message, message.get(HISTORY, [])):
-                measured |= _items(one.get(1, []))
-            for one in map(_message, message.get(SUMMARY, [])):
-                summary |= _items(one.get(1, []))
-            for one in map(_message, message.get(CONFIG, [])):
-                config |= _items(one.get(1, []))
-            for one in map(_message, message.get(RUN, [])):
-                told |= _named(one)
-                for part in map(_message, one.get(RUN_CONFIG, [])):
+            for field in map(_message, message.get(HISTORY, [])):
+                measured |= _items(field.get(1, []))
+            for field in map(_message, message.get(SUMMARY, [])):
+                summary |= _items(field.get(1, []))
+            for field in map(_message, message.get(CONFIG, [])):
+                config |= _items(field.get(1, []))
+            for field in map(_message, message.get(RUN, [])):
+                row |= _named(field)
+                for part in map(_message, field.get(RUN_CONFIG, [])):
                     config |= _items(part.get(1, []))
-                for part in map(_message, one.get(RUN_SUMMARY, [])):
+                for part in map(_message, field.get(RUN_SUMMARY, [])):
                     summary |= _items(part.get(1, []))
-            for one in map(_message, message.get(EXIT, [])):
-                told["state"] = "failed" if one.get(1, [0])[-1] else "finished"
+            for field in map(_message, message.get(EXIT, [])):
+                row["state"] = "failed" if field.get(1, [0])[-1] else "finished"
     except _TornError:
-        return {**told, **flatten({"config": config, "summary": measured | summary})}, True
+        return {**row, **flatten({"config": config, "summary": measured | summary})}, True
     except (ValueError, IndexError, AttributeError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: is damaged, or of a W&B that writes otherwise: {error}") from None
-    return {**told, **flatten({"config": config, "summary": measured | summary})}, False
+    return {**row, **flatten({"config": config, "summary": measured | summary})}, False
 
 
 def _named(run: Message) -> Row:
-    """By what a run is called."""
+    """Return the id, name and group of a run."""
     fields = {"id": RUN_ID, "name": RUN_NAME, "group": RUN_GROUP}
     return {name: run[field][-1].decode() for name, field in fields.items() if run.get(field)}
 
 
 def _items(items: list[bytes]) -> dict[str, Any]:
-    """Settings or measurements by their names."""
-    found: dict[str, Any] = {}
+    """Decode settings or measurements by their names."""
+    settings: dict[str, Any] = {}
     for item in map(_message, items):
         names = item.get(KEY) or item.get(NESTED) or [b""]
         name = ".".join(part.decode() for part in names)
         if name and not name.startswith("_"):
-            found[name] = json.loads(item.get(VALUE, [b"null"])[-1])
-    return found
+            settings[name] = json.loads(item.get(VALUE, [b"null"])[-1])
+    return settings
 
 
 # the layout ----------------------------------------------------------------------------------------------------------
@@ -101,20 +105,25 @@ class _TornError(Exception):
 
 
 def _entries(data: bytes) -> Iterator[bytes]:
-    """The entries of a log. Raises _TornError where it ends in the middle of one, ValueError where it is damaged."""
-    place, parts = HEADER, list[bytes]()
-    while place < len(data):
-        if BLOCK - place % BLOCK < HEADER:  # too little for a chunk is left empty
-            place += BLOCK - place % BLOCK
+    """Yield the entries of a log.
+
+    Raises:
+        _TornError: where it ends in the middle of one.
+        ValueError: where it is damaged.
+    """
+    offset, parts = HEADER, list[bytes]()
+    while offset < len(data):
+        if BLOCK - offset % BLOCK < HEADER:  # too little for a chunk is left empty
+            offset += BLOCK - offset % BLOCK
             continue
-        head = data[place : place + HEADER]
+        head = data[offset : offset + HEADER]
         size, kind = int.from_bytes(head[4:6], "little"), head[6] if len(head) == HEADER else FULL
-        chunk = data[place + HEADER : place + HEADER + size]
+        chunk = data[offset + HEADER : offset + HEADER + size]
         if len(head) < HEADER or len(chunk) < size:
             raise _TornError
         if zlib.crc32(head[6:] + chunk) != int.from_bytes(head[:4], "little"):
-            raise ValueError(f"the checksum at byte {place:,} is wrong")
-        place += HEADER + size
+            raise ValueError(f"the checksum at byte {offset:,} is wrong")
+        offset += HEADER + size
         parts = [chunk] if kind in (FULL, FIRST) else [*parts, chunk]
         if kind in (FULL, LAST):
             yield b"".join(parts)
@@ -123,36 +132,40 @@ def _entries(data: bytes) -> Iterator[bytes]:
 
 
 def _message(data: bytes) -> Message:
-    """The fields of a message of protocol buffers. Raises ValueError or IndexError where it is none."""
-    found: Message = {}
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+    """Decode the fields of a message of protocol buffers.
+
+    Raises:
+        ValueError, IndexError: where it is none.
+    """
+    fields: Message = {}
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint(data, offset)
         kind = key & 7
         value: int | bytes
         if kind == 0:
-            value, place = _varint(data, place)
+            value, offset = _varint(data, offset)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
-            value, place = data[place : place + size], place + size
+            value, offset = data[offset : offset + size], offset + size
         elif kind == 2:
-            size, place = _varint(data, place)
-            value, place = data[place : place + size], place + size
+            size, offset = _varint(data, offset)
+            value, offset = data[offset : offset + size], offset + size
         else:
             raise ValueError(f"a field of kind {kind}")
-        if place > len(data):
+        if offset > len(data):
             raise ValueError("a field that is longer than its entry")
-        found.setdefault(key >> 3, []).append(value)
-    return found
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """An integer of variable length, and where it ends."""
-    found = shift = 0
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Decode an integer of variable length, and return where it ends."""
+    number = shift = 0
     while True:
-        byte = data[place]
-        place, found, shift = place + 1, found | (byte & 127) << shift, shift + 7
+        byte = data[offset]
+        offset, number, shift = offset + 1, number | (byte & 127) << shift, shift + 7
         if byte < 128:
-            return found, place
+            return number, offset
         if shift > 63:
             raise ValueError("a number without an end")

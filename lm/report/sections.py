@@ -68,7 +68,7 @@ def effect_rows(results: Results, effects: Effects) -> list[list[str]]:
             f"{effect.q:z.2g}",
             ", ".join(effect.aliases) or "-",
         ]
-        for effect in effects.found
+        for effect in effects.effects
     ]
 
 

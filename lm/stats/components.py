@@ -1,4 +1,4 @@
-"""Where variance comes from: two crossed causes, one value for each pair of their levels.
+"""Variance components of two crossed causes, one value for each pair of their levels.
 
 Legend: i first cause (rows), j second cause (columns), s draws.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 4_000
-"""Of the unknown variances, for an interval."""
+"""Draws of the unknown variances for an interval."""
 
 Array = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Components:
 
 
 def components(values_ij: Array) -> Components:
-    """Variance components by the method of moments, a negative one counted as zero.
+    """Estimate variance components by the method of moments, a negative one counted as zero.
 
     Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
     to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
@@ -47,24 +47,24 @@ def components(values_ij: Array) -> Components:
         raise ValueError(f"values_ij={rows} x {columns} must be at least 2 x 2")
     freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
     squares = mean_squares(values_ij)
-    found = _solved(squares, values_ij.shape)
+    variances = _solved(squares, values_ij.shape)
     random = np.random.default_rng(0)
     drawn = [
         square * degrees / random.chisquare(degrees, DRAWS) for square, degrees in zip(squares, freedom, strict=True)
     ]
-    shares = _shares(found)
+    shares = _shares(variances)
     low, high = (
         np.nanquantile(_shares(_solved(drawn, values_ij.shape)), (0.025, 0.975), axis=1)
-        if sum(found)
+        if sum(variances)
         else (np.full((2, 3), np.nan))
     )
     triples = tuple((float(share), float(a), float(b)) for share, a, b in zip(shares, low, high, strict=True))
-    first, second, rest = (float(one) for one in found)
+    first, second, rest = (float(variance) for variance in variances)
     return Components(first, second, rest, triples)
 
 
 def mean_squares(values_ij: Array) -> tuple[float, float, float]:
-    """The mean squares of rows, of columns and of what neither explains."""
+    """Return the mean squares of rows, of columns and of the residuals."""
     rows, columns = values_ij.shape
     row_i = values_ij.mean(axis=1) - values_ij.mean()
     column_j = values_ij.mean(axis=0) - values_ij.mean()
@@ -77,13 +77,13 @@ def mean_squares(values_ij: Array) -> tuple[float, float, float]:
 
 
 def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> Array:
-    """The variances that would make such mean squares expected, none below zero: (3,) or (3, s)."""
+    """Solve for the variances with such expected mean squares, none below zero: (3,) or (3, s)."""
     (first, second, rest), (rows, columns) = squares, shape
     parts = np.maximum(0.0, (first - rest) / columns), np.maximum(0.0, (second - rest) / rows), np.asarray(rest)
     return np.stack(parts)
 
 
-def _shares(found: Array) -> Array:
-    """Each of its sum; NaN where that is zero."""
-    total = found.sum(axis=0)
-    return np.asarray(np.divide(found, total, out=np.full_like(found, np.nan), where=total > 0))
+def _shares(variances: Array) -> Array:
+    """Divide each variance by their sum; NaN where that is zero."""
+    total = variances.sum(axis=0)
+    return np.asarray(np.divide(variances, total, out=np.full_like(variances, np.nan), where=total > 0))

@@ -1,4 +1,4 @@
-"""What an arm is worth at every rung of a ladder, and how that moves with compute. Numbers in, values out.
+"""Effect of an arm at every rung of a ladder, and its trend with compute. Numbers in, values out.
 
 The compute-equivalent gain of an arm is the compute that the baseline needs for the arm's loss, over the arm's own
 (Gundlach et al. 2025, https://arxiv.org/abs/2511.21622). The baseline's law is read at its own loss at the rung plus
@@ -32,12 +32,12 @@ from lm.stats.trend import (
 DRAWS = 1_000
 
 Beyond = Literal["", "above", "below", "floor"]
-"""Where the law is read outside of what was trained: above all rungs, below them, or at losses it never reaches."""
+"""Kind of extrapolation: above all rungs, below them, or at losses that the law never reaches."""
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """Losses at one size.
+    """Losses of the baseline and of an arm at one size.
 
     Args:
         compute, arm_compute: FLOPs of a run of the baseline and of the arm.
@@ -51,24 +51,24 @@ class ScalePoint:
 
     @functools.cached_property
     def base(self) -> Array:
-        """The baseline's losses that there are."""
+        """Losses of the baseline's finished seeds."""
         return self.baseline_s[np.isfinite(self.baseline_s)]
 
     @functools.cached_property
     def arms(self) -> Array:
-        """The arm's losses that there are."""
+        """Losses of the arm's finished seeds."""
         return self.arm_s[np.isfinite(self.arm_s)]
 
     @functools.cached_property
     def pairs(self) -> Array:
-        """The paired differences that there are."""
-        found = self.arm_s - self.baseline_s
-        return found[np.isfinite(found)]
+        """Paired differences of the seeds that both finished."""
+        differences = self.arm_s - self.baseline_s
+        return differences[np.isfinite(differences)]
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The logarithm of a compute-equivalent gain, and whether the law was read where nothing was trained."""
+    """Logarithm of a compute-equivalent gain, and where its law was extrapolated."""
 
     log: Estimate
     beyond: Beyond
@@ -76,7 +76,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the rungs below foretold of the top one, with intervals for the means that were then measured there."""
+    """Extrapolation of the lower rungs to the top one, with prediction intervals for the means measured there."""
 
     baseline: Estimate
     arm: Estimate
@@ -85,7 +85,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """What was found of one arm, by rung where there are several; None for what there is no law for."""
+    """Differences, gains, trends and forecast of one arm; None for what needs a law and has none."""
 
     differences: list[Estimate]
     gains: list[Gain] | None
@@ -96,7 +96,9 @@ class ScalingFit:
 
 
 class Ladder:
-    """The rungs of one arm with their draws, made once. Every rung has a seed of the baseline and a pair.
+    """Rungs of one arm with their bootstrap draws.
+
+    Every rung has a seed of the baseline and a pair.
 
     Args:
         rungs: from the least compute to the most.
@@ -124,15 +126,15 @@ class Ladder:
 
     @property
     def repeated(self) -> bool:
-        """Whether every rung has two pairs, without which nothing is known of its noise."""
+        """True if every rung has two pairs, from which its noise is estimated."""
         return min(len(rung.pairs) for rung in self.rungs) > 1
 
     def sources(self, rungs: int) -> list[Array]:
-        """The draws of the lowest rungs, each a source of noise by itself."""
+        """Return the draws of the lowest rungs, each an independent source of noise."""
         return [np.stack([self.base_dk[:, k], self.difference_dk[:, k]], axis=1) for k in range(rungs)]
 
     def laws(self, of_k: Array, of_dk: Array, rungs: int) -> tuple[Law, Law]:
-        """The law of the means of the lowest rungs, and of each of their draws."""
+        """Fit the law of the means of the lowest rungs, and of each of their draws."""
         of_noise = math.sqrt(float((self.relative_k[:rungs] / self.n_k[:rungs]).mean()))
         delta = max(DELTA, TUNING * of_noise)
         compute_k = (self.compute_k if of_k is self.base_k else self.arm_compute_k)[:rungs]
@@ -142,7 +144,7 @@ class Ladder:
 def fit_scaling(
     rungs: Sequence[ScalePoint], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
 ) -> ScalingFit:
-    """All that there is to say of an arm.
+    """Compute differences, gains, trends and forecast of an arm over all rungs.
 
     Args:
         rungs: of the arm and the baseline, from the least compute to the most.
@@ -153,7 +155,7 @@ def fit_scaling(
     """
     ladder = Ladder(rungs, draws)
     values = [rung.pairs for rung in rungs]
-    by_rung = [_mean(one) for one in values]
+    by_rung = [_mean(differences) for differences in values]
     of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
     if len(rungs) < MIN_RUNGS or not ladder.repeated:
         unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
@@ -163,24 +165,24 @@ def fit_scaling(
     if laws[0].falls:
         gains, of_gain = gains_of(ladder, laws, margins[1], level)
     own = ladder.laws(ladder.arm_k, ladder.arm_dk, len(rungs))[0]
-    told = forecast_of(ladder) if forecast and len(rungs) > MIN_RUNGS else None
-    return ScalingFit(by_rung, gains, own if own.falls else None, of_difference, of_gain, told)
+    top_forecast = forecast_of(ladder) if forecast and len(rungs) > MIN_RUNGS else None
+    return ScalingFit(by_rung, gains, own if own.falls else None, of_difference, of_gain, top_forecast)
 
 
 def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
-    """The gain at every rung, and its trend."""
+    """Compute the gain at every rung, and its trend."""
     law, drawn = laws
     count = len(ladder.rungs)
     sources, of = ladder.sources(count), list(map(int, ladder.of_k))
     value_k, draws_dk = np.empty(count), np.empty_like(ladder.base_dk)
-    found = []
+    gains = []
     for k, rung in enumerate(ladder.rungs):
         needed = float(law.log_compute(law.loss(rung.compute) + ladder.difference_k[k]))
         value_k[k] = needed - math.log(rung.arm_compute)
         at = drawn.loss(rung.compute) + ladder.difference_dk[:, k]
         draws_dk[:, k] = drawn.log_compute(at) - math.log(rung.arm_compute)
         log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
-        found.append(Gain(log, _beyond(needed, ladder.compute_k)))
+        gains.append(Gain(log, _beyond(needed, ladder.compute_k)))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
     spread_k = mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
@@ -189,11 +191,11 @@ def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float)
         estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
     )
     middle = estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
-    return found, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
+    return gains, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
 
 
 def forecast_of(ladder: Ladder) -> Forecast | None:
-    """The top rung by the laws of those below, of the baseline and of the arm; None where one of the two has none.
+    """Forecast the top rung from the laws of those below; None if the baseline or the arm has no law.
 
     The noise of the means to be measured there is that of the rungs below, relative to the loss.
     """
@@ -206,7 +208,7 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     normal_d = np.random.default_rng(below).normal(size=len(ladder.base_dk))
     sources, of = ladder.sources(below), [*map(int, ladder.of_k[:below]), int(ladder.of_k[:below].sum())]
 
-    def told(value: Array, draws_d: Array, kind: Literal["base", "arms", "pairs"]) -> Estimate:
+    def estimate(value: Array, draws_d: Array, kind: Literal["base", "arms", "pairs"]) -> Estimate:
         shares = [_variance(getattr(rung, kind)) / float(rung.base.mean()) ** 2 for rung in lower]
         together = float(np.average(shares, weights=ladder.of_k[:below]))
         noise_d = math.sqrt(together / len(getattr(top, kind))) * float(base.loss(top.compute)) * normal_d
@@ -215,14 +217,14 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     of_base, of_arm = base.loss(top.compute), arm.loss(top.arm_compute)
     of_base_d, of_arm_d = base_d.loss(top.compute), arm_d.loss(top.arm_compute)
     return Forecast(
-        told(of_base, of_base_d, "base"),
-        told(of_arm, of_arm_d, "arms"),
-        told(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
+        estimate(of_base, of_base_d, "base"),
+        estimate(of_arm, of_arm_d, "arms"),
+        estimate(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
     )
 
 
 def misfit(ladder: Ladder, law: Law) -> tuple[float, float]:
-    """By how much the law misses a rung's mean at most, a share of it, and p that seeds' noise alone does that.
+    """Return the largest relative error of the law at a rung, and the p that seed noise alone makes it.
 
     p is NaN for three rungs, through which a law goes, and where noise is not known.
     """

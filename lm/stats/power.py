@@ -1,4 +1,4 @@
-"""How large a difference has to be for the exact sign-flip test to find it: its power, for normal differences.
+"""Power and detectable difference of the exact sign-flip test, for normal differences.
 
 The noise is estimated from the same few seeds. An effect is called detectable where the power, averaged over what the
 true noise may be given its estimate, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds.
@@ -26,11 +26,11 @@ EXPERIMENTS = 4_000
 """Simulated for up to 10 pairs, fewer with more; each counts twice, mirrored."""
 
 CHANCE = 0.8
-"""With which an effect that is called detectable would have been found."""
+"""Power at which an effect is called detectable."""
 
 
 def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
-    """Chance that a two-sided sign-flip test finds an effect in n normal differences of spread `sd`; NaN for n < 2."""
+    """Return the power of a two-sided sign-flip test on n normal differences of spread `sd`; NaN for n < 2."""
     if n < 2 or math.isnan(sd):
         return math.nan
     if alpha < smallest_p(n):
@@ -39,8 +39,8 @@ def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
         return 1.0 if effect else 0.0
     reach_e, _ = reaches(n, alpha)
     size = abs(effect) / sd
-    found = special.ndtr(math.sqrt(n) * (size - reach_e)) + special.ndtr(math.sqrt(n) * (-size - reach_e))
-    return float(np.mean(found))
+    powers = special.ndtr(math.sqrt(n) * (size - reach_e)) + special.ndtr(math.sqrt(n) * (-size - reach_e))
+    return float(np.mean(powers))
 
 
 def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
@@ -54,7 +54,7 @@ def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
 
 
 def average_power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
-    """Average the power over the true spread of n normal differences, given that they showed the spread `sd`.
+    """Average the power over the true spread of n normal differences that showed the spread `sd`.
 
     NaN for n < 2.
     """
@@ -83,7 +83,7 @@ def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) 
 
 @functools.cache
 def reaches(n: int, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How far the test's interval reaches from the mean in simulated experiments with a spread of one, to each side.
+    """Simulate how far the test's interval reaches from the mean, to each side, at a spread of one.
 
     Beside it the variance that each of these experiments shows (e,).
     """

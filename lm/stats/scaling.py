@@ -1,4 +1,4 @@
-"""How a loss falls with compute: L = E + A (C / C0)^-a, what it says of other computes, and how sure that is.
+"""Scaling laws of loss with compute, L = E + A (C / C0)^-a: fit, extrapolation and intervals.
 
 The law is fitted to the means of the rungs of a ladder by Huber's loss on the residuals of log L (Hoffmann et al. 2022,
 https://arxiv.org/abs/2203.15556, appendix D.3), over all exponents of a grid and then closer: for one exponent the rest
@@ -26,13 +26,13 @@ MIN_RUNGS = 3
 """Rungs that a law of three parameters takes."""
 
 EXPONENTS = np.geomspace(0.005, 4.0, 14)
-"""Those looked at first."""
+"""Grid of exponents that are tried first."""
 
 DELTA = 1e-3
 """Residual of log L from which Huber's loss grows no longer with its square: that of Hoffmann et al."""
 
 TUNING = 1.345
-"""The same in standard errors of a rung's mean: then normal noise costs 5 % of the precision, no more."""
+"""Huber's threshold in standard errors of a rung's mean: normal noise then costs 5 % of the precision."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _CLOSER, _NEWTON = 14, 2
@@ -55,29 +55,29 @@ class Law:
     reference: float
 
     def loss(self, compute: ArrayLike) -> Array:
-        """The loss at a compute."""
+        """Return the loss at a compute."""
         return self.floor + self.scale * np.exp(-self.exponent * np.log(np.asarray(compute) / self.reference))
 
     def log_compute(self, loss: ArrayLike) -> Array:
-        """The logarithm of the compute that a loss takes; infinite for one at the floor or below."""
+        """Return the logarithm of the compute that reaches a loss; infinite at the floor or below."""
         above = np.asarray(loss) - self.floor
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.log(self.scale / above) / self.exponent
-        reached = np.where(above > 0, found, np.inf)
+            log_ratio = np.log(self.scale / above) / self.exponent
+        reached = np.where(above > 0, log_ratio, np.inf)
         return np.where(np.isnan(self.scale), np.nan, reached) + math.log(self.reference)
 
     def steepness(self, compute: ArrayLike) -> Array:
-        """How much the loss falls per e-fold of compute."""
+        """Return the fall of the loss per e-fold of compute."""
         return self.exponent * (self.loss(compute) - self.floor)
 
     @property
     def falls(self) -> bool:
-        """Whether the losses fell with compute, so that there is a law."""
+        """True if the losses fall with compute, so that the law is defined."""
         return bool(np.isfinite(self.scale).all())
 
 
 def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA) -> Law:
-    """The law of losses at several computes.
+    """Fit the law of losses at several computes.
 
     Args:
         compute: of each rung (k,), in any unit.
@@ -102,8 +102,8 @@ def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA)
     def missed(exponent_d: Array) -> Array:
         return _linear(exponent_d, log_k, y_dk, delta)[2]
 
-    found = np.stack([missed(np.full(len(y_dk), one)) for one in EXPONENTS])
-    place = np.clip(found.argmin(axis=0), 1, len(EXPONENTS) - 2)
+    misfits = np.stack([missed(np.full(len(y_dk), guess)) for guess in EXPONENTS])
+    place = np.clip(misfits.argmin(axis=0), 1, len(EXPONENTS) - 2)
     low, high = np.log(EXPONENTS[place - 1]), np.log(EXPONENTS[place + 1])
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     of_left, of_right = missed(np.exp(left)), missed(np.exp(right))
@@ -123,7 +123,7 @@ def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA)
 
 
 def _linear(exponent_d: Array, log_k: Array, y_dk: Array, delta: float) -> tuple[Array, Array, Array]:
-    """Floor and scale of the best law of each exponent, and by how much it misses."""
+    """Fit floor and scale for each exponent, and return Huber's loss of each fit."""
     x_dk = np.exp(-exponent_d[:, None] * log_k)
     floor, scale = _solved(x_dk, y_dk, 1 / y_dk**2)
     for _ in range(_NEWTON):
@@ -141,12 +141,12 @@ def _linear(exponent_d: Array, log_k: Array, y_dk: Array, delta: float) -> tuple
     flat = scale <= 0
     floor, scale = np.where(flat, np.exp(np.log(y_dk).mean(axis=1)), floor), np.where(flat, 0.0, scale)
     r_dk = np.abs(np.log(y_dk / np.maximum(floor[:, None] + scale[:, None] * x_dk, 1e-9 * y_dk)))
-    lost = np.where(r_dk <= delta, 0.5 * r_dk**2, delta * (r_dk - 0.5 * delta))
-    return floor, scale, lost.sum(axis=1)
+    losses = np.where(r_dk <= delta, 0.5 * r_dk**2, delta * (r_dk - 0.5 * delta))
+    return floor, scale, losses.sum(axis=1)
 
 
 def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
-    """Offset and slope of weighted least squares, a line for each draw."""
+    """Return offset and slope of weighted least squares, a line for each draw."""
     total = w_dk.sum(axis=1)
     x, y = (w_dk * x_dk).sum(axis=1) / total, (w_dk * y_dk).sum(axis=1) / total
     off = x_dk - x[:, None]
@@ -158,20 +158,20 @@ def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
 
 
 def draw_means(values_s: Array, weights_ds: Array) -> Array:
-    """Means that a rung's seeds might as well have had, (d,): a standard normal weight for each seed's deviation.
+    """Draw bootstrap means of a rung's seeds, (d,), with a standard normal weight for each seed's deviation.
 
     `values_s` is NaN for a seed that was lost. What is paired is given the same weights.
     """
-    there = np.isfinite(values_s)
-    n = int(there.sum())
+    finite = np.isfinite(values_s)
+    n = int(finite.sum())
     if n < 2:
-        return np.full(len(weights_ds), float(values_s[there][0]) if n else math.nan)
-    centre = values_s[there].mean()
-    return centre + weights_ds[:, there] @ (values_s[there] - centre) / math.sqrt(n * (n - 1))
+        return np.full(len(weights_ds), float(values_s[finite][0]) if n else math.nan)
+    centre = values_s[finite].mean()
+    return centre + weights_ds[:, finite] @ (values_s[finite] - centre) / math.sqrt(n * (n - 1))
 
 
 def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[int]) -> float:
-    """Degrees of freedom of a statistic's spread, by Satterthwaite: from how much of it each source of noise brings.
+    """Return Satterthwaite's degrees of freedom of a statistic, from the share of each source of noise.
 
     Args:
         statistic_d: its draws.
@@ -195,7 +195,7 @@ def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[i
 def interval(
     value: float, draws_d: Array, sources: Sequence[Array], of_sources: Sequence[int], confidence: float = 0.95
 ) -> tuple[float, float]:
-    """The interval of a value that was drawn with normal weights, as much wider as Student's t is than the normal.
+    """Stretch the percentile interval of a value by Student's t over the normal quantile.
 
     That of an infinite value, from which nothing can be measured, holds as many more of the draws.
     """
@@ -209,7 +209,7 @@ def interval(
 
 
 def quantiles(draws_d: Array, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval that holds a share of the draws; one that is no number counts as far out on either side."""
+    """Return the interval that holds a share of the draws; NaN counts as infinite on either side."""
     sorted_low, sorted_high = (np.sort(np.where(np.isnan(draws_d), far, draws_d)) for far in (-np.inf, np.inf))
     tail = (1 - confidence) / 2 * (len(draws_d) - 1)
     return float(sorted_low[math.floor(tail)]), float(sorted_high[math.ceil(len(draws_d) - 1 - tail)])

@@ -39,7 +39,7 @@ DIGITS = 11
 
 @dataclass(frozen=True)
 class Look:
-    """The verdict after the last look reached, `pairs` of them in all; nothing was tested before the first look.
+    """Result of the last look reached, at `pairs` pairs.
 
     `rejected_at` is the look that found a difference. `p` is the share of sequences whose sum is at least as far from
     zero, `level` the p up to which this look finds a difference, `spent` the error that may have been made so far.
@@ -53,19 +53,19 @@ class Look:
 
     @property
     def rejected(self) -> bool:
-        """Whether this look or an earlier one found a difference."""
+        """True if this look or an earlier one found a difference."""
         return self.rejected_at is not None
 
 
 def spent(alpha: float, fraction: float) -> float:
-    """The error that may be spent by a fraction of the pairs, O'Brien-Fleming-like: little early, alpha at the end."""
+    """Return the error that may be spent by a fraction of the pairs, O'Brien-Fleming-like."""
     if fraction <= 0:
         return 0.0
     return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(min(1.0, fraction))))
 
 
 def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
-    """Pairs at which to look: at most `stages`, evenly spaced, from the first n >= minimum that could find anything.
+    """Plan the pairs at which to look: at most `stages`, evenly spaced, from the first that can reject.
 
     A look at fewer pairs could not: no p of theirs is as small as the error that may be spent by then. The last look is
     at `maximum`. Raises ValueError for numbers out of order.
@@ -78,7 +78,7 @@ def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) ->
 
 
 def sequential(differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> Look | None:
-    """The verdict on differences in the order of the seeds as of the last look they reach; None before the first.
+    """Test differences in the order of the seeds at the last look that they reach; None before the first.
 
     Give each of k arms alpha / k. Differences beyond that look are not used before the next one is reached.
     """
@@ -103,7 +103,7 @@ def sequential(differences: Sequence[float], planned: Sequence[int], maximum: in
 def repeated_interval(
     differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA
 ) -> tuple[float, float]:
-    """An interval for the mean that may be read at every look: Student's, wide enough for having looked before.
+    """Return an interval for the mean that holds at every look: Student's, widened for repeated looks.
 
     At each look it is one of level 1 - (what that look may spend). For normal differences the chance that all of them
     cover the truth is at least 1 - alpha: errors add up to no more than what is spent (Jennison and Turnbull 1989).
@@ -116,7 +116,7 @@ def repeated_interval(
 
 
 def stage_alpha(pairs: int, planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> float:
-    """The error that the last look reached may add to what those before it have spent; 0 before the first."""
+    """Return the error that the last look reached may add to that of earlier ones; 0 before the first."""
     shares = [0.0, *(spent(alpha, look / maximum) for look in _reached(pairs, planned, maximum))]
     return shares[-1] - shares[-2] if len(shares) > 1 else 0.0
 
@@ -128,7 +128,7 @@ def _reached(pairs: int, planned: Sequence[int], maximum: int) -> list[int]:
 
 
 def _bound(distances: NDArray[np.float64], may_cross: int) -> float:
-    """The distance beyond which no more than `may_cross` lie; ties stay together on the near side."""
+    """Return the distance beyond which at most `may_cross` lie; ties stay together on the near side."""
     if may_cross >= len(distances):
         return -math.inf
     place = len(distances) - 1 - may_cross
@@ -136,12 +136,12 @@ def _bound(distances: NDArray[np.float64], may_cross: int) -> float:
 
 
 def _every_course(sample: NDArray[np.float64], reached: Sequence[int]) -> list[NDArray[np.float64]]:
-    """The sums at each look under every sequence of signs, the one seen first."""
+    """Return the sums at each look under every sequence of signs, the observed one first."""
     return [np.repeat(signed_sums(sample[:pairs])[::-1], 2 ** (len(sample) - pairs)) for pairs in reached]
 
 
 def _random_courses(sample: NDArray[np.float64], reached: Sequence[int], maximum: int) -> list[NDArray[np.float64]]:
-    """The same under random sequences, which are the same at every look, the one seen first."""
+    """Return the sums at each look under random sequences of signs, the observed one first."""
     sums = np.zeros(SEQUENCES)
     courses = []
     for pairs, (value, flips) in enumerate(zip(sample, _signs(maximum), strict=False), start=1):
@@ -153,7 +153,7 @@ def _random_courses(sample: NDArray[np.float64], reached: Sequence[int], maximum
 
 @functools.cache
 def _signs(maximum: int) -> NDArray[np.float64]:
-    """Random signs, pairs x sequences; the first sequence flips nothing."""
+    """Draw random signs, pairs x sequences; the first sequence flips nothing."""
     signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), (maximum, SEQUENCES))
     signs[:, 0] = 1
     return signs

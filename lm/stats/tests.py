@@ -1,4 +1,4 @@
-"""What paired differences can show: intervals, exact tests, corrections, equivalence. Numbers only, no records.
+"""Statistics of paired differences: intervals, exact tests, corrections, equivalence. Numbers only, no records.
 
 Differences are arm minus baseline, one for each seed. Where an arm changes nothing, the sign of each is a fair coin,
 whatever the noise looks like: the sign-flip test of the mean asks for no more. The sign test of the median, which is
@@ -30,7 +30,7 @@ Side = Literal["two-sided", "less", "greater"]
 
 
 def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval for the mean; NaN for fewer than two values."""
+    """Return Student's interval for the mean; NaN for fewer than two values."""
     if len(sample) < 2:
         return math.nan, math.nan
     mean, sem = float(np.mean(sample)), float(stats.sem(sample))
@@ -41,7 +41,7 @@ def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float
 
 
 def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Bias-corrected and accelerated bootstrap interval for the mean (Efron 1987); NaN for fewer than two values.
+    """Return the BCa bootstrap interval for the mean (Efron 1987); NaN for fewer than two values.
 
     9,999 seeded resamples. Too narrow for few values, as `make audit` shows: a check on Student's, not a replacement.
     """
@@ -55,25 +55,25 @@ def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tup
 
 @functools.cache
 def rate_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper-Pearson's interval for a rate, which never covers less than it promises; NaN for no trial."""
+    """Return Clopper-Pearson's exact interval for a rate; NaN for no trial."""
     if trials == 0:
         return math.nan, math.nan
-    found = stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
-    return float(found.low), float(found.high)
+    interval = stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def smallest_p(n: int) -> float:
-    """The smallest two-sided p an exact sign-flip test of n pairs can give: 2 / 2^n."""
+    """Return the smallest two-sided p of an exact sign-flip test of n pairs: 2 / 2^n."""
     return min(1.0, 2.0 / 2**n)
 
 
 def attainable(n: int, alpha: float = ALPHA) -> float:
-    """The level at which a sign-flip test of n pairs really works: the largest p that it can give up to `alpha`."""
+    """Return the true level of a sign-flip test of n pairs: its largest attainable p up to `alpha`."""
     return math.floor(alpha * 2 ** (n - 1)) / 2 ** (n - 1) if n else 0.0
 
 
 def seeds_needed(comparisons: int, alpha: float = ALPHA) -> int:
-    """Pairs with which an exact sign-flip test can reach `alpha` after Holm's correction over `comparisons`.
+    """Return the pairs with which a sign-flip test can reach `alpha` after Holm's correction over `comparisons`.
 
     >>> seeds_needed(1), seeds_needed(3)
     (6, 7)
@@ -82,7 +82,7 @@ def seeds_needed(comparisons: int, alpha: float = ALPHA) -> int:
 
 
 def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float:
-    """Exact p of the mean difference when every pair's sign may be flipped; NaN for no pairs.
+    """Return the exact p of the mean difference under all sign flips; NaN for no pairs.
 
     `less` asks whether the mean is below zero. Up to 40 pairs every pattern is counted: each sum is one of the first
     half's plus one of the second half's, so sorting one half counts all pairs of them. Beyond, 99,999 random flips.
@@ -96,14 +96,14 @@ def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float
     if len(sample) > EXACT_PAIRS:
         return _random_sign_flip_p(sample, side)
     total = float(sample.sum())
-    seen = {"greater": total, "less": -total, "two-sided": abs(total)}[side] - TIE * float(np.abs(sample).sum())
+    observed = {"greater": total, "less": -total, "two-sided": abs(total)}[side] - TIE * float(np.abs(sample).sum())
     left, right = signed_sums(sample[: len(sample) // 2]), np.sort(signed_sums(sample[len(sample) // 2 :]))
-    as_far = int((len(right) - np.searchsorted(right, seen - left)).sum())
+    as_far = int((len(right) - np.searchsorted(right, observed - left)).sum())
     return min(1.0, (2 if side == "two-sided" else 1) * as_far / 2 ** len(sample))
 
 
 def signed_sums(sample: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sums of a sample under all patterns of signs, 2^n of them; those that begin alike lie together."""
+    """Sum a sample under all 2^n patterns of signs; patterns with the same first signs are adjacent."""
     sums = np.zeros(1)
     for value in sample:
         sums = np.stack([sums - value, sums + value], axis=1).ravel()
@@ -111,7 +111,7 @@ def signed_sums(sample: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def sign_flip_interval(differences: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
-    """The means that a two-sided exact sign-flip test at `level` does not reject; NaN for no pairs.
+    """Return the means that a two-sided exact sign-flip test at `level` does not reject; NaN for no pairs.
 
     The p of a mean is known from how many means of subsets of the differences lie below it (Hartigan 1969), so that the
     ends are two of these. Infinite where so few pairs reject nothing. Beyond 16 pairs 65,535 random subsets stand for
@@ -129,7 +129,7 @@ def sign_flip_interval(differences: Sequence[float], level: float = ALPHA) -> tu
 
 @functools.lru_cache(maxsize=4)
 def subsets(n: int, most: int) -> NDArray[np.float64]:
-    """A column for each subset of n but the empty one: one over its size for a member, else zero.
+    """Return a column for each non-empty subset of n: one over its size for a member, else zero.
 
     Where all of them and the empty one were more than `most`, as many random ones.
     """
@@ -155,7 +155,7 @@ def _random_sign_flip_p(sample: NDArray[np.float64], side: Side) -> float:
 
 
 def sign_test_p(sample: Sequence[float], bound: float, side: Literal["less", "greater"]) -> float:
-    """p of the exact sign test that the median lies below (`less`) or above the bound; NaN for no values.
+    """Return p of the exact sign test that the median lies below or above the bound; NaN for no values.
 
     Each value is beyond a median with a chance of one half at most, whatever the noise looks like, skewed or not. A
     value at the bound counts against what is to be shown. No p is below 1 / 2^n.
@@ -167,12 +167,12 @@ def sign_test_p(sample: Sequence[float], bound: float, side: Literal["less", "gr
 
 
 def _heads(least: int, coins: int) -> float:
-    """The chance that of so many fair coins at least so many show heads."""
+    """Return the chance of at least so many heads of so many fair coins."""
     return sum(math.comb(coins, heads) for heads in range(least, coins + 1)) / 2**coins
 
 
 def median_interval(sample: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
-    """The medians that no one-sided sign test at `level` rejects: two of the sorted values; NaN for no values.
+    """Return the medians that no one-sided sign test at `level` rejects: two of the sorted values.
 
     Each end holds at 1 - `level`, both together at 1 - 2 `level`. Infinite where so few values reject nothing.
 
@@ -187,18 +187,18 @@ def median_interval(sample: Sequence[float], level: float = ALPHA) -> tuple[floa
 
 
 def values_needed(level: float = ALPHA) -> int:
-    """Values with which a one-sided sign test can reach `level`."""
+    """Return the number of values with which a one-sided sign test can reach `level`."""
     return math.ceil(-math.log2(level) - 1e-9)
 
 
 def bonferroni(p_values: Sequence[float]) -> list[float]:
-    """Bonferroni's adjusted p-values; NaN stays NaN and counts for nothing."""
+    """Adjust p-values by Bonferroni; NaN stays NaN and counts for nothing."""
     tested = sum(not math.isnan(p) for p in p_values)
     return [min(1.0, tested * p) if not math.isnan(p) else math.nan for p in p_values]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the given order; NaN stays NaN and counts for nothing (Holm 1979).
+    """Adjust p-values by Holm (1979), in the given order; NaN stays NaN and counts for nothing.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -212,17 +212,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values that bound the share of false claims, for exploration; NaN stays NaN and counts for nothing."""
+    """Adjust p-values to bound the false discovery rate; NaN stays NaN and counts for nothing."""
     p = np.asarray(p_values, dtype=float)
     tested = ~np.isnan(p)
     adjusted = np.full(len(p), math.nan)
     if tested.any():
         adjusted[tested] = stats.false_discovery_control(p[tested])
-    return [float(found) for found in adjusted]
+    return [float(p_adjusted) for p_adjusted in adjusted]
 
 
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
-    """p of two one-sided sign tests that the median lies within +-margin; NaN for no differences.
+    """Return p of two one-sided sign tests that the median lies within +-margin; NaN for no differences.
 
     Student's (Schuirmann 1987) asks for normal noise: under lognormal noise it errs in 16 to 20 of 100 experiments that
     it may err in 5 of. Raises ValueError for a margin that is not above zero.
@@ -246,7 +246,9 @@ class Effect:
 
 
 def effect_size(differences: Sequence[float], confidence: float = 0.95) -> Effect:
-    """Standardised mean of paired differences; its interval inverts the noncentral t. NaN for fewer than three values.
+    """Return the standardised mean of paired differences and its interval; NaN for fewer than three values.
+
+    The interval inverts the noncentral t.
 
     Infinite where all differences are equal and not zero.
     """
@@ -255,31 +257,31 @@ def effect_size(differences: Sequence[float], confidence: float = 0.95) -> Effec
         return Effect(math.nan, math.nan, math.nan, math.nan)
     mean, spread = float(np.mean(differences)), float(np.std(differences, ddof=1))
     if spread == 0 or min(differences) == max(differences):
-        found = math.copysign(math.inf, mean) if mean else 0.0
-        return Effect(found, found, found, found)
+        size = math.copysign(math.inf, mean) if mean else 0.0
+        return Effect(size, size, size, size)
     cohen, freedom, root = mean / spread, n - 1, math.sqrt(n)
     low, high = noncentral_interval(cohen * root, freedom, confidence)
     return Effect(cohen, unbiased(freedom) * cohen, low / root, high / root)
 
 
 def unbiased(freedom: int) -> float:
-    """By what a standardised mean is multiplied to be without bias (Hedges 1981)."""
+    """Return the factor that makes a standardised mean unbiased (Hedges 1981)."""
     return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
 
 
 def noncentral_interval(t: float, freedom: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The noncentralities that a t value leaves open."""
+    """Return the interval of the noncentrality that a t value implies."""
     tail = (1 - confidence) / 2
     return _noncentrality(t, freedom, 1 - tail), _noncentrality(t, freedom, tail)
 
 
 def _noncentrality(t: float, freedom: float, share: float) -> float:
-    """The noncentrality at which a share of all t values falls below `t`."""
+    """Return the noncentrality at which a share of all t values falls below `t`."""
     reach = 10 + 10 * abs(t)
     return float(optimize.brentq(lambda centre: _below(t, freedom, centre) - share, -reach, reach, xtol=1e-12))
 
 
 def _below(t: float, freedom: float, centre: float) -> float:
-    """The noncentral t's share below `t`; scipy gives NaN for shares too small to matter."""
-    found = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
-    return found if math.isfinite(found) else float(t > centre)
+    """Return the noncentral t's share below `t`; scipy gives NaN for shares too small to matter."""
+    share = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
+    return share if math.isfinite(share) else float(t > centre)

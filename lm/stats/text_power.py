@@ -1,4 +1,4 @@
-"""How large a difference has to be to be claimed over seeds and text: the power of both tests together.
+"""Power and detectable difference of the tests over seeds and over text together.
 
 More seeds lower the noise of seeds and not that of the text: with as many as there may be, one of documents is left.
 Counted in simulated experiments as `lm.stats.power` does. Both kinds of noise are estimates: what is called detectable
@@ -24,13 +24,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Simulated:
-    """How far from zero the mean has to be for both tests to find it (e,), and how far means scatter (e,)."""
+    """Means needed for both tests to reject (e,), and the standard error of means (e,)."""
 
     needed_e: Array
     both_e: Array
 
     def power(self, effect: float) -> float:
-        """The chance that the mean lies beyond what is needed; its position tells nothing of the noise."""
+        """Return the chance that the mean lies beyond the needed one; it is independent of the noise."""
         above, below = (effect - self.needed_e) / self.both_e, (-effect - self.needed_e) / self.both_e
         return float(np.mean(special.ndtr(above) + special.ndtr(below)))
 
@@ -48,7 +48,7 @@ def power_on_texts(n: int, effect: float, noise: TwoWay, alpha: float = ALPHA) -
         return 0.0
     if not noise.both:
         return float(effect != 0)
-    return _simulated(n, noise, alpha, known=True).power(abs(effect))
+    return _simulated(n, noise, alpha, noise_is_known=True).power(abs(effect))
 
 
 def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
@@ -67,7 +67,7 @@ def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: flo
         return math.inf
     if not noise.both:
         return 0.0
-    simulated = _simulated(n, noise, alpha, known=False)
+    simulated = _simulated(n, noise, alpha, noise_is_known=False)
     most = float((simulated.needed_e + 10 * simulated.both_e).max())
     return float(optimize.brentq(lambda effect: simulated.power(effect) - chance, 0.0, most, rtol=1e-9))
 
@@ -89,8 +89,8 @@ def _floor(freedom: float, alpha: float, chance: float) -> float:
     return float(optimize.brentq(missing, 0.0, 1e5, xtol=1e-9))
 
 
-def _simulated(n: int, noise: TwoWay, alpha: float, known: bool) -> _Simulated:
-    """Simulate experiments of normal noise: of that which is known, or of what the true one may be.
+def _simulated(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> _Simulated:
+    """Simulate experiments of normal noise: of the given noise, or of draws of the true one.
 
     A true variance is its estimate times the degrees of freedom over a chi-squared number of as many.
     """
@@ -100,7 +100,7 @@ def _simulated(n: int, noise: TwoWay, alpha: float, known: bool) -> _Simulated:
     shown_e = random.chisquare(free, count) / free
     seeds_e, text_e = np.full(count, noise.seeds**2), np.full(count, noise.text**2)
     shared = max(0.0, noise.seeds**2 + noise.text**2 - noise.both**2)
-    if not known:
+    if not noise_is_known:
         seeds_e = seeds_e * (n - 1) / random.chisquare(n - 1, count)
         text_e = text_e * free / random.chisquare(free, count)
     shared_e = np.minimum(shared, np.minimum(seeds_e, text_e))

@@ -1,4 +1,4 @@
-"""Whether what an arm is worth grows, holds or fades with compute: a line over its logarithm, weighted by noise."""
+"""Trend of an effect with compute (grows, holds, fades): a line over log compute, weighted by noise."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ MIN_PAIRS = 3
 """Pairs that every rung needs before a trend is called anything."""
 
 Kind = Literal["grows", "holds", "fades", "turns", "inconclusive", "too few", "none"]
-"""What is said of a trend; it turns where it is there and the middle of the line is not told from zero."""
+"""Kind of trend; `turns` is a significant slope whose middle is not significant."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its interval; NaN for what there is not."""
+    """A value and its interval, NaN where undefined."""
 
     value: float = math.nan
     low: float = math.nan
@@ -27,11 +27,11 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of zero."""
+        """True if the interval lies on one side of zero."""
         return self.low > 0 or self.high < 0
 
     def within(self, margin: float) -> bool:
-        """Whether it lies between -margin and margin."""
+        """Return whether the interval lies between -margin and margin."""
         return -margin < self.low and self.high < margin
 
 
@@ -53,18 +53,18 @@ class Trend:
 
 
 def mean_variances(variance_k: Array, seeds_k: Array) -> Array:
-    """The variance of each rung's mean, if all rungs have the noise that they have together.
+    """Return the variance of each rung's mean under the pooled variance of all rungs.
 
     That of a few seeds of one may be small by chance, and would then draw the line alone: with such weights intervals
     of slopes cover in 91 of 100 families, and are no shorter for it.
     """
     free_k = seeds_k - 1
-    found: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
-    return found
+    variances_k: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
+    return variances_k
 
 
 def trend_weights(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
-    """The weights with which heights make up the slope per decade of compute of the best line, and its middle."""
+    """Return the weights of heights in the slope per decade of the best line, and in its middle."""
     x_k, w_k = np.log10(compute_k), 1 / variance_k
     middle = w_k / w_k.sum()
     off = x_k - middle @ x_k
@@ -72,10 +72,10 @@ def trend_weights(compute_k: Array, variance_k: Array) -> tuple[Array, Array]:
 
 
 def estimate_from_means(values: Sequence[Array], weights_k: Array, confidence: float) -> Estimate:
-    """A weighted sum of the means of several rungs' values, with Welch's interval."""
-    n_k = np.array([len(one) for one in values])
-    parts_k = weights_k**2 * np.array([one.var(ddof=1) for one in values]) / n_k
-    value = float(weights_k @ np.array([one.mean() for one in values]))
+    """Return a weighted sum of the means of several rungs' values, with Welch's interval."""
+    n_k = np.array([len(rung_values) for rung_values in values])
+    parts_k = weights_k**2 * np.array([rung_values.var(ddof=1) for rung_values in values]) / n_k
+    value = float(weights_k @ np.array([rung_values.mean() for rung_values in values]))
     if not parts_k.any():
         return Estimate(value, value, value)
     degrees = parts_k.sum() ** 2 / (parts_k**2 / (n_k - 1)).sum()
@@ -86,7 +86,7 @@ def estimate_from_means(values: Sequence[Array], weights_k: Array, confidence: f
 def estimate_from_draws(
     values_k: Array, draws_dk: Array, weights_k: Array, sources: Sequence[Array], of: Sequence[int], confidence: float
 ) -> Estimate:
-    """The same of heights that have draws and not seeds of their own; unbounded where a height may be."""
+    """Return a weighted sum of heights that have draws; unbounded where a height is."""
     with np.errstate(invalid="ignore"):
         value, drawn = float(weights_k @ values_k), draws_dk @ weights_k
     if not math.isfinite(value):
@@ -95,7 +95,7 @@ def estimate_from_draws(
 
 
 def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
-    """What may be said of a slope.
+    """Judge a slope: grows, holds, fades, turns, inconclusive or too few.
 
     Args:
         slope: with the interval that leaves out zero in as few families without a trend as the level says.
@@ -117,11 +117,12 @@ def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int
 
 
 def trend_of_means(compute_k: Array, values: Sequence[Array], margin: float, confidence: float) -> Trend:
-    """The trend of the means of several rungs' values, such as paired differences; each rung needs two values."""
-    fewest = min(len(one) for one in values)
+    """Judge the trend of the means of several rungs' values; each rung needs two values."""
+    fewest = min(len(rung_values) for rung_values in values)
     if len(values) < 2 or fewest < 2:
         return Trend("too few" if fewest < 2 else "none", margin=margin)
-    spread_k = mean_variances(np.array([one.var(ddof=1) for one in values]), np.array([len(one) for one in values]))
+    variance_k = np.array([rung_values.var(ddof=1) for rung_values in values])
+    spread_k = mean_variances(variance_k, np.array([len(rung_values) for rung_values in values]))
     if not spread_k.all():
         spread_k = np.ones(len(values))
     rise_k, middle_k = trend_weights(compute_k, spread_k)

@@ -39,20 +39,23 @@ class TwoWay:
     effective: float
 
     def interval(self, mean: float, alpha: float) -> tuple[float, float]:
-        """Student's interval for the difference on other seeds and other text."""
+        """Return Student's interval for the difference on other seeds and other text."""
         reach = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.both if self.both else 0.0
         return mean - reach, mean + reach
 
     def p(self, distance: float, side: Side = "two-sided") -> float:
-        """Student's p of a distance from zero, on other seeds and other text; `greater` asks whether it is above."""
-        seen = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
+        """Return Student's p of a distance from zero, on other seeds and other text.
+
+        `greater` tests that it is above.
+        """
+        observed = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
         if not self.both:
-            return float(seen <= 0)
-        return (2 if side == "two-sided" else 1) * float(special.stdtr(self.freedom, -seen / self.both))
+            return float(observed <= 0)
+        return (2 if side == "two-sided" else 1) * float(special.stdtr(self.freedom, -observed / self.both))
 
 
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
-    """The two kinds of noise of the difference, sums over documents divided by tokens.
+    """Estimate the noise of seeds and of text in the difference per token.
 
     Documents differ in length, so that the difference is a ratio (Cochran 1977, chapter 6), clustered by document
     (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's, from the ratios with
@@ -89,12 +92,12 @@ def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
 
 
 def degrees(effective: float) -> float:
-    """Degrees of freedom of an error over so many documents of one length; never less than one."""
+    """Return the degrees of freedom of an error over so many documents of one length, at least one."""
     return max(1.0, effective - 1)
 
 
 def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
-    """Sets the p over seeds and text of a difference, and of its equivalence within the margin where there is one."""
+    """Set the p over seeds and text of a difference, and of its equivalence within the margin."""
     if comparison.identical or not comparison.differences:
         return
     comparison.p_both = noise.p(comparison.mean)
@@ -103,22 +106,23 @@ def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
         comparison.p_equivalent_both = max(noise.p(inside[0], "greater"), noise.p(inside[1], "less"))
 
 
-def cover_texts(one: Comparison, noise: TwoWay, alpha: float) -> None:
-    """Widens a judged comparison's interval to hold over other text too, and takes back what then is not found.
+def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
+    """Widen a judged comparison's interval to hold over other text, and withdraw claims that then fail.
 
     The interval becomes the smallest that holds both the seeds' own and that over both kinds of noise: it leaves out
     zero where both do, and only there a difference is claimed. Equivalence is claimed where the interval over both lies
     within the margin too.
     """
-    if one.identical or not one.differences:
+    if comparison.identical or not comparison.differences:
         return
-    low, high = noise.interval(one.mean, alpha)
-    one.interval = "seeds-and-text"
-    one.low, one.high = min(one.low, low), max(one.high, high)
-    said = one.verdict
-    if not -one.margin < low <= high < one.margin:
-        said = replace(said, within=math.nan, kind="inconclusive" if said.kind == "equivalent" else said.kind)
-    if said.kind in DIRECTIONS and one.low <= 0 <= one.high:
-        one.significant = False
-        said = replace(said, kind="seeds only")
-    one.verdict = said
+    low, high = noise.interval(comparison.mean, alpha)
+    comparison.interval = "seeds-and-text"
+    comparison.low, comparison.high = min(comparison.low, low), max(comparison.high, high)
+    verdict = comparison.verdict
+    if not -comparison.margin < low <= high < comparison.margin:
+        kind = "inconclusive" if verdict.kind == "equivalent" else verdict.kind
+        verdict = replace(verdict, within=math.nan, kind=kind)
+    if verdict.kind in DIRECTIONS and comparison.low <= 0 <= comparison.high:
+        comparison.significant = False
+        verdict = replace(verdict, kind="seeds only")
+    comparison.verdict = verdict

@@ -44,20 +44,22 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Unpaired(Comparison):
-    """Values of an arm and of the baseline that no seed pairs, and what was found in them; `differences` are none."""
+    """Comparison of an arm's values with the baseline's where no seed pairs them; `differences` are empty."""
 
-    mine: Sequence[float] = ()
-    base: Sequence[float] = ()
+    arm_values: Sequence[float] = ()
+    base_values: Sequence[float] = ()
 
     @property
     def mean(self) -> float:
-        """Difference of the means; NaN where there is none."""
-        return float(np.mean(self.mine) - np.mean(self.base)) if self.mine and self.base else math.nan
+        """Difference of the means; NaN where a group is empty."""
+        if not self.arm_values or not self.base_values:
+            return math.nan
+        return float(np.mean(self.arm_values) - np.mean(self.base_values))
 
     @property
     def identical(self) -> bool:
-        """Whether all values are one."""
-        return bool(self.mine and self.base) and len({*self.mine, *self.base}) == 1
+        """True if all values are equal."""
+        return bool(self.arm_values and self.base_values) and len({*self.arm_values, *self.base_values}) == 1
 
 
 # the tests -----------------------------------------------------------------------------------------------------------
@@ -134,18 +136,18 @@ class _Sums:
         rounding = 1e-13 * (squares + squares_of_second)
         with np.errstate(divide="ignore", invalid="ignore"):
             size = np.where(variance > rounding, difference / np.sqrt(variance), np.inf)
-        found: Floats = np.where(difference**2 > rounding, size, 0.0)
-        return found
+        statistics: Floats = np.where(difference**2 > rounding, size, 0.0)
+        return statistics
 
     def p(self, shift: Floats | float) -> Floats:
         """Return the share of divisions whose statistic is no smaller than the one seen, (...)."""
         size = self.statistics(shift)
-        seen = size[..., :1] * (1 - TIE)
-        share: Floats = (size >= seen).mean(axis=-1)
+        observed = size[..., :1] * (1 - TIE)
+        share: Floats = (size >= observed).mean(axis=-1)
         return share
 
 
-def permutation_p(mine: Sequence[float], base: Sequence[float]) -> float:
+def permutation_p(arm: Sequence[float], base: Sequence[float]) -> float:
     """Return the share of all ways to divide the values whose Welch's t is as large; NaN for under two runs of a group.
 
     Exact where the arm changes nothing. For unequal spreads it holds as runs become many (Janssen 1997,
@@ -155,27 +157,27 @@ def permutation_p(mine: Sequence[float], base: Sequence[float]) -> float:
     >>> permutation_p([1.0, 1.1, 1.2, 1.3], [2.0, 2.1, 2.2, 2.3])  # 2 of 70 ways
     0.02857142857142857
     """
-    if min(len(mine), len(base)) < 2:
+    if min(len(arm), len(base)) < 2:
         return math.nan
-    return float(_sums(mine, base).p(0.0))
+    return float(_sums(arm, base).p(0.0))
 
 
-def _sums(mine: Sequence[float], base: Sequence[float]) -> _Sums:
-    return _Sums(np.array([*mine, *base], dtype=float), len(mine), permutation_weights(len(mine), len(base)))
+def _sums(arm: Sequence[float], base: Sequence[float]) -> _Sums:
+    return _Sums(np.array([*arm, *base], dtype=float), len(arm), permutation_weights(len(arm), len(base)))
 
 
-def permutation_interval(mine: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
+def permutation_interval(arm: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
     """Return the smallest interval that holds all shifts which the permutation test does not reject at `level`.
 
     NaN for under two runs of a group, infinite where so few runs reject nothing.
     """
-    n, m = len(mine), len(base)
+    n, m = len(arm), len(base)
     if min(n, m) < 2:
         return math.nan, math.nan
     if level < smallest_unpaired_p(n, m):
         return -math.inf, math.inf
-    sums, middle = _sums(mine, base), float(np.mean(mine) - np.mean(base))
-    scale = float(max(np.ptp(mine), np.ptp(base)))
+    sums, middle = _sums(arm, base), float(np.mean(arm) - np.mean(base))
+    scale = float(max(np.ptp(arm), np.ptp(base)))
     if scale == 0:
         return middle, middle
     return _end(sums, middle, -scale, level), _end(sums, middle, scale, level)
@@ -186,59 +188,62 @@ def _end(sums: _Sums, inside: float, step: float, level: float) -> float:
     far = step
     while float(sums.p(inside + far)) > level:
         far *= 2
-    kept, rejected = inside, inside + far
+    accepted, rejected = inside, inside + far
     points = max(1, min(8, SIMULATION_SIZE // len(sums.arm_members)))
-    while abs(rejected - kept) > 1e-8 * abs(far):
-        ends = np.linspace(kept, rejected, points + 2)
+    while abs(rejected - accepted) > 1e-8 * abs(far):
+        ends = np.linspace(accepted, rejected, points + 2)
         last = max(np.flatnonzero(sums.p(ends[1:-1, None]) > level), default=-1) + 1
-        kept, rejected = float(ends[last]), float(ends[last + 1])
-    return kept
+        accepted, rejected = float(ends[last]), float(ends[last + 1])
+    return accepted
 
 
-def welch_p(mine: Sequence[float], base: Sequence[float]) -> float:
+def welch_p(arm: Sequence[float], base: Sequence[float]) -> float:
     """Return the two-sided p of Welch's t-test; NaN for under two runs of a group."""
-    if min(len(mine), len(base)) < 2:
+    if min(len(arm), len(base)) < 2:
         return math.nan
-    if np.ptp(mine) == 0 and np.ptp(base) == 0:
-        return float(mine[0] == base[0])
-    return float(stats.ttest_ind(mine, base, equal_var=False).pvalue)
+    if np.ptp(arm) == 0 and np.ptp(base) == 0:
+        return float(arm[0] == base[0])
+    return float(stats.ttest_ind(arm, base, equal_var=False).pvalue)
 
 
-def unpaired_p(mine: Sequence[float], base: Sequence[float]) -> float:
+def unpaired_p(arm: Sequence[float], base: Sequence[float]) -> float:
     """Return the larger p of the permutation test and of Welch's; NaN for under two runs of a group."""
-    return float(max(permutation_p(mine, base), welch_p(mine, base)))
+    return float(max(permutation_p(arm, base), welch_p(arm, base)))
 
 
-def unpaired_interval(mine: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
+def unpaired_interval(arm: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
     """Return the smallest interval that holds those of both tests at `level`; NaN for under two runs of a group."""
-    of_permutations, of_welch = permutation_interval(mine, base, level), welch_interval(mine, base, 1 - level)
+    of_permutations, of_welch = permutation_interval(arm, base, level), welch_interval(arm, base, 1 - level)
     return min(of_permutations[0], of_welch[0]), max(of_permutations[1], of_welch[1])
 
 
 # beside it -----------------------------------------------------------------------------------------------------------
 
 
-def welch_interval(mine: Sequence[float], base: Sequence[float], confidence: float = 1 - ALPHA) -> tuple[float, float]:
+def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: float = 1 - ALPHA) -> tuple[float, float]:
     """Return Welch's interval for a difference of means; NaN where a group has fewer than two values."""
-    if min(len(mine), len(base)) < 2:
+    if min(len(arm), len(base)) < 2:
         return math.nan, math.nan
-    difference = float(np.mean(mine) - np.mean(base))
-    parts = [0.0 if np.ptp(one) == 0 else float(np.var(one, ddof=1)) / len(one) for one in (mine, base)]
+    difference = float(np.mean(arm) - np.mean(base))
+    parts = [0.0 if np.ptp(group) == 0 else float(np.var(group, ddof=1)) / len(group) for group in (arm, base)]
     if not any(parts):
         return difference, difference
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, (mine, base), strict=True))
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(group) - 1) for part, group in zip(parts, (arm, base), strict=True))
     reach = float(stats.t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(sum(parts))
     return difference - reach, difference + reach
 
 
-def bootstrap_unpaired(mine: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    """BCa bootstrap interval for a difference of means, 9,999 seeded resamples; NaN where a group has under two."""
-    if min(len(mine), len(base)) < 2:
+def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
+    """Return the BCa bootstrap interval for a difference of means; NaN where a group has under two.
+
+    It takes 9,999 seeded resamples.
+    """
+    if min(len(arm), len(base)) < 2:
         return math.nan, math.nan
-    if np.ptp(mine) == 0 and np.ptp(base) == 0:
-        return welch_interval(mine, base)
+    if np.ptp(arm) == 0 and np.ptp(base) == 0:
+        return welch_interval(arm, base)
     done = stats.bootstrap(
-        (mine, base),
+        (arm, base),
         lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis),
         method="BCa",
         rng=0,
@@ -246,24 +251,24 @@ def bootstrap_unpaired(mine: Sequence[float], base: Sequence[float]) -> tuple[fl
     return float(done.confidence_interval.low), float(done.confidence_interval.high)
 
 
-def pooled_sd(mine: Sequence[float], base: Sequence[float]) -> float:
-    """The spread of both groups around their own means; NaN for under three values."""
-    freedom = len(mine) + len(base) - 2
-    if not mine or not base or freedom < 1:
+def pooled_sd(arm: Sequence[float], base: Sequence[float]) -> float:
+    """Return the spread of both groups around their own means; NaN for under three values."""
+    freedom = len(arm) + len(base) - 2
+    if not arm or not base or freedom < 1:
         return math.nan
-    squares = sum(0.0 if np.ptp(one) == 0 else float(np.var(one)) * len(one) for one in (mine, base))
+    squares = sum(0.0 if np.ptp(group) == 0 else float(np.var(group)) * len(group) for group in (arm, base))
     return math.sqrt(squares / freedom)
 
 
-def effect_size_unpaired(mine: Sequence[float], base: Sequence[float]) -> Effect:
-    """The difference in pooled standard deviations, and the 95 % interval of the truth; NaN for under four values."""
-    n, m = len(mine), len(base)
+def effect_size_unpaired(arm: Sequence[float], base: Sequence[float]) -> Effect:
+    """Return the difference in pooled standard deviations with its 95 % interval; NaN for under four values."""
+    n, m = len(arm), len(base)
     if not n or not m or n + m < 4:
         return Effect(math.nan, math.nan, math.nan, math.nan)
-    difference, spread = float(np.mean(mine) - np.mean(base)), pooled_sd(mine, base)
+    difference, spread = float(np.mean(arm) - np.mean(base)), pooled_sd(arm, base)
     if spread == 0:
-        found = math.copysign(math.inf, difference) if difference else 0.0
-        return Effect(found, found, found, found)
+        size = math.copysign(math.inf, difference) if difference else 0.0
+        return Effect(size, size, size, size)
     cohen, freedom, root = difference / spread, n + m - 2, math.sqrt(n * m / (n + m))
     low, high = noncentral_interval(cohen * root, freedom)
     return Effect(cohen, unbiased(freedom) * cohen, low / root, high / root)
@@ -315,19 +320,19 @@ def _reaches(n: int, m: int, alpha: float) -> Floats:
 # verdicts ------------------------------------------------------------------------------------------------------------
 
 
-def describe_unpaired(mine: Sequence[float], base: Sequence[float]) -> Unpaired:
-    """Two groups with Welch's interval, of which nothing is claimed."""
-    low, high = welch_interval(mine, base)
-    return Unpaired([], low=low, high=high, plain_low=low, plain_high=high, mine=mine, base=base)
+def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:
+    """Compare two groups by Welch's interval, without a test."""
+    low, high = welch_interval(arm, base)
+    return Unpaired([], low=low, high=high, plain_low=low, plain_high=high, arm_values=arm, base_values=base)
 
 
-def measure_unpaired(mine: Sequence[float], base: Sequence[float], better: Better = None) -> Unpaired:
-    """The same with what is needed to judge them: p, the bootstrap interval and the effect size."""
-    size, (low, high) = effect_size_unpaired(mine, base), bootstrap_unpaired(mine, base)
+def measure_unpaired(arm: Sequence[float], base: Sequence[float], better: Better = None) -> Unpaired:
+    """Compare two groups with p, bootstrap interval and effect size."""
+    size, (low, high) = effect_size_unpaired(arm, base), bootstrap_unpaired(arm, base)
     return replace(
-        describe_unpaired(mine, base),
+        describe_unpaired(arm, base),
         better=better,
-        p=unpaired_p(mine, base),
+        p=unpaired_p(arm, base),
         bootstrap_low=low,
         bootstrap_high=high,
         effect=size.hedges,
@@ -337,25 +342,26 @@ def measure_unpaired(mine: Sequence[float], base: Sequence[float], better: Bette
 
 
 def confirm_unpaired(family: Sequence[Unpaired]) -> None:
-    """Judges comparisons as `lm.stats.verdicts.confirm` does: at Bonferroni's share of alpha, with joint intervals."""
-    count = num_tested([one.p for one in family])
-    for one, p in zip(family, bonferroni([one.p for one in family]), strict=True):
-        n, m, alpha = len(one.mine), len(one.base), ALPHA / count
-        one.p_adjusted, one.significant, one.interval = p, p <= ALPHA, "joint"
-        low, high = unpaired_interval(one.mine, one.base, alpha)
-        one.low, one.high = align_interval_with_test(one, low, high)
-        one.detectable = detectable_unpaired(n, m, pooled_sd(one.mine, one.base), alpha)
-        one.verdict = replace(_verdict(one, count), pairs=n, against=m)
+    """Judge comparisons at Bonferroni's share of alpha, with joint intervals, as `lm.stats.verdicts.confirm` does."""
+    count = num_tested([comparison.p for comparison in family])
+    for comparison, p in zip(family, bonferroni([comparison.p for comparison in family]), strict=True):
+        n, m, alpha = len(comparison.arm_values), len(comparison.base_values), ALPHA / count
+        comparison.p_adjusted, comparison.significant, comparison.interval = p, p <= ALPHA, "joint"
+        low, high = unpaired_interval(comparison.arm_values, comparison.base_values, alpha)
+        comparison.low, comparison.high = align_interval_with_test(comparison, low, high)
+        sd = pooled_sd(comparison.arm_values, comparison.base_values)
+        comparison.detectable = detectable_unpaired(n, m, sd, alpha)
+        comparison.verdict = replace(_verdict(comparison, count), pairs=n, against=m)
 
 
-def _verdict(one: Unpaired, comparisons: int) -> Verdict:
-    n, m = len(one.mine), len(one.base)
+def _verdict(comparison: Unpaired, comparisons: int) -> Verdict:
+    n, m = len(comparison.arm_values), len(comparison.base_values)
     if not n or not m:
         return Verdict("no runs")
-    if one.identical:
+    if comparison.identical:
         return Verdict("identical")
-    if one.significant:
-        return Verdict(direction(one.mean, one.better))
+    if comparison.significant:
+        return Verdict(direction(comparison.mean, comparison.better))
     if smallest_unpaired_p(n, m) > ALPHA / comparisons:
         return Verdict("too few", needed=runs_needed(comparisons))
     return Verdict("inconclusive")

@@ -1,4 +1,4 @@
-"""What may be said of the arms of one family, each with its paired differences: tests, corrections, verdicts.
+"""Verdicts on the arms of one family from their paired differences: tests, corrections, intervals.
 
 A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
 beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
@@ -56,7 +56,7 @@ Kind = Literal[
     "too early",
     "undecided",
 ]
-"""What is said; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
+"""Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
 undecided between two."""
 
 DIRECTIONS = ("better", "worse", "higher", "lower")
@@ -64,7 +64,7 @@ DIRECTIONS = ("better", "worse", "higher", "lower")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said of a comparison, for others to put into words.
+    """Outcome of a comparison, without wording.
 
     Args:
         kind: what is said.
@@ -90,7 +90,7 @@ class Verdict:
 
 @dataclass
 class Comparison:
-    """Paired differences of an arm to the baseline, and what was found in them; NaN for what was not asked.
+    """Paired differences of an arm to the baseline and their statistics; NaN for those not computed.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
     difference that these seeds would have shown four times in five, at the level of a confirmatory test, and where the
@@ -132,100 +132,105 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether there are differences, and all are zero."""
+        """True if all differences are zero, and there are some."""
         return bool(self.differences) and not any(self.differences)
 
 
 def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:
-    """Differences with their plain interval, of which nothing is claimed."""
+    """Describe differences by their plain interval, without a test."""
     low, high = t_interval(differences)
     return Comparison(differences, None, margin, low, high, plain_low=low, plain_high=high)
 
 
 def measure(differences: Sequence[float], better: Better = None, margin: float = math.nan) -> Comparison:
-    """The same with what is needed to judge them: p, the bootstrap interval and the effect size."""
-    found = plain(differences, margin)
-    found.better, found.p = better, sign_flip_p(differences)
-    found.bootstrap_low, found.bootstrap_high = bootstrap_interval(differences)
+    """Describe differences with p, bootstrap interval and effect size."""
+    comparison = plain(differences, margin)
+    comparison.better, comparison.p = better, sign_flip_p(differences)
+    comparison.bootstrap_low, comparison.bootstrap_high = bootstrap_interval(differences)
     size = effect_size(differences)
-    found.effect, found.effect_low, found.effect_high = size.hedges, size.low, size.high
-    return found
+    comparison.effect, comparison.effect_low, comparison.effect_high = size.hedges, size.low, size.high
+    return comparison
 
 
 def num_tested(p_values: Sequence[float]) -> int:
-    """How many comparisons have a p, and share alpha."""
+    """Count the comparisons with a p, which share alpha."""
     return max(1, sum(not math.isnan(p) for p in p_values))
 
 
-def _set_detectable(one: Comparison, alpha: float) -> None:
-    if len(one.differences) > 1:
-        one.detectable = detectable(len(one.differences), float(np.std(one.differences, ddof=1)), alpha)
+def _set_detectable(comparison: Comparison, alpha: float) -> None:
+    if len(comparison.differences) > 1:
+        sd = float(np.std(comparison.differences, ddof=1))
+        comparison.detectable = detectable(len(comparison.differences), sd, alpha)
 
 
 def _equivalence(family: Sequence[Comparison]) -> list[float]:
-    return [math.nan if math.isnan(one.margin) else equivalence_p(one.differences, one.margin) for one in family]
+    return [math.nan if math.isnan(each.margin) else equivalence_p(each.differences, each.margin) for each in family]
 
 
 def confirm(family: Sequence[Comparison]) -> None:
-    """Judges confirmatory comparisons: sign-flip tests with their joint intervals, and tests of equivalence (Holm)."""
-    p_values = [one.p for one in family]
+    """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm)."""
+    p_values = [comparison.p for comparison in family]
     count, adjusted = num_tested(p_values), bonferroni(p_values)
-    for one, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
-        one.p_adjusted, one.p_equivalent, one.significant = p, p_equivalent, p <= ALPHA
-        one.interval, (one.low, one.high) = "joint", _joint(one, ALPHA / count)
-        _set_detectable(one, ALPHA / count)
-        margin = None if math.isnan(one.margin) else one.margin
-        one.verdict = verdict(one.mean, p, len(one.differences), count, one.better, margin, p_equivalent)
-        if one.identical:
-            one.verdict = Verdict("identical", len(one.differences))
+    for comparison, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
+        comparison.p_adjusted, comparison.p_equivalent, comparison.significant = p, p_equivalent, p <= ALPHA
+        comparison.interval, (comparison.low, comparison.high) = "joint", _joint(comparison, ALPHA / count)
+        _set_detectable(comparison, ALPHA / count)
+        margin = None if math.isnan(comparison.margin) else comparison.margin
+        pairs = len(comparison.differences)
+        comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent)
+        if comparison.identical:
+            comparison.verdict = Verdict("identical", pairs)
 
 
-def _joint(one: Comparison, alpha: float) -> tuple[float, float]:
-    """What the test does not reject at its share of alpha.
+def _joint(comparison: Comparison, alpha: float) -> tuple[float, float]:
+    """Return the means that the test does not reject at its share of alpha.
 
     Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
     in the interval as the test has it.
     """
-    return align_interval_with_test(one, *sign_flip_interval(one.differences, alpha))
+    return align_interval_with_test(comparison, *sign_flip_interval(comparison.differences, alpha))
 
 
-def align_interval_with_test(one: Comparison, low: float, high: float) -> tuple[float, float]:
-    """An interval that leaves out zero exactly where the test found a difference."""
-    if one.identical:
+def align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
+    """Adjust an interval to leave out zero exactly where the test found a difference."""
+    if comparison.identical:
         return 0.0, 0.0
-    if one.significant and low <= 0 <= high:
-        return (math.nextafter(0.0, 1.0), high) if one.mean > 0 else (low, math.nextafter(0.0, -1.0))
-    return (low, high) if one.significant else (min(low, 0.0), max(high, 0.0))
+    if comparison.significant and low <= 0 <= high:
+        return (math.nextafter(0.0, 1.0), high) if comparison.mean > 0 else (low, math.nextafter(0.0, -1.0))
+    return (low, high) if comparison.significant else (min(low, 0.0), max(high, 0.0))
 
 
 def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any]) -> None:
-    """Judges confirmatory comparisons whose seeds were added in stages: each has its share of alpha.
+    """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha.
 
     The interval becomes one that holds at every look, at that share. An arm is equivalent where two one-sided sign
     tests say so at what its last look may spend; what all looks spend adds up to its share.
     """
     planned, maximum, alpha = adaptive["looks"], adaptive["maximum"], ALPHA / max(1, len(family))
-    for one in family:
-        look = sequential(one.differences, planned, maximum, alpha)
-        one.interval, (one.low, one.high) = "repeated", repeated_interval(one.differences, planned, maximum, alpha)
-        one.p = math.nan
+    for comparison in family:
+        look = sequential(comparison.differences, planned, maximum, alpha)
+        comparison.interval, (comparison.low, comparison.high) = (
+            "repeated",
+            repeated_interval(comparison.differences, planned, maximum, alpha),
+        )
+        comparison.p = math.nan
         if look is None:
-            early = Verdict("too early", len(one.differences), planned[0], staged=True)
-            one.verdict = early if one.differences else Verdict("no pair")
+            early = Verdict("too early", len(comparison.differences), planned[0], staged=True)
+            comparison.verdict = early if comparison.differences else Verdict("no pair")
             continue
-        one.p, one.level, one.significant = look.p, look.level, look.rejected
-        if not math.isnan(one.margin):
-            one.p_equivalent = equivalence_p(one.differences[: look.pairs], one.margin)
-        within = one.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
-        kind = _kind_in_stages(one, look, maximum, alpha, within)
+        comparison.p, comparison.level, comparison.significant = look.p, look.level, look.rejected
+        if not math.isnan(comparison.margin):
+            comparison.p_equivalent = equivalence_p(comparison.differences[: look.pairs], comparison.margin)
+        within = comparison.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
+        kind = _kind_in_stages(comparison, look, maximum, alpha, within)
         needed = seeds_needed(len(family)) if kind == "too few" else maximum
-        margin = one.margin if within else math.nan
-        one.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
+        margin = comparison.margin if within else math.nan
+        comparison.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
 
 
-def _kind_in_stages(one: Comparison, look: Look, maximum: int, alpha: float, within: bool) -> Kind:
+def _kind_in_stages(comparison: Comparison, look: Look, maximum: int, alpha: float, within: bool) -> Kind:
     if look.rejected_at is not None:
-        return direction(one.mean, one.better)
+        return direction(comparison.mean, comparison.better)
     if within:
         return "equivalent"
     if look.pairs < maximum:
@@ -234,7 +239,7 @@ def _kind_in_stages(one: Comparison, look: Look, maximum: int, alpha: float, wit
 
 
 def explore(family: Sequence[Comparison]) -> None:
-    """Judges exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
+    """Judge exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
 
     q is over the larger of p over seeds and p over seeds and text, where the latter is known. Over p of seeds alone it
     would bound false discoveries on this text only: with text as noisy as seeds, 10 of 100 are false on other text.
@@ -251,25 +256,25 @@ def explore(family: Sequence[Comparison]) -> None:
 
 
 def _larger(p_seeds: float, p_both: float) -> float:
-    """The larger p of two tests that have to agree; the first where the second was not made."""
+    """Return the larger p of two tests that have to agree; the first where the second is NaN."""
     return p_seeds if math.isnan(p_both) else max(p_seeds, p_both)
 
 
-def _explored(one: Comparison, q_seeds: float) -> Verdict:
-    pairs = len(one.differences)
+def _explored(comparison: Comparison, q_seeds: float) -> Verdict:
+    pairs = len(comparison.differences)
     if not pairs:
         return Verdict("no pair")
-    if one.identical:
+    if comparison.identical:
         return Verdict("identical", pairs)
-    if one.q <= ALPHA:
-        return Verdict(direction(one.mean, None), pairs, q=one.q)
-    if one.p_equivalent <= ALPHA:
-        return Verdict("equivalent", pairs, within=one.margin, q=one.p_equivalent)
+    if comparison.q <= ALPHA:
+        return Verdict(direction(comparison.mean, None), pairs, q=comparison.q)
+    if comparison.p_equivalent <= ALPHA:
+        return Verdict("equivalent", pairs, within=comparison.margin, q=comparison.p_equivalent)
     if q_seeds <= ALPHA:
-        return Verdict("seeds only", pairs, q=one.q)
+        return Verdict("seeds only", pairs, q=comparison.q)
     if smallest_p(pairs) > ALPHA:
         return too_few(pairs)
-    return Verdict("inconclusive", pairs, q=one.q)
+    return Verdict("inconclusive", pairs, q=comparison.q)
 
 
 def verdict(
@@ -281,7 +286,7 @@ def verdict(
     margin: float | None = None,
     p_equivalent: float = math.nan,
 ) -> Verdict:
-    """What may be said of a difference.
+    """Judge a difference from its adjusted p and the p of equivalence.
 
     `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
     comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
@@ -307,12 +312,12 @@ def verdict(
 
 
 def too_few(pairs: int, comparisons: int = 1) -> Verdict:
-    """That no difference could be found in so few pairs, and how many could do."""
+    """Return the verdict "too few", with the number of seeds that could reach significance."""
     return Verdict("too few", pairs, seeds_needed(comparisons))
 
 
 def direction(difference: float, better: Better) -> Kind:
-    """What a difference that was found is called."""
+    """Name the direction of a significant difference: better or worse, else higher or lower."""
     if better is None:
         return "higher" if difference > 0 else "lower"
     return "better" if (difference < 0) == (better == "lower") else "worse"

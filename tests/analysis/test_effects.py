@@ -37,7 +37,7 @@ def invented(levels: dict[str, list[str]], seeds: int = 4, noise: int = 0) -> Ce
 def found(cells: Cells, levels: dict[str, list[str]], aliases: tuple[str, ...] = ()) -> dict[str, FactorEffect]:
     result = fit(cells, levels, aliases)
     assert result is not None
-    return {one.name: one for one in result.found}
+    return {one.name: one for one in result.effects}
 
 
 def frame(cells: Cells) -> pd.DataFrame:
@@ -115,7 +115,7 @@ def test_a_fraction_lists_what_it_cannot_tell_apart() -> None:
     cells = [(seed, arm, random.normal()) for arm in design.levels.values() for seed in range(4)]
     result = fit(cells, levels, design.aliases)
     assert result is not None
-    assert {one.name: one.aliases for one in result.found} == {"a": ["b x c"], "b": ["a x c"], "c": ["a x b"]}
+    assert {one.name: one.aliases for one in result.effects} == {"a": ["b x c"], "b": ["a x c"], "c": ["a x b"]}
     assert result.left_out == ["a x b", "a x c", "b x c"]
 
 
@@ -156,7 +156,7 @@ def test_the_cells_of_an_experiment_that_went_well_are_fitted(experiment: MakeEx
     ]
     expected = fit(cells, TWO, ())
     assert expected is not None
-    for one, other in zip(result.found, expected.found, strict=True):
+    for one, other in zip(result.effects, expected.effects, strict=True):
         assert (one.name, one.contrast) == (other.name, other.contrast)
         assert (one.estimate, one.low, one.high) == pytest.approx((other.estimate, other.low, other.high), rel=1e-9)
 

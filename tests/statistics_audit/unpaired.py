@@ -63,7 +63,7 @@ def judged(groups: Array, base: Array) -> list[Unpaired]:
         base: runs of the baseline.
     """
     of_base = base.tolist()
-    family = [Unpaired([], mine=one, base=of_base, p=unpaired_p(one, of_base)) for one in groups.tolist()]
+    family = [Unpaired([], arm_values=one, base_values=of_base, p=unpaired_p(one, of_base)) for one in groups.tolist()]
     confirm_unpaired(family)
     return family
 
