@@ -33,6 +33,14 @@ def test_the_types_ship() -> None:
     assert "py.typed" in project()["tool"]["setuptools"]["package-data"]["lm"]
 
 
+def test_a_wheel_holds_the_package_alone() -> None:
+    setuptools = project()["tool"]["setuptools"]
+    assert setuptools["packages"]["find"]["include"] == ["lm", "lm.*"]
+    assert not [name for name in ("bench", "chaos", "verify") if (ROOT / "lm" / name).exists()]
+    for target in MAKE_TARGETS.values():
+        assert target.removeprefix("make ") in TARGETS
+
+
 def test_every_file_speaks_of_the_same_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == __version__
