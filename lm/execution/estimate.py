@@ -1,4 +1,4 @@
-"""How long missing cells will take, from cells like them or from a few steps, and whether their precision pays."""
+"""Estimate how long missing cells take, from cells like them or from a few steps, and if their precision pays."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ from lm.training.recorder import Recorder
 SECONDS_TO_MEASURE = 2.0
 
 TIMED = 8
-"""Arms that a plan times at most; the others are judged by these."""
+"""Most arms that a plan times; the others are interpolated."""
 
 
 def steps_evaluated(cell: Cell, training: int, full: int) -> int:
-    """Evaluation batches over a whole run: each validation in training, and at the end all `full` of the split."""
+    """Return the evaluation batches of a whole run: each validation, and all `full` of the split at the end."""
     settings = cell.config["trainer"]
     limit, every = settings["limit_val_batches"], settings["val_check_interval"]
     quick = full if limit is None else int(limit * full) if isinstance(limit, float) else min(limit, full)
@@ -40,7 +40,7 @@ def steps_evaluated(cell: Cell, training: int, full: int) -> int:
 
 
 def measured_seconds(cell: Cell, threads: int) -> float:
-    """Seconds the cell would take, judged by a bare loop over a few of its training and evaluation batches."""
+    """Estimate the seconds of a cell by a bare loop over a few of its training and evaluation batches."""
     step, evaluation, batches = step_seconds(cell, threads)
     settings = cell.config["trainer"]
     training = settings["max_steps"] * settings["accumulate_grad_batches"]
@@ -48,7 +48,7 @@ def measured_seconds(cell: Cell, threads: int) -> float:
 
 
 class Loop:
-    """A bare loop over a cell's training batches, on the processor, in its precision, without compiled code."""
+    """Bare loop over a cell's training batches on the processor, in its precision, without compiled code."""
 
     def __init__(self, cell: Cell) -> None:
         built = cell.open()
@@ -63,7 +63,7 @@ class Loop:
         self.batches = settings["max_steps"] * settings["accumulate_grad_batches"]
 
     def step(self, batch: Batch) -> float:
-        """Takes a step; returns its seconds."""
+        """Take a step and return its seconds."""
         start = time.monotonic()
         with stepping(self.trainer):
             logits_nv = self.model(*batch.inputs).flatten(0, 1)
@@ -74,7 +74,7 @@ class Loop:
         return time.monotonic() - start
 
     def evaluation(self) -> tuple[float, int]:
-        """Seconds of a batch of evaluation, and how many the validation split has."""
+        """Return the seconds of an evaluation batch, and the number of batches of the validation split."""
         batches = self.data.evaluation_batches("validation")
         batch = next(iter(batches))
         start = time.monotonic()
@@ -84,7 +84,7 @@ class Loop:
 
 
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
-    """Seconds of a training batch and of one of evaluation, and how many of these the validation split has."""
+    """Return the seconds of a training batch and of an evaluation batch, and the number of the latter."""
     with threads_of(threads):
         loop = Loop(cell)
         seconds: list[float] = []
@@ -97,43 +97,45 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
 
 
 def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
-    """Training batches a second over so many seconds, from when `begin` returns."""
+    """Return the training batches a second over so many seconds, from when `begin` returns."""
     with threads_of(threads):
         loop = Loop(cell)
         batch = next(iter(loop.data.training_batches(0, 1)))
         loop.step(batch)
         begin()
         done, start = 0, time.monotonic()
-        while (taken := time.monotonic() - start) < seconds:
+        while (elapsed := time.monotonic() - start) < seconds:
             loop.step(batch)
             done += 1
-        return done / taken
+        return done / elapsed
 
 
 class Stopwatch:
-    """Seconds of an optimiser step of a cell, timed once and kept in a file, so that the same plan comes out again.
+    """Seconds of an optimiser step by cell, timed once and cached in a file, so that a plan is reproducible.
 
     Args:
-        path: the file; steps are timed on one thread.
+        path: of the file; steps are timed on one thread.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __call__(self, cell: Cell) -> float:
-        known = self._known()
-        if cell.id not in known:
-            known[cell.id] = step_seconds(cell, threads=1)[0] * cell.config["trainer"]["accumulate_grad_batches"]
-            write_atomic(self.path, to_json(SECONDS.stamped({"seconds": known})))
-        return known[cell.id]
+        seconds_by_cell = self._read()
+        if cell.id not in seconds_by_cell:
+            seconds_by_cell[cell.id] = (
+                step_seconds(cell, threads=1)[0] * cell.config["trainer"]["accumulate_grad_batches"]
+            )
+            write_atomic(self.path, to_json(SECONDS.stamped({"seconds": seconds_by_cell})))
+        return seconds_by_cell[cell.id]
 
-    def _known(self) -> dict[str, float]:
-        """Return seconds by cell; a file from before it had a format holds nothing else. Raises InputError."""
-        found = read_json(self.path) if self.path.is_file() else {}
-        if isinstance(found, dict) and "format" not in found:
-            found = SECONDS.stamped({"seconds": found})
-        seconds = SECONDS.read(found, self.path).get("seconds")
-        if not isinstance(seconds, dict) or not all(is_number(one) and one > 0 for one in seconds.values()):
+    def _read(self) -> dict[str, float]:
+        """Read the seconds by cell; the oldest files hold nothing else. Raises InputError for a damaged one."""
+        content = read_json(self.path) if self.path.is_file() else {}
+        if isinstance(content, dict) and "format" not in content:
+            content = SECONDS.stamped({"seconds": content})
+        seconds = SECONDS.read(content, self.path).get("seconds")
+        if not isinstance(seconds, dict) or not all(is_number(value) and value > 0 for value in seconds.values()):
             raise InputError(f"{self.path}: is damaged; delete it, and steps are timed anew")
         return dict(seconds)
 
@@ -141,39 +143,45 @@ class Stopwatch:
 def seconds_per_cell(
     by_arm: Mapping[str, Sequence[Planned]], missing: Sequence[Planned], store: Store, threads: int
 ) -> dict[str, float]:
-    """Seconds of one cell of each arm with cells missing: from the arm's finished cells if there are any."""
-    found: dict[str, float] = {}
+    """Estimate the seconds of a cell of each arm with missing cells, from its finished cells if any."""
+    seconds_by_arm: dict[str, float] = {}
     unknown: dict[str, Cell] = {}
     for arm, cell in {p.arm: p.cell for p in reversed(missing)}.items():
         done = [p.cell.id for p in by_arm[arm] if store.finished(p.cell.id)]
         costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
         if costs:
-            found[arm] = sum((c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs) / len(costs)
+            seconds_by_arm[arm] = sum(
+                (c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs
+            ) / len(costs)
         else:
             unknown[arm] = cell
-    return found | judged_seconds(unknown, threads)
+    return seconds_by_arm | judged_seconds(unknown, threads)
 
 
 def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
-    """Seconds of each arm's cell, of which some are timed, from the cheapest to the dearest; others lie between."""
+    """Time the cells of some arms, from the cheapest to the dearest, and interpolate the others."""
     if not cells:  # each arm has finished ones
         return {}
     work = {arm: _operations(cell) for arm, cell in cells.items()}
     ordered = sorted(cells, key=work.__getitem__)
-    places = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
-    timed = {ordered[place]: measured_seconds(cells[ordered[place]], threads) for place in places}
+    indices = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
+    timed = {ordered[index]: measured_seconds(cells[ordered[index]], threads) for index in indices}
     between = np.interp([work[arm] for arm in ordered], [work[arm] for arm in timed], list(timed.values())).tolist()
     return dict(zip(ordered, between, strict=True)) | timed
 
 
 def _operations(cell: Cell) -> float:
-    """What a cell computes in training, roughly: six operations a parameter and token where FLOPs are not counted."""
-    of = sizes(cell)
-    return (of.flops_per_token or 6 * of.parameters) * of.tokens_per_step * int(cell.config["trainer"]["max_steps"])
+    """Return the approximate operations of training: six per parameter and token without a count of FLOPs."""
+    counts = sizes(cell)
+    return (
+        (counts.flops_per_token or 6 * counts.parameters)
+        * counts.tokens_per_step
+        * int(cell.config["trainer"]["max_steps"])
+    )
 
 
 def wall_seconds(seconds: list[float], workers: int) -> float:
-    """How long `workers` take over cells of these lengths, in the given order."""
+    """Return the time that `workers` need for cells of these lengths in the given order."""
     free = [0.0] * workers
     for length in seconds:
         soonest = min(range(workers), key=free.__getitem__)
@@ -181,11 +189,8 @@ def wall_seconds(seconds: list[float], workers: int) -> float:
     return max(free)
 
 
-def of_step(cell: Cell, threads: int) -> float | None:
-    """Return times as long as in float32 a training step of a cell takes in its own precision, on this processor.
-
-    None for a cell that is trained on an accelerator.
-    """
+def relative_step_time(cell: Cell, threads: int) -> float | None:
+    """Return the time of a training step relative to float32, on this processor; None on an accelerator."""
     with threads_of(threads):
         reduced = Loop(cell)
         if device_of(reduced.trainer).type != "cpu":
@@ -196,24 +201,23 @@ def of_step(cell: Cell, threads: int) -> float | None:
 
 
 def reduced_in(cells: Sequence[Cell]) -> str | None:
-    """Return the reduced precision that all cells ask for, as it is called in a line; None where there is none."""
+    """Return the name of the reduced precision that all cells use, None if there is none."""
     precisions = {str(cell.config["trainer"]["precision"]) for cell in cells}
     return REDUCED.get(precisions.pop()) if len(precisions) == 1 else None
 
 
 def advice(cells: Sequence[Cell], threads: int) -> str | None:
-    """Return a line for a plan where the reduced precision that all its cells ask for does not pay; None otherwise.
+    """Return a line for a plan if the reduced precision of its cells does not pay, None otherwise.
 
-    The last cell is timed, of a ladder one of the largest. Where some cells ask for another precision than others, it
-    is what they are to show, and nothing is timed.
+    The last cell is timed, of a ladder one of the largest. Nothing is timed if cells differ in their precision.
 
     Args:
         cells: to be trained on this machine.
-        threads: of a process that trains.
+        threads: of a training process.
     """
     if (name := reduced_in(cells)) is None:
         return None
-    ratio = of_step(cells[-1], threads)
+    ratio = relative_step_time(cells[-1], threads)
     if ratio is None or ratio <= SLOWER:
         return None
     return f"{slower(name, ratio)} on this processor: --set trainer.precision={PLAIN}"

@@ -1,7 +1,7 @@
-"""What trains cells, seen from outside: cells are handed over, events come back.
+"""Interface of the executors that train cells: cells are submitted, events are returned.
 
-Of how and where a cell is trained nothing is said here. `lm/execution/local.py` does it with processes of this machine;
-another engine is another class, and an entry in `lm/execution/factory.py`.
+How and where a cell is trained is up to an executor. `lm/execution/local.py` uses processes of this machine; another
+executor is another class, and an entry in `lm/execution/factory.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -18,12 +18,12 @@ from lm.training.train import Execution
 
 @dataclass(frozen=True)
 class Handle:
-    """A cell that was handed over. Handed over again, once it has ended, it has another handle.
+    """A submitted cell; submitted again after its end, it has another handle.
 
     Args:
-        number: by which an executor tells its handles apart.
-        cell: the cell's id.
-        name: what people call the cell.
+        number: unique within an executor.
+        cell: id of the cell.
+        name: of the cell in lines for the user.
     """
 
     number: int
@@ -32,19 +32,19 @@ class Handle:
 
 
 class Outcome(Enum):
-    """How a cell ends. Each cell that was handed over ends in exactly one of these, once."""
+    """Outcome of a submitted cell; each cell ends in exactly one, once."""
 
     RECORDED = "recorded"
-    """It has a record: of a run that went well, that diverged, or that raised an exception."""
+    """It has a record: of a run that went well, diverged, or raised an exception."""
     PRUNED = "pruned"
-    """An answer to a validation stopped it. It leaves nothing behind."""
+    """The answer to a validation stopped it. It leaves no files."""
     INTERRUPTED = "interrupted"
-    """It has no new record, and whoever hands it over again takes it up from its last checkpoint: it was cancelled, its
-    disk is full, or what it ran on went away too often."""
+    """It has no new record and resumes from its last checkpoint when submitted again: it was cancelled, its disk is
+    full, or its process ended too often."""
     LOCKED_ELSEWHERE = "held"
-    """Another process trains it, or has taken it over. It can be handed over again once `held` says that it is free."""
+    """Another process trains it. It can be submitted again once `held` returns None."""
     LOST = "given up"
-    """What trained it was ended from outside as often as that may be, or ended without a word. Its record says so."""
+    """Its process was ended from outside too often, or ended without a message. Its record says so."""
 
 
 # events --------------------------------------------------------------------------------------------------------------
@@ -52,14 +52,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Started:
-    """Something began to work on the cell, from its last checkpoint where it has one. A second time after a kill."""
+    """Training has started, from the last checkpoint if there is one; sent again after a restart."""
 
     handle: Handle
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The cell has made `step` of its `steps` optimiser steps; the training loss in nats a token."""
+    """The cell has taken `step` of its `steps` optimiser steps; `loss` is the training loss in nats a token."""
 
     handle: Handle
     step: int
@@ -69,7 +69,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Validation:
-    """The cell was validated after `step` optimiser steps, and waits until `answer` says whether it goes on.
+    """The cell was validated after `step` optimiser steps, and waits for an `answer`: whether it goes on.
 
     An answer to a cell that has been killed since is lost without harm: started again, it may ask again.
     """
@@ -82,7 +82,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What the cell waits for, or why nothing is heard of it: a line for a person."""
+    """Line for the user: why the cell waits, or why it is silent."""
 
     handle: Handle
     line: str
@@ -90,13 +90,13 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The cell has ended; nothing more comes of this handle.
+    """The cell has ended; this is the last event of its handle.
 
     Args:
         handle: of the cell.
         outcome: of the cell.
-        step: the last step that was heard of.
-        broken: the disk that stopped it, which will stop the next one too.
+        step: last step reported.
+        broken: error of the disk that stopped it, and would stop the next cell too.
     """
 
     handle: Handle
@@ -112,9 +112,9 @@ Event = Started | Progress | Validation | Waiting | Ended
 
 
 class Executor(ABC):
-    """Trains cells, several at a time, into a store that it was made with.
+    """Trainer of several cells at a time into a store.
 
-    - **A cell that was handed over ends once**, in one `Outcome`, whatever happens to what trains it.
+    - **A submitted cell ends once**, in one `Outcome`, whatever happens to its process.
     - **A kill of anything loses nothing.** What trained the cell, what started that, this process, or the machine: the
       cell is taken up from its last checkpoint and comes to the same numbers. The executor itself takes up what ends
       from outside, a few times; then the cell has been given up.
@@ -133,11 +133,11 @@ class Executor(ABC):
     """
 
     capacity: int
-    """How many cells may be in its hands: handed over, and not yet reported as ended."""
+    """Largest number of cells that are submitted and have not ended."""
 
     @abstractmethod
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
-        """Takes a cell into its hands and returns at once, in any case without waiting for a cell or for a lock.
+        """Submit a cell, without waiting for a cell or for a lock.
 
         It may wait for its own machinery to start, which takes seconds, and says so where it takes longer. A cell that
         is recorded already ends as recorded, unless `execution` has failures trained again.
@@ -154,43 +154,44 @@ class Executor(ABC):
 
     @abstractmethod
     def poll(self, timeout: float) -> Sequence[Event]:
-        """What has happened since the last call; waits for something to happen, `timeout` seconds at most.
+        """Return the events since the last call; wait at most `timeout` seconds for one.
 
-        With no cell in its hands there is nothing to wait for.
+        Returns at once if no cell is submitted.
 
         Raises:
-            InputError: where the machinery cannot be started again, or a record cannot be read.
+            InputError: if a process cannot be started again, or a record cannot be read.
         """
 
     @abstractmethod
     def cancel(self, handle: Handle) -> None:
-        """Asks for the cell to end, and waits for nothing: it ends as interrupted, or as what it was about to end as.
+        """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end.
 
-        Of a cell that has ended already nothing is asked. One that does not heed is ended by force.
+        A cell that has ended is left alone. One that does not react is killed.
         """
 
     def held(self, cell: str) -> Holder | str | None:
-        """Who else trains a cell; None where it may be handed over, as it may where an executor waits by itself.
+        """Return the process that trains a cell, None if the cell can be submitted.
 
-        Asked now and then, as it watches whether the other one shows life.
+        Call it periodically, as it watches the heartbeats of that process.
         """
         return None
 
     @abstractmethod
     def result(self, handle: Handle) -> Record | None:
-        """Sees to it that what the cell left lies in the store, and returns its record; once for each `Ended`.
+        """Return the record of a cell that has ended, once its files are in the store.
 
-        None where the cell was pruned, interrupted or held, even if the store has an older record of it.
+        Call it once for each `Ended`. None if the cell was pruned, interrupted or locked elsewhere, even if the store
+        has an older record of it.
 
         Raises:
-            KeyError: for a cell that has not ended, or whose record was asked for before.
+            KeyError: for a cell that has not ended, or whose record was returned before.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Ends whatever still trains, within seconds, and leaves nothing at work. The cells can be taken up again.
+        """End all training within seconds; the cells can be resumed.
 
-        No events come of it. A second call does nothing.
+        No events follow. A second call does nothing.
         """
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost where what it raises is swallowed, and other signals that end a command as it does."""
+"""Ctrl-C that is raised again if something swallows it, and other signals that end a command like it."""
 
 import contextlib
 import os
@@ -10,17 +10,17 @@ from types import FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
-"""The exit code of a command that was interrupted, by whatever signal."""
+"""Exit code of a command that a signal interrupted."""
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals by which somebody else than the person at the keyboard ends a command."""
+"""Signals by which others than the user at the keyboard end a command."""
 
 _pressed = [False]
 """One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
 its lock."""
 
 _signals: list[int] = []
-"""Those of ENDING that came since a block of `ended_by_signals` began."""
+"""Signals of ENDING since a block of `ended_by_signals` began."""
 
 
 @contextlib.contextmanager
@@ -53,17 +53,17 @@ def raise_if_interrupted() -> None:
 
 
 def _record_and_raise(number: int, frame: FrameType | None) -> None:
+    """Record Ctrl-C and raise KeyboardInterrupt."""
     _pressed[0] = True
     signal.default_int_handler(number, frame)
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGHUP are raised as Ctrl-C is, and Python prints no traceback of an interrupt
-    that it has to swallow; such a one is raised as the block ends at the latest.
+    """Raise SIGTERM and SIGHUP as Ctrl-C in the block; an interrupt that was swallowed is raised at its end.
 
-    Nothing is changed of a signal that is ignored, as SIGHUP under `nohup`, or is for somebody else to see to, nor
-    in another thread than the main one.
+    Python prints no traceback of such a one. A signal that is ignored, as SIGHUP under `nohup`, or handled elsewhere
+    stays as it is, and so does everything in another thread than the main one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -93,9 +93,9 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def end_at_once(code: int) -> None:
-    """Have the signals that interrupt this process end it from now on, with an exit code and without a word.
+    """Make the signals that interrupt this process end it silently with an exit code.
 
-    It is for a process that has done its work: what an interrupt raises while Python ends could only be printed.
+    For a process that has done its work: what an interrupt raises while Python exits could only be printed.
     """
 
     def leave(number: int, frame: FrameType | None, ends: Callable[[int], NoReturn] = os._exit) -> None:
@@ -107,22 +107,22 @@ def end_at_once(code: int) -> None:
 
 
 def ignore() -> None:
-    """Ignore the signals that interrupt this process, which is about to be gone and could not end with its code."""
+    """Ignore the signals that interrupt this process, which is about to exit with its code."""
     for number in (signal.SIGINT, *ENDING):
         signal.signal(number, signal.SIG_IGN)
 
 
 def cause() -> str:
-    """Return in words what interrupted the command last: `interrupted`, or by which signal it was ended.
+    """Return what interrupted the command last: `interrupted`, or the signal that ended it.
 
-    What was heard of before is forgotten.
+    Earlier signals are forgotten.
     """
     numbers, _signals[:] = list(_signals), []
     return f"ended by {signal.Signals(numbers[-1]).name}" if numbers else "interrupted"
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    """Do what Ctrl-C does at the moment, or would do where it is ignored."""
+    """Record a signal and do what Ctrl-C does at the moment, or would do if it were ignored."""
     _signals.append(number)
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(number, frame)

@@ -1,4 +1,4 @@
-"""How a process trains a cell, and what it tells the one that handed the cell over."""
+"""Training of a cell in a worker process, and its messages to the parent."""
 
 import contextlib
 import faulthandler
@@ -25,33 +25,37 @@ from lm.training.provenance import forget_peak
 from lm.training.train import UNEVALUATED, Execution, train
 
 _stack: list[int] = []
-"""The file that takes where this process is; closed with the next cell's."""
+"""File that takes the stack of this process; closed with the next cell's."""
 
 _last: list[Any] = []
-"""The shape of the cell that this process has trained before."""
+"""Shape of the last cell of this process."""
 
 
 def train_one(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> bool:
-    """Trains a cell; `slot` chooses its accelerator, None leaves it all of them.
+    """Train a cell; return True if state was left behind that makes the process unfit for another cell.
 
-    Tells of `progress`, of a `validation`, which it wants answered, of what it is `waiting` for, that the cell is
-    `held` by another, and of a `disk` that stopped it. Returns whether it left something behind, with which no other
-    cell is to be trained.
+    `slot` chooses its accelerator, None leaves it all of them. Messages: `progress`; `validation`, which expects an
+    answer; `waiting` with a line; `held` if another process has the cell; `disk` with the error that stopped it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
-    _forget(shape_of(cell))
-    with restore_process_state() as left:
+    _reset_compiler(shape_of(cell))
+    with restore_process_state() as unrestored:
         _train(cell, store, execution, pipe, slot)
     if not store.finished(cell.id):  # pruned, or another has taken it
-        return bool(left)
+        return bool(unrestored)
     record = store.record(cell.id)
-    return bool(left) or record["status"] == "failed" or any(flag.startswith(UNEVALUATED) for flag in record["flags"])
+    return (
+        bool(unrestored)
+        or record["status"] == "failed"
+        or any(flag.startswith(UNEVALUATED) for flag in record["flags"])
+    )
 
 
 def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slot: int | None) -> None:
-    if slot is not None and (names := accelerators_visible()):
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
+    """Train a cell, with messages through the pipe."""
+    if slot is not None and (devices := accelerators_visible()):
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     # Lightning starts the other processes of a multi-device cell with this process's command line.
     work = store.work(cell.id)
     script = str(Path(__file__).with_name("worker.py"))
@@ -69,7 +73,7 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
             os._exit(1)
 
     @contextlib.contextmanager
-    def stack_told() -> Iterator[None]:
+    def stack_on_signal() -> Iterator[None]:
         try:
             with listening(lambda: tell("alive")):
                 yield
@@ -78,7 +82,7 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
 
     report = lambda *progress: tell("progress", *progress)  # noqa: E731
     try:
-        with stack_told():
+        with stack_on_signal():
             train(cell, store, report, execution, judge, lambda line: tell("waiting", line), _log, wait=False)
     except HeldError:
         tell("held")
@@ -87,14 +91,14 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
         tell("held")
         os._exit(0)  # nothing may be written any more, not even what a buffer holds
     except OSError as error:
-        if (broken := trouble(error)) is None:
+        if (error_of_disk := trouble(error)) is None:
             raise
-        tell("disk", broken.errno, broken.strerror, broken.filename)
+        tell("disk", error_of_disk.errno, error_of_disk.strerror, error_of_disk.filename)
         os._exit(0)  # nothing may be written any more, not even what a buffer holds
 
 
-def _forget(shape: Any) -> None:
-    """Keeps of the cell before what is good for this one: code compiled for its shape, and nothing if it had another.
+def _reset_compiler(shape: Any) -> None:
+    """Forget the memory peak of the last cell, and reset torch.compile if its shape was another.
 
     What torch.compile does depends on what it has compiled before: it takes sizes that have changed for sizes that
     vary, and gives up where one function was compiled eight times.
@@ -107,7 +111,7 @@ def _forget(shape: Any) -> None:
 
 
 def _log(work: Path) -> None:
-    """What this process prints goes into the cell's log from now on; where it is, if it is asked by SIGUSR1, beside."""
+    """Redirect output to the log of the cell, and the stack on SIGUSR1 to a file beside it."""
     log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -119,7 +123,7 @@ def _log(work: Path) -> None:
 
 
 def accelerators_visible() -> list[str]:
-    """Names of the CUDA devices this process may use, found without starting CUDA in it."""
+    """Return the names of the CUDA devices that this process may use, without starting CUDA in it."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name for name in named.split(",") if name.strip()]

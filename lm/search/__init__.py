@@ -1,1 +1,1 @@
-"""From a sweep's file to its report."""
+"""Hyperparameter search with Optuna, from a sweep's file to its report."""

@@ -1,11 +1,11 @@
-"""What a search space may say of one dotted path."""
+"""Types of the search space in a sweep's file."""
 
 from typing import Annotated, Any, Required, TypedDict
 
 from lm.config.keys import Also, ref
 
 SpacePaths = Annotated[dict[str, Any], ref("Space")]
-"""Dotted paths of a configuration, and from what their values are drawn."""
+"""Dotted paths of a configuration, each with the distribution of its values."""
 
 
 class Distribution(TypedDict, total=False):

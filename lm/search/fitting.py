@@ -1,4 +1,4 @@
-"""Whether a search can be carried out: each choice and the ends of each range are built before anything is trained."""
+"""Check of a search before it runs: each choice and the ends of each range are built."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from lm.training.cell import check
 from lm.training.run import Run
 
 TRIES = 20
-"""Draws of the other dimensions with which a value that does not go with the base's is tried."""
+"""Draws of the other dimensions with which a value that does not fit the base is built."""
 
 
 def check_space(space: Space, tree: Tree) -> None:
-    """Finds what no trial could be trained with: misspelt paths and names, wrong types, values outside their domain.
+    """Check that every choice and both ends of every range can be trained.
 
     A value that cannot be built with the other values of the base is tried with others drawn from the space.
 
@@ -38,7 +38,7 @@ def check_space(space: Space, tree: Tree) -> None:
 
 
 def _problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
-    """Why the changes can be built with nothing else that may be drawn; an empty string where they can."""
+    """Return why the changes cannot be built with any other values of the space; empty if they can."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study, problem = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), ""
     for attempt in range(1 + TRIES if len(space.dimensions) > 1 else 1):
@@ -53,4 +53,5 @@ def _problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
 
 
 def _under(path: str, start: str) -> bool:
+    """Return True if a dotted path is `start` or lies below it."""
     return f"{path}.".startswith(f"{start}.")

@@ -1,4 +1,4 @@
-"""What other processes do with a study, as one of them sees and says it."""
+"""Other processes that work on a study, as one of them sees and reports them."""
 
 from collections.abc import Callable
 
@@ -6,20 +6,20 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lm.search.spec import SweepSpec
 from lm.search.study import FINISHED_STATES, HOLDER
-from lm.search.workers import StudyWorkers, by
+from lm.search.workers import StudyWorkers, format_process
 from lm.store.holders import Holder
 
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 class PeerWorkers:
-    """Those who work on a study beside this process.
+    """Other processes that work on a study.
 
     Args:
-        spec: what is searched.
+        spec: of the search.
         workers: this process among the others.
-        label: before the names of trials.
-        say: told who comes and goes, and which trials they have ended: whose, how it went, and how many cells.
+        label: prefix of the names of trials.
+        say: called when a process comes or goes, or has ended a trial: name, outcome and number of cells.
     """
 
     def __init__(
@@ -27,51 +27,54 @@ class PeerWorkers:
     ) -> None:
         self.spec, self.workers, self.label, self.say = spec, workers, label, say
         self.alive: dict[str, Holder] = workers.peers()
-        self.known: dict[str, Holder] = {}
-        """Of whom a word was said."""
+        self.reported: dict[str, Holder] = {}
+        """Processes that were reported."""
         self.at_work: dict[str, int] = {}
-        """How many trials each carries out, by its token."""
-        self.not_theirs: set[int] = set()
-        """Trials that need no word: ended before this process came, or by it."""
+        """Number of trials that each process runs, by token."""
+        self.ended_trials: set[int] = set()
+        """Trials that are not reported: ended before this process came, by it, or reported already."""
 
-    def initialise(self, found: list[FrozenTrial]) -> None:
-        """Takes in what there was when this process came."""
-        self.not_theirs = {one.number for one in found if one.state in FINISHED_STATES}
+    def initialise(self, trials: list[FrozenTrial]) -> None:
+        """Record the trials that had ended when this process came."""
+        self.ended_trials = {trial.number for trial in trials if trial.state in FINISHED_STATES}
 
-    def owns(self, one: FrozenTrial) -> bool:
-        """Whether a living process beside this one carries out a trial."""
-        return _token(one) in self.alive
+    def owns(self, trial: FrozenTrial) -> bool:
+        """Return True if another living process runs the trial."""
+        return _token(trial) in self.alive
 
-    def is_own(self, one: FrozenTrial) -> bool:
-        """Whether this process carries out a trial, or did last."""
-        return _token(one) in self.workers.tokens
+    def is_own(self, trial: FrozenTrial) -> bool:
+        """Return True if this process runs the trial, or was the last to run it."""
+        return _token(trial) in self.workers.tokens
 
-    def refresh(self, found: list[FrozenTrial]) -> None:
-        """Takes in all trials and who is alive, and says what is new."""
+    def refresh(self, trials: list[FrozenTrial]) -> None:
+        """Read all trials and the living processes, and report news."""
         self.alive = self.workers.peers()
         self.at_work = {}
-        for one in found:
-            if one.state == TrialState.RUNNING and (token := _token(one)) in self.alive:
+        for trial in trials:
+            if trial.state == TrialState.RUNNING and (token := _token(trial)) in self.alive:
                 self.at_work[token] = self.at_work.get(token, 0) + 1
-            elif one.state in FINISHED_STATES and one.number not in self.not_theirs:
-                self.not_theirs.add(one.number)
-                who = one.user_attrs.get(HOLDER, {}).get("by", "another process")
-                self.say(f"{self.label}trial {one.number}", f"{OUTCOMES[one.state]}, by {who}", len(self.spec.seeds))
+            elif trial.state in FINISHED_STATES and trial.number not in self.ended_trials:
+                self.ended_trials.add(trial.number)
+                who = trial.user_attrs.get(HOLDER, {}).get("by", "another process")
+                self.say(
+                    f"{self.label}trial {trial.number}", f"{OUTCOMES[trial.state]}, by {who}", len(self.spec.seeds)
+                )
         for token, holder in self.alive.items():
-            if token not in self.known:
+            if token not in self.reported:
                 self.say(self.spec.name, f"{holder} works on it too", 0)
-        for token, holder in self.known.items():
+        for token, holder in self.reported.items():
             if token not in self.alive:
-                self.say(self.spec.name, f"{by(holder)} works on it no more", 0)
-        self.known = dict(self.alive)
+                self.say(self.spec.name, f"{format_process(holder)} works on it no more", 0)
+        self.reported = dict(self.alive)
 
     def waiting_lines(self) -> list[str]:
-        """Whom this process waits for when it has nothing left to do, a line each."""
+        """Return a line for each process that this one waits for."""
         return [
             f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: carried out by {self.alive[token]}"
             for token, count in self.at_work.items()
         ]
 
 
-def _token(one: FrozenTrial) -> str:
-    return str(one.user_attrs.get(HOLDER, {}).get("token", ""))
+def _token(trial: FrozenTrial) -> str:
+    """Return the token on a trial."""
+    return str(trial.user_attrs.get(HOLDER, {}).get("token", ""))

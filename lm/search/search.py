@@ -1,4 +1,4 @@
-"""`lm sweep`: search, train what is missing, report."""
+"""`lm sweep`: search, train missing cells, report."""
 
 import contextlib
 import sys
@@ -41,10 +41,10 @@ from lm.training.strategies import check_strategy
 from lm.training.train import Execution
 
 BEST = "best.yaml"
-"""In the folder of a search, the configuration of its best trial."""
+"""File in the folder of a search with the configuration of its best trial."""
 
 SAVED_SECONDS = 5.0
-"""At least, from one writing of a study that goes on to the next."""
+"""Shortest time between two writes of `study.json` during a search."""
 
 STATES = {
     TrialState.COMPLETE: "complete",
@@ -57,7 +57,7 @@ STATES = {
 
 @dataclass(frozen=True)
 class Job:
-    """A search, the folder its study and report go to, and what its trials are called beside those of others."""
+    """A search with the folder of its study and report, and the prefixes of its trials' names."""
 
     spec: SweepSpec
     folder: Path
@@ -75,9 +75,9 @@ def sweep(
     loggers: tuple[str, ...] = (),
     executor: str = "local",
 ) -> int:
-    """Carries out a search. Returns 0 if every trial has ended, 1 if some were interrupted.
+    """Run a search. Return 0 if every trial has ended, 1 if some were interrupted.
 
-    `executor` says what trains the cells, as in `lm sweep --executor`.
+    `executor` names what trains the cells, as in `lm sweep --executor`.
     """
     store, folder = Store(out), out / spec.name
     if (folder / "experiment.json").exists():
@@ -102,7 +102,7 @@ def sweep(
 
 
 def check_search(spec: SweepSpec, folder: Path) -> None:
-    """Finds what is wrong with a search before anything is trained or written. Raises InputError."""
+    """Check a search before anything is trained or written. Raises InputError."""
     settings = resolve(spec.tree, Run)["trainer"]
     check_strategy(settings)
     check_storage(spec, folder)
@@ -122,9 +122,12 @@ def run_searches(
     loggers: tuple[str, ...] = (),
     executor: str = "local",
 ) -> int:
-    """Carries out several searches that share the workers, each with its own budget; leaves a `study.json` for each.
+    """Run several searches that share the workers, and write a `study.json` for each.
 
-    Returns how many cells were interrupted.
+    Each search has its own budget.
+
+    Returns:
+        How many cells were interrupted.
     """
     for job in jobs:
         check_search(job.spec, job.folder)
@@ -137,7 +140,7 @@ def run_searches(
             studies.append(shared)
         relay = Relay()
         searches = [
-            Search(job.spec, shared, store, relay.say, job.label, job.called, Saved(job, shared).again)
+            Search(job.spec, shared, store, relay.say, job.label, job.called, StudyWriter(job, shared).write)
             for job, shared in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
@@ -160,7 +163,7 @@ def run_searches(
 
 
 def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
-    """The best complete trial of a search with one objective: its changes, value and number; None without one."""
+    """Return the changes, value and number of the best complete trial of a single objective; None without one."""
     study = read_study(job.spec, job.folder)
     if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
         return None
@@ -169,16 +172,16 @@ def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
 
 
 def write_best(job: Job) -> int | None:
-    """Leaves `best.yaml`, the whole configuration of the best complete trial with its first seed; returns its number.
+    """Write `best.yaml`, the configuration of the best complete trial; return its number.
 
-    None, and no such file, where no trial is complete, or several objectives leave open which is the best.
+    Returns None, and writes no file, if no trial is complete or there are several objectives.
     """
     path = job.folder / BEST
-    found = best_changes(job) if len(job.spec.objectives) == 1 else None
-    if found is None:
+    best = best_changes(job) if len(job.spec.objectives) == 1 else None
+    if best is None:
         path.unlink(missing_ok=True)
         return None
-    changes, value, number = found
+    changes, value, number = best
     config = resolve(override(job.spec.tree, {**changes, "seed": job.spec.seeds[0]}), Run)
     quantity, seeds = next(iter(job.spec.objectives)), len(job.spec.seeds)
     mean = f", the mean of {seeds} seeds" if seeds > 1 else ""
@@ -187,16 +190,16 @@ def write_best(job: Job) -> int | None:
     return number
 
 
-class Saved:
-    """Keeps `study.json` what the study is, for those who look at it while it goes on."""
+class StudyWriter:
+    """Writer of `study.json` during a search."""
 
     def __init__(self, job: Job, shared: SharedStudy) -> None:
         self.job, self.shared = job, shared
         self.next = 0.0
-        self.again()
+        self.write()
 
-    def again(self) -> None:
-        """Writes it, unless that was only just done: it takes longer with every trial."""
+    def write(self) -> None:
+        """Write it, unless that was done recently: it takes longer with every trial."""
         started = time.monotonic()
         if started < self.next:
             return
@@ -205,17 +208,18 @@ class Saved:
 
 
 class Relay:
-    """Passes on to a watcher what searches say; there is none yet when they are made."""
+    """Forwarder of outcomes to a watcher that is created after the searches."""
 
     def __init__(self) -> None:
         self.watcher = Watcher()
 
     def say(self, name: str, outcome: str, cells: int) -> None:
+        """Forward an outcome."""
         self.watcher.on_settled(name, outcome, cells)
 
 
 def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
-    """Leaves `study.json`, all that a report needs. Raises InputError where the study's storage does not answer."""
+    """Write `study.json`, the input of the report. Raises InputError if the storage does not answer."""
     trials, study = shared.trials(), shared.study
     manifest = {
         "name": spec.name,
@@ -232,6 +236,7 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
 
 
 def _described(trial: FrozenTrial) -> dict[str, Any]:
+    """Return a trial as JSON."""
     return {
         "number": trial.number,
         "state": STATES[trial.state],
@@ -245,15 +250,15 @@ def _described(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def _seconds(trial: FrozenTrial) -> float | None:
-    """Return how long a trial took; None where nobody measured it and the clock was set back meanwhile."""
+    """Return the duration of a trial; None if it was not measured and the clock was set back meanwhile."""
     if (measured := trial.user_attrs.get(SECONDS)) is not None:
         return float(measured)
-    lasted = None if trial.duration is None else trial.duration.total_seconds()
-    return None if lasted is None or lasted < 0 else lasted
+    elapsed = None if trial.duration is None else trial.duration.total_seconds()
+    return None if elapsed is None or elapsed < 0 else elapsed
 
 
 def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
-    """Prints what is searched and how, and an estimate of the time. Nothing is trained or written."""
+    """Print the space, the methods and an estimate of the time. Nothing is trained or written."""
     console = Console()
     table = Table(title=Text(spec.title), title_justify="left", highlight=False)
     for column in ("parameter", "drawn from"):
@@ -261,7 +266,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     for name, drawn in spec.space.described().items():
         table.add_row(Text(name), Text(_drawn_from(drawn)))
     console.print(table)
-    seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({way})" for name, way in spec.objectives.items())
+    seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({better})" for name, better in spec.objectives.items())
     estimate, remark = _estimate(spec, workers, each)
     lines = [
         f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
@@ -273,6 +278,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
 
 
 def _drawn_from(described: dict[str, Any]) -> str:
+    """Format a distribution."""
     if "choices" in described:
         return ", ".join(described["choices"])
     kind = "whole numbers " if described["int"] else ""
@@ -283,8 +289,7 @@ def _drawn_from(described: dict[str, Any]) -> str:
 
 
 def _estimate(spec: SweepSpec, workers: int, each: int) -> tuple[str, str | None]:
-    """Return how long all trials may take, judged by a few steps of one drawn at random, and whether its precision
-    is the wrong one for this processor."""
+    """Estimate the time of all trials from a few steps of a random one; advise on its precision."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Several studies as one source of cells."""
+"""Queue of the cells of several studies."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from lm.store.store import Store
 
 
 class Searches(CellQueue):
-    """Several studies that share the workers, asked in turn; a cell that two trials want is trained once."""
+    """Queue of several studies that share the workers in turn; a cell of two trials is trained once."""
 
     def __init__(self, searches: list[Search], store: Store) -> None:
         self.searches = list(searches)
@@ -30,7 +30,7 @@ class Searches(CellQueue):
             if waiting is not None:
                 waiting.append((search, planned))
                 search.say(planned.name, "is being trained for another trial", 1)
-            elif self.store.finished(planned.cell.id):  # since it was asked for
+            elif self.store.finished(planned.cell.id):  # meanwhile
                 search.say(planned.name, "trained already", 1)
                 search.ended(planned, self.store.record(planned.cell.id))
             else:
@@ -49,7 +49,7 @@ class Searches(CellQueue):
         return sum(search.left for search in self.searches)
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-        """Goes on while any trial that waits for the cell wants it to."""
+        """Let a cell go on while any of its trials wants it to."""
         wishes = [search.judge(own, step, measured) for search, own in self.waiting[planned.cell.id]]
         return any(wishes)
 

@@ -1,4 +1,4 @@
-"""Search spaces: dotted paths of a configuration, and from what their values are drawn."""
+"""Search spaces: dotted paths of a configuration with the distributions of their values."""
 
 import contextlib
 import math
@@ -13,14 +13,14 @@ from lm.search.distributions import ConditionalChoice, Distribution
 
 RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
 MOST_POINTS = 10_000
-"""Of a grid; more are a slip of the pen."""
+"""Largest grid; more points are taken for a typo."""
 
 LARGEST_WHOLE = 2**53
-"""Up to here every whole number is a float too, as which samplers draw them."""
+"""Largest whole number up to which each is a float too: samplers draw floats."""
 
 
 class Suggests(Protocol):
-    """What draws values: Optuna's Trial, or its FixedTrial for values that are known."""
+    """Source of values: Optuna's Trial, or its FixedTrial for fixed values."""
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float: ...
 
@@ -34,9 +34,9 @@ class Range:
     """Numbers from `low` to `high`, both included.
 
     Args:
-        log: whether they are drawn evenly in their logarithm.
-        step: between them, counted from `low`; None for every number in between.
-        whole: whether they are whole numbers.
+        log: drawn evenly in the logarithm.
+        step: distance of the numbers, counted from `low`; None for a continuous range.
+        whole: whole numbers only.
     """
 
     low: float
@@ -46,30 +46,30 @@ class Range:
     whole: bool = False
 
     def suggest(self, trial: Suggests, name: str) -> float:
-        """Draws a number."""
+        """Draw a number."""
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
     def count(self, path: str) -> int:
-        """How many numbers there are in it. Raises InputError where they cannot be counted."""
+        """Return how many numbers it has. Raises InputError for a continuous range."""
         if self.step is None and not self.whole:
             raise InputError(f"space.{path}: a grid needs choices, a step, or int: true; found every number in between")
         return round((self.high - self.low) / (self.step or 1)) + 1
 
     def values(self, path: str) -> list[float]:
-        """Every number in it. Raises InputError where they cannot be counted."""
+        """Return all numbers. Raises InputError for a continuous range."""
         values = [self.low + index * (self.step or 1) for index in range(self.count(path))]
         return [int(value) for value in values] if self.whole else values
 
     def described(self) -> dict[str, Any]:
-        """Itself as JSON."""
+        """Return it as JSON."""
         return {"low": self.low, "high": self.high, "log": self.log, "step": self.step, "int": self.whole}
 
 
 @dataclass(frozen=True)
 class Option:
-    """One of several values, and what is searched only where it is chosen."""
+    """A value of a choice, with the space that is searched only if it is chosen."""
 
     value: Any
     space: "Space"
@@ -77,18 +77,18 @@ class Option:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of several values, by the label under which a study knows it."""
+    """Several values, by their labels in a study."""
 
     options: dict[str, Option]
 
     def described(self) -> dict[str, Any]:
-        """Itself as JSON."""
+        """Return it as JSON."""
         return {"choices": list(self.options)}
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """What is drawn for one dotted path, and the name it has in a study."""
+    """Distribution of one dotted path, with its name in a study."""
 
     name: str
     path: str
@@ -97,12 +97,12 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """Dimensions in the order in which they are drawn and put into a configuration."""
+    """Dimensions in the order in which they are drawn and applied."""
 
     dimensions: tuple[Dimension, ...] = ()
 
     def suggest(self, trial: Suggests) -> dict[str, Any]:
-        """Draws a value for every dimension: dotted changes to a configuration."""
+        """Draw a value for every dimension; return dotted changes to a configuration."""
         changes: dict[str, Any] = {}
         for dimension in self.dimensions:
             if isinstance(dimension.values, Range):
@@ -114,7 +114,7 @@ class Space:
         return changes
 
     def points(self) -> int:
-        """How many points a grid over it has. Raises InputError if endless."""
+        """Return the number of points of the grid. Raises InputError if it is infinite."""
         sizes = (
             dimension.values.count(dimension.path)
             if isinstance(dimension.values, Range)
@@ -124,10 +124,10 @@ class Space:
         return math.prod(sizes)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Every point, as values by name; options only where their choice is made.
+        """Return all points as values by name; options only where their choice is made.
 
         Raises:
-            InputError: where there are too many, or no end of them.
+            InputError: if there are too many.
         """
         if self.points() > MOST_POINTS:
             raise InputError(f"space: a grid of {self.points():,} points, expected {MOST_POINTS:,} at most")
@@ -146,37 +146,38 @@ class Space:
         return points
 
     def examples(self) -> list[dict[str, Any]]:
-        """Changes that hold every choice and both ends of every range, one dimension at a time."""
-        found: list[dict[str, Any]] = []
+        """Return changes with every choice and both ends of every range, one dimension at a time."""
+        examples: list[dict[str, Any]] = []
         for dimension in self.dimensions:
             if isinstance(dimension.values, Range):
-                found += [{dimension.path: value} for value in _ends(dimension.values)]
+                examples += [{dimension.path: value} for value in _ends(dimension.values)]
                 continue
             for option in dimension.values.options.values():
-                found.append({dimension.path: option.value})
-                found += [{dimension.path: option.value, **inner} for inner in option.space.examples()]
-        return found
+                examples.append({dimension.path: option.value})
+                examples += [{dimension.path: option.value, **inner} for inner in option.space.examples()]
+        return examples
 
     def flat(self) -> list[Dimension]:
-        """All dimensions, those of choices included."""
-        found = []
+        """Return all dimensions, those of choices included."""
+        dimensions = []
         for dimension in self.dimensions:
-            found.append(dimension)
+            dimensions.append(dimension)
             if isinstance(dimension.values, Choices):
-                found += [inner for option in dimension.values.options.values() for inner in option.space.flat()]
-        return found
+                dimensions += [inner for option in dimension.values.options.values() for inner in option.space.flat()]
+        return dimensions
 
     @property
     def conditional(self) -> bool:
-        """Whether something is drawn only where something else was chosen."""
+        """True if a dimension depends on a choice."""
         return len(self.flat()) > len(self.dimensions)
 
     def described(self) -> dict[str, Any]:
-        """All dimensions by name, as JSON."""
+        """Return all dimensions by name, as JSON."""
         return {dimension.name: dimension.values.described() for dimension in self.flat()}
 
 
 def _ends(values: Range) -> list[float]:
+    """Return both ends of a range, and a number in between if it is continuous."""
     inner = [] if values.whole or values.step else [values.low + (values.high - values.low) * 0.38196601]
     return [int(v) if values.whole else v for v in (values.low, values.high)] + inner
 
@@ -185,7 +186,7 @@ def _ends(values: Range) -> list[float]:
 
 
 def read_space(node: Any, where: str) -> Space:
-    """The space that a mapping of dotted paths to distributions describes. Raises InputError naming the path."""
+    """Parse a mapping of dotted paths to distributions. Raises InputError that names the path."""
     space = _space(node, where, "", "")
     paths = [dimension.path for dimension in space.dimensions]
     for path in paths:
@@ -198,27 +199,30 @@ def read_space(node: Any, where: str) -> Space:
 
 
 def _space(node: Any, where: str, path: str, prefix: str) -> Space:
+    """Parse a mapping of dotted paths."""
     if not isinstance(node, Mapping) or not node:
         raise InputError(f"{where}: expected a mapping of dotted paths to distributions, found {shown(node)}")
     return Space(tuple(_dimension(str(key), value, where, path, prefix) for key, value in node.items()))
 
 
 def _dimension(key: str, node: Any, where: str, path: str, prefix: str) -> Dimension:
-    place, full = f"{where}.{key}", join(path, key)
+    """Parse one dimension."""
+    location, full = f"{where}.{key}", join(path, key)
     if full in ("seed", "data_seed"):
-        raise InputError(f"{place}: a seed is not searched for; give the seeds of every trial with seeds")
+        raise InputError(f"{location}: a seed is not searched for; give the seeds of every trial with seeds")
     if not isinstance(node, Mapping):
-        raise InputError(f"{place}: expected {{low, high}} or {{choices: [...]}}, found {shown(node)}")
+        raise InputError(f"{location}: expected {{low, high}} or {{choices: [...]}}, found {shown(node)}")
     name = join(prefix, key)
     if "choices" in node:
         extra = [inner for inner in node if inner != "choices"]
         if extra:
-            raise InputError(f"{place}: choices stand alone, found {shown(extra[0])} beside them")
-        return Dimension(name, full, _choices(node["choices"], place, full, name))
-    return Dimension(name, full, _range(node, place))
+            raise InputError(f"{location}: choices stand alone, found {shown(extra[0])} beside them")
+        return Dimension(name, full, _choices(node["choices"], location, full, name))
+    return Dimension(name, full, _range(node, location))
 
 
 def _choices(values: Any, where: str, path: str, name: str) -> Choices:
+    """Parse the values of a choice."""
     if not isinstance(values, list) or not values:
         raise InputError(f"{where}.choices: expected a list of values, found {shown(values)}")
     options: dict[str, Option] = {}
@@ -238,24 +242,28 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
         label = _label(value)
         if label in options:
             raise InputError(f"{where}.choices: {label} is given twice")
-        place = f"{where}.choices.{label}.space"
-        options[label] = Option(value, _space(inner, place, path, f"{name}.{label}") if inner is not None else Space())
+        location = f"{where}.choices.{label}.space"
+        options[label] = Option(
+            value, _space(inner, location, path, f"{name}.{label}") if inner is not None else Space()
+        )
     return Choices(options)
 
 
 def _label(value: Any) -> str:
+    """Return the label of a value in a study."""
     if is_component(value):
-        given = value.get("init_args") or {}
-        options = ", ".join(f"{key}={_label(inner)}" for key, inner in given.items())
+        init_args = value.get("init_args") or {}
+        options = ", ".join(f"{key}={_label(inner)}" for key, inner in init_args.items())
         return f"{value['class_path']}({options})" if options else str(value["class_path"])
     return value if isinstance(value, str) else canonical(value)
 
 
 def _range(node: Mapping[str, Any], where: str) -> Range:
+    """Parse a range."""
     for key in node:
         if key not in RANGE_KEYS:
-            known = (*RANGE_KEYS, "choices")
-            raise InputError(f"{where}: no key {key!r}.{nearest(key, known)} It takes {', '.join(known)}")
+            accepted = (*RANGE_KEYS, "choices")
+            raise InputError(f"{where}: no key {key!r}.{nearest(key, accepted)} It takes {', '.join(accepted)}")
     for key in required(Distribution):
         if key not in node:
             raise InputError(f"{where}: {key} is missing; a range needs low and high, or give choices")
@@ -264,35 +272,36 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
             raise InputError(f"{where}.{key}: expected true or false, found {shown(node[key])}")
     low, high = (_number(node[key], f"{where}.{key}") for key in ("low", "high"))
     step = None if node.get("step") is None else _number(node["step"], f"{where}.step")
-    found = Range(low, high, bool(node.get("log", False)), step, bool(node.get("int", False)))
-    _check_range(found, where)
-    return found
+    numbers = Range(low, high, bool(node.get("log", False)), step, bool(node.get("int", False)))
+    _check_range(numbers, where)
+    return numbers
 
 
-def _check_range(found: Range, where: str) -> None:
-    if not found.low < found.high:
-        raise InputError(f"{where}: low={found.low:zg} must be below high={found.high:zg}")
-    if not math.isfinite(found.high - found.low):
-        raise InputError(f"{where}: high={found.high:zg} less low={found.low:zg} is no finite number")
-    if found.log and found.low <= 0:
-        raise InputError(f"{where}: log needs low above 0, found {found.low:zg}")
-    if found.whole and not all(float(v).is_integer() for v in (found.low, found.high, found.step or 1)):
+def _check_range(numbers: Range, where: str) -> None:
+    """Check a range. Raises InputError."""
+    if not numbers.low < numbers.high:
+        raise InputError(f"{where}: low={numbers.low:zg} must be below high={numbers.high:zg}")
+    if not math.isfinite(numbers.high - numbers.low):
+        raise InputError(f"{where}: high={numbers.high:zg} less low={numbers.low:zg} is no finite number")
+    if numbers.log and numbers.low <= 0:
+        raise InputError(f"{where}: log needs low above 0, found {numbers.low:zg}")
+    if numbers.whole and not all(float(v).is_integer() for v in (numbers.low, numbers.high, numbers.step or 1)):
         raise InputError(f"{where}: int needs whole numbers for low, high and step")
-    if found.whole and max(abs(found.low), abs(found.high)) > LARGEST_WHOLE:
+    if numbers.whole and max(abs(numbers.low), abs(numbers.high)) > LARGEST_WHOLE:
         raise InputError(f"{where}: int needs low and high between -2**53 and 2**53")
-    if found.step is None:
+    if numbers.step is None:
         return
-    if found.log:
+    if numbers.log:
         raise InputError(f"{where}: log and step exclude each other; list the values as choices")
-    steps = (found.high - found.low) / found.step if found.step > 0 else 0.5
+    steps = (numbers.high - numbers.low) / numbers.step if numbers.step > 0 else 0.5
     if not steps <= LARGEST_WHOLE:  # more than can be counted one by one, infinitely many too
-        raise InputError(f"{where}: step={found.step:zg} is too small for {found.low:zg} to {found.high:zg}")
+        raise InputError(f"{where}: step={numbers.step:zg} is too small for {numbers.low:zg} to {numbers.high:zg}")
     if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
-        raise InputError(f"{where}: high must be low plus a whole number of steps, found step={found.step:zg}")
+        raise InputError(f"{where}: high must be low plus a whole number of steps, found step={numbers.step:zg}")
 
 
 def _number(value: Any, where: str) -> float:
-    """A finite number; YAML reads 1e-4, without a point, as text."""
+    """Parse a finite number; YAML reads 1e-4, without a point, as text."""
     if not isinstance(value, bool) and isinstance(value, int | float | str):
         with contextlib.suppress(ValueError, OverflowError):
             if math.isfinite(number := float(value.encode("ascii") if isinstance(value, str) else value)):

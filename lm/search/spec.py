@@ -1,4 +1,4 @@
-"""A sweep file: what is searched, for what, and how."""
+"""Sweep files: what a search draws, its objectives, and its methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,10 +45,10 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "min_resource": (1, 2**53),
     "reduction_factor": (2, 1_000_000),
 }
-"""What options may be: whole numbers or numbers between two ends, or one of several words."""
+"""Domains of options: both ends of a range of numbers, or the words."""
 
 MOST_CELLS = 100_000
-"""That a search trains; more are a slip of the pen."""
+"""Largest number of cells of a search; more are taken for a typo."""
 
 PRUNERS: dict[str, tuple[str, ...]] = {
     "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
@@ -87,28 +87,28 @@ KEYS = keys(SweepFile)
 
 @dataclass(frozen=True)
 class Method:
-    """A sampler or a pruner: its name and options."""
+    """Name and options of a sampler or a pruner."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
-        """Itself as JSON."""
+        """Return it as JSON."""
         return {"name": self.name, "seed": self.seed, **self.options}
 
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """One search.
+    """A search.
 
     Args:
         name: of the study, and of the folder its report goes to.
-        title: what the report is headed with.
-        tree: the configuration that every trial starts from.
-        space: what is drawn for each trial.
+        title: of the report.
+        tree: configuration that every trial starts from.
+        space: drawn for each trial.
         objectives: quantities, each with `lower` or `higher`.
-        trials: how many, whatever becomes of them.
+        trials: their number, failed ones included.
         seeds: every trial is trained with each, and their mean counts.
         storage: an Optuna URL, or None for a journal in the study's folder.
         notes: printed under the table.
@@ -127,7 +127,7 @@ class SweepSpec:
     notes: str = ""
 
     def definition(self) -> dict[str, Any]:
-        """What makes trials comparable; a study holds trials of one definition only."""
+        """Return the settings that make trials comparable; a study has trials of one definition only."""
         return {
             "base": self.tree,
             "space": self.space.described(),
@@ -137,7 +137,7 @@ class SweepSpec:
 
 
 def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
-    """Reads a sweep file.
+    """Read a sweep file.
 
     Args:
         path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
@@ -178,11 +178,12 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
         notes=read_text(tree, "notes", path),
     )
     check_methods(spec, str(path))
-    place = f"{path}: trials" if trials is None else "--trials"
-    return replace(spec, trials=_trials(trials if trials is not None else tree.get("trials"), spec, place))
+    where = f"{path}: trials" if trials is None else "--trials"
+    return replace(spec, trials=_trials(trials if trials is not None else tree.get("trials"), spec, where))
 
 
 def _trials(value: Any, spec: SweepSpec, where: str) -> int:
+    """Check the number of trials."""
     points = spec.space.points() if spec.sampler.name == "grid" else None
     if value is None and points is not None:
         return points
@@ -195,9 +196,10 @@ def _trials(value: Any, spec: SweepSpec, where: str) -> int:
 
 
 def _objectives(value: Any, where: str) -> dict[str, str]:
+    """Parse the objectives."""
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
-    found = {}
+    objectives = {}
     for name, direction in value.items():
         if name not in QUANTITIES:
             listed = ", ".join(QUANTITIES)
@@ -207,25 +209,25 @@ def _objectives(value: Any, where: str) -> dict[str, str]:
         direction = direction or QUANTITIES[name].better
         if direction not in ("lower", "higher"):
             raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")
-        found[str(name)] = str(direction)
-    return found
+        objectives[str(name)] = str(direction)
+    return objectives
 
 
-def accepted_options(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
-    """The options of a sampler or pruner; a sampler has a seed too."""
-    return (*(("seed",) if known is SAMPLERS else ()), *known[name])
+def accepted_options(methods: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
+    """Return the options of a sampler or pruner; a sampler has a seed too."""
+    return (*(("seed",) if methods is SAMPLERS else ()), *methods[name])
 
 
-def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> Method:
-    """A sampler or pruner, given by name or as `{name, seed, ...}`. Raises InputError with the nearest choice."""
+def read_method(value: Any, methods: Mapping[str, Sequence[str]], where: str) -> Method:
+    """Parse a sampler or pruner, a name or `{name, seed, ...}`. Raises InputError with the nearest choice."""
     node = {"name": value} if isinstance(value, str) else value
     if not isinstance(node, Mapping) or "name" not in node:
         raise InputError(f"{where}: expected {{name, ...}}, found {shown(value)}")
     name = node["name"]
-    if not isinstance(name, str) or name not in known:
-        listed = ", ".join(known)
-        raise InputError(f"{where}.name: no {name!r}.{nearest(str(name), list(known))} Choose from {listed}")
-    accepted = ("name", *accepted_options(known, name))
+    if not isinstance(name, str) or name not in methods:
+        listed = ", ".join(methods)
+        raise InputError(f"{where}.name: no {name!r}.{nearest(str(name), list(methods))} Choose from {listed}")
+    accepted = ("name", *accepted_options(methods, name))
     for key in node:
         if key not in accepted:
             listed = ", ".join(accepted)
@@ -236,7 +238,7 @@ def read_method(value: Any, known: Mapping[str, Sequence[str]], where: str) -> M
 
 
 def _check_option(name: str, value: Any, where: str) -> None:
-    """Refuses what an option of a sampler or pruner cannot be: Optuna would find some in the middle of a search."""
+    """Check the value of an option: Optuna would reject some only in the middle of a search."""
     domain = OPTIONS[name]
     if isinstance(domain[0], str | bool):
         if value not in domain or type(value) is not type(domain[0]):
@@ -251,7 +253,7 @@ def _check_option(name: str, value: Any, where: str) -> None:
 
 
 def check_methods(spec: SweepSpec, where: str) -> None:
-    """Refuses samplers and pruners that cannot do what is asked. Raises InputError."""
+    """Check that the sampler and the pruner support the objectives. Raises InputError."""
     several = len(spec.objectives) > 1
     if several and spec.sampler.name == "cmaes":
         raise InputError(f"{where}: sampler: cmaes knows one objective; use nsga2, tpe or gp for several")

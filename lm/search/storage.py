@@ -1,4 +1,4 @@
-"""Where a study lies: a journal or a database, opened, repaired, and waited for where it does not answer."""
+"""Storage of studies in a journal or a database: opened, repaired, and retried while it does not answer."""
 
 import contextlib
 import importlib.util
@@ -21,39 +21,39 @@ from lm.search.db_lease import retry_create
 from lm.search.spec import SweepSpec
 from lm.store.redaction import redacted
 
-TROUBLE = (StorageInternalError, SQLAlchemyError, OSError)
-"""Raised where a storage does not answer, which it may again."""
+STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)
+"""Errors of a storage that does not answer, and may later."""
 
 WAIT_SECONDS = 120.0
-"""A storage that does not answer is waited for."""
+"""Time limit of the retries."""
 
 DAMAGED = ("database disk image is malformed", "file is not a database")
-"""What SQLite says of a file that no waiting mends."""
+"""Messages of SQLite about a file that no retry mends."""
 
 TRY_SECONDS = 1.0
-"""Between two tries."""
+"""Delay between two attempts."""
 
 T = TypeVar("T")
 
 
 def journal(spec: SweepSpec, folder: Path) -> Path | None:
-    """The journal file that a study lies in, or None where it lies in a database."""
+    """Return the journal file of a study, None if it is in a database."""
     if spec.storage is None:
         return folder / "study.journal"
     if "://" not in spec.storage:
         return Path(spec.storage)
-    known = ("sqlite", "postgresql", "mysql")
+    schemes = ("sqlite", "postgresql", "mysql")
     scheme = spec.storage.partition("://")[0].partition("+")[0]
-    if scheme not in known:
+    if scheme not in schemes:
         raise InputError(
-            f"storage: no kind {scheme!r}.{nearest(scheme, known)} "
-            f"Give a URL of {', '.join(known)}, or the path of a journal file"
+            f"storage: no kind {scheme!r}.{nearest(scheme, schemes)} "
+            f"Give a URL of {', '.join(schemes)}, or the path of a journal file"
         )
     return None
 
 
 def check_storage(spec: SweepSpec, folder: Path) -> None:
-    """Refuses a storage that cannot be opened; nothing is made or opened. Raises InputError."""
+    """Check that a storage can be opened, without opening or creating it. Raises InputError."""
     path = journal(spec, folder)
     if path is not None:
         require_place(path, "storage" if spec.storage else "--out")
@@ -72,7 +72,7 @@ def check_storage(spec: SweepSpec, folder: Path) -> None:
 
 
 def _url(text: str) -> URL:
-    """PostgreSQL is spoken to by psycopg, unless a URL names another driver or only another is installed."""
+    """Return a URL; PostgreSQL gets psycopg, unless another driver is named or alone installed."""
     url = make_url(text)
     if url.drivername == "postgresql" and importlib.util.find_spec("psycopg"):
         return url.set(drivername="postgresql+psycopg")
@@ -80,15 +80,15 @@ def _url(text: str) -> URL:
 
 
 def _engine(url: URL) -> dict[str, Any]:
-    """Options that let a lost connection, or a host that has gone, be noticed within half a minute."""
+    """Return options that detect a lost connection or host within half a minute."""
     if url.get_backend_name() != "postgresql":
         return {"pool_pre_ping": True}
-    settled = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-    return {"pool_pre_ping": True, "connect_args": {k: v for k, v in settled.items() if k not in url.query}}
+    defaults = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+    return {"pool_pre_ping": True, "connect_args": {k: v for k, v in defaults.items() if k not in url.query}}
 
 
 def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStorage:
-    """The storage of a study: its journal at `path`, or its database. Raises InputError where it cannot be opened."""
+    """Open the storage of a study: the journal at `path`, or the database. Raises InputError on failure."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -108,12 +108,12 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
 
 
 def describe_location(spec: SweepSpec, path: Path | None) -> str:
-    """Where a study lies, for people to read."""
+    """Return where a study is, for messages."""
     return str(path) if path is not None else redacted(str(spec.storage))
 
 
 def _one_line(error: BaseException) -> str:
-    """What went wrong, as the driver says it: Optuna says the same of everything."""
+    """Return the cause as the driver words it: Optuna has one message for everything."""
     cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
     return redacted(" ".join(str(getattr(cause, "orig", None) or cause).split())[:200]).rstrip(". ")
 
@@ -122,7 +122,7 @@ def _one_line(error: BaseException) -> str:
 
 
 class Backend(JournalFileBackend):
-    """A journal in which no line is appended to one that was torn: Optuna would never read the file again."""
+    """Journal in which no line is appended to a torn one: Optuna could never read the file again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # the link that is Optuna's lock would lead nowhere from its own folder
@@ -133,7 +133,7 @@ class Backend(JournalFileBackend):
                 repair(path)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Adds lines, whole or not at all. Raises OSError where they cannot be written."""
+        """Append lines, all or none. Raises OSError if they cannot be written."""
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         with self.locked():
             if _torn(self.path):
@@ -145,7 +145,7 @@ class Backend(JournalFileBackend):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the journal against all others; who was killed while it did so loses it after half a minute."""
+        """Hold the lock of the journal; a killed holder loses it after half a minute."""
         self.lock.acquire()
         try:
             yield
@@ -154,7 +154,7 @@ class Backend(JournalFileBackend):
 
 
 def _torn(path: Path) -> bool:
-    """Whether a journal ends in the middle of a line."""
+    """Return True if a journal ends in the middle of a line."""
     with path.open("rb") as file:
         if not file.seek(0, os.SEEK_END):
             return False
@@ -163,11 +163,13 @@ def _torn(path: Path) -> bool:
 
 
 def _readable(path: Path) -> bool:
+    """Return True if every line of a journal is complete JSON."""
     with path.open("rb") as file:
         return all(_whole(line) for line in file)
 
 
 def _whole(line: bytes) -> bool:
+    """Return True for a complete line of JSON."""
     try:
         return line.endswith(b"\n") and isinstance(json.loads(line), dict)
     except ValueError:
@@ -175,13 +177,13 @@ def _whole(line: bytes) -> bool:
 
 
 def repair(path: Path) -> int:
-    """Cuts a last line that was torn by a kill off a journal; returns the bytes it cost.
+    """Cut a last line that a kill has torn off a journal; return the number of bytes cut.
 
-    Left there, the next line would be appended to it and the file never be read again. Who calls it holds the
-    journal's lock: to anybody else a line that is being written looks the same.
+    The next line would be appended to it, and the file could never be read again. The caller holds the lock of the
+    journal: otherwise a line that is being written looks the same.
 
     Raises:
-        InputError: where an unreadable line is followed by readable ones, which must not be thrown away.
+        InputError: if complete lines follow an unreadable one, which must not be deleted.
     """
     content = path.read_bytes() if path.is_file() else b""
     good = 0
@@ -202,13 +204,13 @@ def repair(path: Path) -> int:
 
 
 class RetryingStorage:
-    """Does what a storage is needed for again and again, until it answers or the time is up.
+    """Callable that repeats an operation on a storage until it succeeds or the time is up.
 
-    What is done must come to the same when it is begun again after it failed in the middle.
+    An operation must have the same result when it is repeated after a failure in the middle.
 
     Args:
         name: of the storage, without passwords.
-        say: told in a line what is waited for.
+        say: called with a line when the storage does not answer, and when it does again.
     """
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
@@ -217,35 +219,35 @@ class RetryingStorage:
         self.given_up = False
 
     def __call__(self, operation: Callable[[], T]) -> T:
-        """What `operation` returns. Raises InputError where the storage is damaged, or gives no answer for too long."""
-        since, told = time.monotonic(), False
+        """Return the result of `operation`. Raises InputError if the storage is damaged, or does not answer in time."""
+        start, reported = time.monotonic(), False
         while True:
             try:
-                found = operation()
-            except TROUBLE as error:
+                result = operation()
+            except STORAGE_ERRORS as error:
                 if any(words in _one_line(error) for words in DAMAGED):
                     raise InputError(
                         f"storage: {self.name}: is damaged: {_one_line(error)}; move it away to begin again"
                     ) from None
-                lasted = time.monotonic() - since
-                if self.given_up or lasted > WAIT_SECONDS:
+                elapsed = time.monotonic() - start
+                if self.given_up or elapsed > WAIT_SECONDS:
                     self.given_up = True
                     raise InputError(
-                        f"storage: {self.name}: gave no answer for {lasted:z.0f} s: {_one_line(error)}; "
+                        f"storage: {self.name}: gave no answer for {elapsed:z.0f} s: {_one_line(error)}; "
                         "the same command goes on where it stopped"
                     ) from None
-                if not told:
+                if not reported:
                     self.say(f"waiting up to {WAIT_SECONDS:z.0f} s for {self.name}: {_one_line(error)}")
-                    told = True
+                    reported = True
                 time.sleep(TRY_SECONDS)
                 continue
-            if told:
+            if reported:
                 self.say(f"{self.name} answers again")
-            return found
+            return result
 
 
 @contextlib.contextmanager
 def ignore_storage_errors() -> Iterator[None]:
-    """For what need not succeed: a storage that does not answer finds out by itself that this process has gone."""
-    with contextlib.suppress(*TROUBLE):
+    """Ignore errors of the storage, for what need not succeed: other processes notice the end of this one anyway."""
+    with contextlib.suppress(*STORAGE_ERRORS):
         yield

@@ -1,4 +1,4 @@
-"""An Optuna study: its sampler and pruner, and what the processes that work on it share."""
+"""Optuna studies: samplers, pruners, and the state that the processes of a study share."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import optuna
 from optuna.pruners import BasePruner
 from optuna.storages import JournalStorage, RDBStorage
-from optuna.study import StudyDirection as Way
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.plain import shown
@@ -27,28 +27,28 @@ FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 """States of a trial that count against the budget."""
 
 MAX_RESUMES = 3
-"""How often a trial that a dead process left is taken up before it counts as failed."""
+"""Times that a trial of a dead process is resumed before it counts as failed."""
 
 DEFINITION, METHODS, REASON, CELLS, RESUMES = "definition", "methods", "reason", "cells", "taken_up"
 HOLDER, SECONDS = "holder", "seconds"
-"""Names of the attributes that a study and its trials carry; the last is how long a trial took the process that ended
-it, by a clock that nobody sets."""
+"""Names of the attributes of a study and its trials. SECONDS is the duration of a trial by the monotonic clock of the
+process that ended it."""
 
 # samplers and pruners ------------------------------------------------------------------------------------------------
 
 
-def fresh_seed(seed: int, done: int, seat: int = 0) -> int:
-    """The sampler's seed after `done` trials: the same again would repeat the suggestions of the first time.
+def fresh_seed(seed: int, done: int, slot: int = 0) -> int:
+    """Return the sampler's seed after `done` trials: the same seed would repeat the first suggestions.
 
-    Nor may processes that work on a study at once suggest the same: the first has seat 0, each other one of its own.
+    Concurrent processes must not suggest the same either: the first has slot 0, each other one its own.
     """
-    return int(np.random.SeedSequence([seed, done, seat] if seat else [seed, done]).generate_state(1)[0])
+    return int(np.random.SeedSequence([seed, done, slot] if slot else [seed, done]).generate_state(1)[0])
 
 
-def sampler(spec: SweepSpec, done: int, parallel: bool, seat: int = 0) -> optuna.samplers.BaseSampler:
-    """The sampler a sweep asks for, after `done` trials. Raises InputError where it cannot be made."""
+def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna.samplers.BaseSampler:
+    """Make the sampler of a sweep after `done` trials. Raises InputError."""
     name, options = spec.sampler.name, spec.sampler.options
-    seed = fresh_seed(spec.sampler.seed, done, seat)
+    seed = fresh_seed(spec.sampler.seed, done, slot)
     samplers = optuna.samplers
     needs = {"gp": "torch", "cmaes": "cmaes"}
     _need(needs.get(name), f"sampler {name}")
@@ -64,13 +64,13 @@ def sampler(spec: SweepSpec, done: int, parallel: bool, seat: int = 0) -> optuna
             size = max(4, min(50, spec.trials // 4))
             return samplers.NSGAIISampler(seed=seed, **{"population_size": size, **options})
         if name == "qmc":  # its position in the sequence is kept by the study, so its seed must stay the same
-            settled = {"scramble": True, "warn_independent_sampling": False, **options}
-            return samplers.QMCSampler(seed=spec.sampler.seed, warn_asynchronous_seeding=False, **settled)
+            qmc_options = {"scramble": True, "warn_independent_sampling": False, **options}
+            return samplers.QMCSampler(seed=spec.sampler.seed, warn_asynchronous_seeding=False, **qmc_options)
         return samplers.RandomSampler(seed=seed)  # a grid is enumerated by us
 
 
 def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePruner:
-    """The pruner a sweep asks for; `settings` are those of the base's trainer. Raises InputError."""
+    """Make the pruner of a sweep; `settings` are those of the base's trainer. Raises InputError."""
     name, options = spec.pruner.name, spec.pruner.options
     if name == "none":
         return optuna.pruners.NopPruner()
@@ -90,12 +90,13 @@ def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePrun
 
 
 def _quiet() -> None:
-    """Optuna tells of every study made, and warns of options that it calls experimental; neither is a user's matter."""
+    """Silence Optuna's messages about new studies and its warnings about experimental options."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
 def _need(package: str | None, what: str) -> None:
+    """Check that a package is installed. Raises InputError."""
     if package is not None:
         try:
             __import__(package)
@@ -105,6 +106,7 @@ def _need(package: str | None, what: str) -> None:
 
 @contextlib.contextmanager
 def _blame(where: str) -> Iterator[None]:
+    """Turn errors of Optuna into InputError."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -121,8 +123,8 @@ class SharedStudy:
     Args:
         study: as this process sees it.
         workers: this process among the others.
-        retry: does what the storage is needed for.
-        say: told in a line what is waited for; may be set to another.
+        retry: repeats an operation on the storage until it succeeds.
+        say: called with a line when the process waits; may be replaced.
     """
 
     study: optuna.Study
@@ -131,22 +133,22 @@ class SharedStudy:
     say: Callable[[str], None] = to_stderr
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials as they are now. Raises InputError where the storage does not answer."""
+        """Return all trials as they are now. Raises InputError if the storage does not answer."""
         return self.retry(lambda: self.study.get_trials(deepcopy=False))
 
 
 @contextlib.contextmanager
 def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[SharedStudy]:
-    """The study of a sweep, made or taken up, to work on beside other processes.
+    """Open or create the study of a sweep, to work on beside other processes.
 
     Args:
-        spec: what is searched.
-        folder: of the study's report, where its journal lies unless the sweep names another storage.
+        spec: of the search.
+        folder: of the study's report and journal, unless the sweep names another storage.
         settings: of the base's trainer, resolved.
-        parallel: whether this process has several trials open at a time.
+        parallel: this process runs several trials at a time.
 
     Raises:
-        InputError: where it cannot be read, or holds another search.
+        InputError: if it cannot be read, or has trials of another search.
     """
     _quiet()
     path = journal(spec, folder)
@@ -157,17 +159,17 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
         shared.say(line)
 
     retry = RetryingStorage(describe_location(spec, path), say)
-    workers = StudyWorkers(_places(storage, spec, path, retry), say)
-    shared = SharedStudy(None, workers, retry)  # type: ignore[arg-type]  # its study is made in a turn
+    workers = StudyWorkers(_leases(storage, spec, path, retry), say)
+    shared = SharedStudy(None, workers, retry)  # type: ignore[arg-type]  # its study is made with the mutex held
 
     def join() -> optuna.Study:
         with workers.mutex():
-            study = _made(spec, storage, path, chosen)
-            seat = workers.register()
+            study = _load_or_create(spec, storage, path, chosen)
+            slot = workers.register()
             done = len(study.get_trials(deepcopy=False))
-            study.sampler = sampler(spec, done, parallel or bool(workers.peers()), seat)
+            study.sampler = sampler(spec, done, parallel or bool(workers.peers()), slot)
             study.set_user_attr(DEFINITION, spec.definition())
-            if spent(study) < spec.trials:
+            if num_finished(study) < spec.trials:
                 used = {"sampler": spec.sampler.described(), "pruner": spec.pruner.described(), "from_trial": done}
                 before = study.user_attrs.get(METHODS, [])
                 if used not in before:
@@ -182,29 +184,29 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
 
 
 def read_study(spec: SweepSpec, folder: Path) -> optuna.Study:
-    """The study of a sweep, to look at. Raises InputError where it cannot be read, or holds another search."""
+    """Open the study of a sweep for reading. Raises InputError if it cannot be read or is of another search."""
     _quiet()
     path = journal(spec, folder)
-    return _made(spec, open_storage(spec, path), path, None)
+    return _load_or_create(spec, open_storage(spec, path), path, None)
 
 
-def _places(
+def _leases(
     storage: JournalStorage | RDBStorage, spec: SweepSpec, path: Path | None, retry: RetryingStorage
 ) -> FileLeases | DbLeases:
-    """Where the processes that work on a study leave word of each other."""
+    """Return the storage of the leases of a study."""
     if isinstance(storage, RDBStorage):
         return retry(lambda: DbLeases(storage.engine, spec.name))
     assert path is not None
     return FileLeases(path.with_name(f".{path.name}.leases") / spec.name)
 
 
-def _made(
+def _load_or_create(
     spec: SweepSpec, storage: JournalStorage | RDBStorage, path: Path | None, chosen: BasePruner | None
 ) -> optuna.Study:
-    """Loads a study, or makes it."""
+    """Load a study, or create it."""
     directions = _directions(spec)
     if spec.name in optuna.get_all_study_names(storage):
-        _same(spec, optuna.load_study(study_name=spec.name, storage=storage), path)
+        _check_same_search(spec, optuna.load_study(study_name=spec.name, storage=storage), path)
         return optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
     study = optuna.create_study(
         study_name=spec.name, storage=storage, directions=directions, pruner=chosen, load_if_exists=True
@@ -213,22 +215,24 @@ def _made(
     return study
 
 
-def _directions(spec: SweepSpec) -> list[Way]:
-    """Return the way of each objective, as Optuna calls it."""
-    return [Way.MINIMIZE if way == "lower" else Way.MAXIMIZE for way in spec.objectives.values()]
+def _directions(spec: SweepSpec) -> list[StudyDirection]:
+    """Return the direction of each objective."""
+    return [
+        StudyDirection.MINIMIZE if better == "lower" else StudyDirection.MAXIMIZE for better in spec.objectives.values()
+    ]
 
 
-def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
-    """Refuses a study that is damaged, or of trials that cannot be compared with those asked for."""
+def _check_same_search(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
+    """Check that a study is intact and has comparable trials. Raises InputError."""
     before = study.user_attrs.get(DEFINITION)
-    asked = json.loads(json.dumps(spec.definition()))
+    definition = json.loads(json.dumps(spec.definition()))
     damaged = InputError(
         f"{describe_location(spec, path)}: is damaged: its study is described as none is; move it away to begin again"
     )
     if not isinstance(before, dict | None) or not isinstance(study.user_attrs.get(METHODS, []), list):
         raise damaged
-    if before is not None and before != asked:
-        changed = differences(before, asked)
+    if before is not None and before != definition:
+        changed = differences(before, definition)
         if not changed:  # names of missing values differ, which no version writes
             raise damaged
         key, (old, new) = next(iter(changed.items()))
@@ -241,29 +245,29 @@ def _same(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
         raise damaged
 
 
-def spent(study: optuna.Study) -> int:
-    """Trials that have ended, however."""
+def num_finished(study: optuna.Study) -> int:
+    """Return the number of trials that have ended, failed ones included."""
     return len(study.get_trials(deepcopy=False, states=FINISHED_STATES))
 
 
 def resume_trial(
-    study: optuna.Study, frozen: FrozenTrial, sign: dict[str, Any], own: Set[str]
+    study: optuna.Study, frozen: FrozenTrial, signature: dict[str, Any], own: Set[str]
 ) -> optuna.trial.Trial | None:
-    """Takes up a trial that is running and free; None where that was done too often, and it is given up.
+    """Resume a free trial; return None for one that was resumed too often and fails.
 
     Args:
         study: of the trial.
-        frozen: the trial as it is found.
-        sign: what is written on a trial by who carries it out.
-        own: tokens of this process, which may have failed to begin it: that is no second time.
+        frozen: state of the trial.
+        signature: written on the trial by the process that runs it.
+        own: tokens of this process; a failed start by itself does not count.
     """
-    times, before = frozen.user_attrs.get(RESUMES, 0), frozen.user_attrs.get(HOLDER)
+    resumes, before = frozen.user_attrs.get(RESUMES, 0), frozen.user_attrs.get(HOLDER)
     trial = optuna.trial.Trial(study, frozen._trial_id)
     if before is not None and before["token"] not in own:
-        if times >= MAX_RESUMES:
-            trial.set_user_attr(REASON, f"left unfinished by {times + 1} processes")
+        if resumes >= MAX_RESUMES:
+            trial.set_user_attr(REASON, f"left unfinished by {resumes + 1} processes")
             study.tell(frozen.number, state=TrialState.FAIL)
             return None
-        trial.set_user_attr(RESUMES, times + 1)
-    trial.set_user_attr(HOLDER, sign)
+        trial.set_user_attr(RESUMES, resumes + 1)
+    trial.set_user_attr(HOLDER, signature)
     return trial

@@ -1,9 +1,9 @@
-"""The processes that work on one study, on this machine or others: who is alive, and whose turn it is.
+"""Processes that work on one study, on this machine or others: which are alive, and which holds the mutex.
 
-Each holds a lease, its seat, for as long as it works on the study, and writes the seat's token on every trial it asks
-for. A trial that is running and whose token belongs to no living process is free: whoever comes by takes it up.
-What reads the study and then changes it is done in a turn, a lease that one process holds at a time: so the budget is
-kept, and nobody takes up what another has.
+Each process holds a lease, its slot, as long as it works on the study, and writes the token of the slot on every trial
+that it runs. A running trial whose token belongs to no living process is free: any process may resume it. Whatever
+reads the study and then changes it holds the mutex, a lease of one process at a time: this keeps the budget, and no
+process resumes the trial of another.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from lm.store.leases import Lease, taken
 from lm.store.locks import Patience
 
 MUTEX = "turn"
-"""The lease that is held for an instant; seats are numbered from 0."""
+"""Name of the lease of the mutex; slots are numbered from 0."""
 
 PAUSE_SECONDS = 0.5
-"""At most, between two tries at a turn."""
+"""Longest delay between two attempts to get the mutex."""
 
 
 class Leases(Protocol):
-    """Where leases lie."""
+    """Storage of leases."""
 
     def look(self, name: str) -> Found: ...
 
@@ -47,35 +47,35 @@ class FileLeases:
         return taken(self.folder / name, watch=watch)
 
 
-def by(holder: Holder) -> str:
-    """A process in few words."""
+def format_process(holder: Holder) -> str:
+    """Format a process in few words."""
     return f"process {holder.pid} on host {holder.host}"
 
 
 class StudyWorkers:
-    """Those who work on a study, seen by one of them.
+    """Processes that work on a study, as one of them sees them.
 
     Args:
-        places: where its leases lie.
-        say: told in a line whose turn is waited for.
+        leases: storage of the leases.
+        say: called with a line when the process waits for the mutex.
     """
 
-    def __init__(self, places: FileLeases | DbLeases, say: Callable[[str], None]) -> None:
-        self.places: Leases = places
+    def __init__(self, leases: FileLeases | DbLeases, say: Callable[[str], None]) -> None:
+        self.leases: Leases = leases
         self.say = say
-        self.seat: Lease | DbLease | None = None
+        self.slot: Lease | DbLease | None = None
         self.number = 0
         self.tokens: set[str] = set()
-        """Of all seats that this process has had."""
+        """Tokens of all slots that this process has had."""
         self.watches: dict[str, Watch] = {}
 
     @contextlib.contextmanager
     def mutex(self) -> Iterator[None]:
-        """Holds the turn, after waiting for who has it."""
+        """Hold the mutex of the study in the block, after waiting for its holder."""
         patience, watch, pause = Patience(locks.FIRST_SECONDS), Watch(), 0.005
-        while (lease := self.places.take(MUTEX, watch)) is None:
+        while (lease := self.leases.take(MUTEX, watch)) is None:
             if patience.spent():
-                self.say(f"waiting for a turn at the study: held by {self.places.look(MUTEX).holder or NAMELESS}")
+                self.say(f"waiting for a turn at the study: held by {self.leases.look(MUTEX).holder or NAMELESS}")
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS)
         try:
@@ -85,52 +85,52 @@ class StudyWorkers:
                 lease.release()
 
     def register(self) -> int:
-        """Takes the first free seat, in a turn; returns its number, which no other living process has."""
+        """Take the first free slot, with the mutex held; return its number, which is unique among living processes."""
         self.number = 0
         while True:
             name, number = str(self.number), self.number
-            self.seat = self.places.take(name, self.watches.setdefault(name, Watch()))
-            if self.seat is not None:
-                self.tokens.add(self.seat.holder.token)
+            self.slot = self.leases.take(name, self.watches.setdefault(name, Watch()))
+            if self.slot is not None:
+                self.tokens.add(self.slot.holder.token)
                 return number
             self.number += 1
 
     def is_evicted(self) -> bool:
-        """Whether this process showed no life for so long that another has its seat."""
-        if self.seat is None:
+        """Return True if another process has the slot, as this one missed its heartbeats."""
+        if self.slot is None:
             return True
-        found = self.places.look(str(self.number)).holder
-        return found is not None and found.token != self.seat.holder.token
+        holder = self.leases.look(str(self.number)).holder
+        return holder is not None and holder.token != self.slot.holder.token
 
     def signature(self) -> dict[str, Any]:
-        """What is written on a trial that this process carries out."""
-        assert self.seat is not None
-        return {"token": self.seat.holder.token, "by": by(self.seat.holder)}
+        """Return the token and the name that this process writes on its trials."""
+        assert self.slot is not None
+        return {"token": self.slot.holder.token, "by": format_process(self.slot.holder)}
 
     def peers(self) -> dict[str, Holder]:
-        """The living processes beside this one, by the tokens of their seats. Asked now and then, as it watches."""
-        found: dict[str, Holder] = {}
+        """Return the other living processes by token; call it periodically, as it watches their heartbeats."""
+        peers: dict[str, Holder] = {}
         number = 0
-        while (seen := self._seen(str(number))).number:
+        while (state := self._read_lease(str(number))).number:
             watch = self.watches.setdefault(str(number), Watch())
-            alive = seen.holder is not None and not seen.free() and not watch.lost(seen)
-            if alive and seen.holder is not None and seen.holder.token not in self.tokens:
-                found[seen.holder.token] = seen.holder
+            alive = state.holder is not None and not state.free() and not watch.lost(state)
+            if alive and state.holder is not None and state.holder.token not in self.tokens:
+                peers[state.holder.token] = state.holder
             number += 1
-        return found
+        return peers
 
-    def _seen(self, name: str) -> Found:
-        """A lease with its holder's name, which on a network file system may be read while it is written."""
+    def _read_lease(self, name: str) -> Found:
+        """Return the state of a lease with its holder; a network file system may show it half-written."""
         for _ in range(3):
-            seen = self.places.look(name)
-            if not seen.number or seen.holder is not None:
+            state = self.leases.look(name)
+            if not state.number or state.holder is not None:
                 break
             time.sleep(0.01)
-        return seen
+        return state
 
     def unregister(self) -> None:
-        """Gives up the seat: what this process has not ended is free."""
-        if self.seat is not None:
+        """Release the slot; running trials of this process are free."""
+        if self.slot is not None:
             with ignore_storage_errors():
-                self.seat.release()
-            self.seat = None
+                self.slot.release()
+            self.slot = None

@@ -10,7 +10,7 @@ from helpers import RUN
 from lm.cli import main
 from lm.config.tree import override
 from lm.execution import estimate, precisions
-from lm.execution.estimate import advice, of_step
+from lm.execution.estimate import advice, relative_step_time
 from lm.execution.precisions import ROUNDS, SECONDS, format_ratios, in_turn, measure_products
 from lm.training.cell import Cell, check
 
@@ -88,7 +88,7 @@ def test_a_step_is_timed_in_the_cells_precision_and_in_float32(monkeypatch: pyte
     whole = estimate.Loop
     monkeypatch.setattr(estimate, "in_turn", timer)
     monkeypatch.setattr(estimate, "Loop", loop)
-    assert of_step(cell("bf16-mixed"), 1) == 3.0
+    assert relative_step_time(cell("bf16-mixed"), 1) == 3.0
     assert timed == ["bf16-mixed", "32-true"]
 
 
@@ -103,7 +103,7 @@ def test_a_step_is_timed_in_the_cells_precision_and_in_float32(monkeypatch: pyte
 def test_a_plan_says_so_where_a_precision_does_not_pay(
     ratio: float | None, line: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "of_step", lambda *_: ratio)
+    monkeypatch.setattr(estimate, "relative_step_time", lambda *_: ratio)
     plain, reduced = cell("32-true"), cell("bf16-mixed")
     assert advice([reduced, reduced], 1) == line
     assert advice([plain], 1) is None
@@ -127,7 +127,7 @@ LADDER = {"rungs": {"s": {"common": {"model.width": 8}}, "m": {"common": {"model
 def test_every_plan_asks(
     more: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(estimate, "of_step", lambda *_: 16.4)
+    monkeypatch.setattr(estimate, "relative_step_time", lambda *_: 16.4)
     monkeypatch.setattr(estimate, "measured_seconds", lambda *_: 1.0)
     line = "bf16 is 16 times slower than fp32 on this processor: --set trainer.precision=32-true"
     path = experiment(tmp_path, **more)

@@ -174,7 +174,7 @@ def test_compiled_code_is_kept_for_the_same_shape_and_forgotten_for_another(monk
         return graph.forward
 
     def run(shape: int) -> None:
-        process._forget(shape)
+        process._reset_compiler(shape)
         model = Doubles()
         model.compile(backend=backend)
         model(torch.ones(1, shape))

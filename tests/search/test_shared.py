@@ -95,7 +95,7 @@ def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> Non
             kept.append(planned)
         assert second.pop() is None
         assert [line.partition(" on host")[0] for line in second.blocked_on()] == [
-            f"waiting for 1 trial of s: carried out by process {first.searches[0].workers.seat.holder.pid}"  # type: ignore[union-attr]
+            f"waiting for 1 trial of s: carried out by process {first.searches[0].workers.slot.holder.pid}"  # type: ignore[union-attr]
         ]
         assert step(world, first, held)
         second.refresh()
@@ -175,7 +175,7 @@ def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Pa
     with both(tmp_path, one) as ((world, first, _), (_, second, theirs)):
         silent = first.pop()
         assert silent is not None
-        seat = first.searches[0].workers.seat
+        seat = first.searches[0].workers.slot
         assert seat is not None
         seat.release()  # as the other sees it, who takes the seat and the trial
         with searching(tmp_path, World(), one) as third:
@@ -187,7 +187,7 @@ def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Pa
         assert first.searches[0].spent == 0
         more = first.pop()
         assert more is not None
-        assert first.searches[0].workers.seat is not seat
+        assert first.searches[0].workers.slot is not seat
         assert second.pop() is None
         assert second.blocked_on()
         first.ended(more, world.answer(more.cell.config))
@@ -301,7 +301,7 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
 ) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/leases.db")
     mine, other = DbLeases(engine, "s"), DbLeases(engine, "s")
-    real, answers = DbLeases.replaced, iter(["taken, but not told"])
+    real, answers = DbLeases.replace, iter(["taken, but not told"])
 
     def replaced(self: DbLeases, *args: Any) -> bool:
         found = real(self, *args)
@@ -309,7 +309,7 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
             raise OperationalError("", {}, Exception("gone"))
         return found
 
-    monkeypatch.setattr(DbLeases, "replaced", replaced)
+    monkeypatch.setattr(DbLeases, "replace", replaced)
     with pytest.raises(OperationalError):
         mine.take("turn", Watch())
     assert other.take("turn", Watch()) is None
