@@ -114,6 +114,7 @@ def test_each_promise_is_simulated_once_and_its_share_lies_in_its_interval(monke
     assert all(finding.at_least < finding.at_most for finding in found)
 
 
+@pytest.mark.slow
 def test_the_rate_of_false_claims_is_the_one_that_the_design_attains() -> None:
     found = list(audit_null(np.random.default_rng(1), 4_000))
     for name in NOISES:
@@ -281,17 +282,20 @@ def test_a_test_that_claims_too_much_would_be_caught(experiment: Any, monkeypatc
     assert found.verdict == "NOT OK"
 
 
+@pytest.mark.slow
 def test_an_interval_over_seeds_alone_claims_too_much_of_other_text_and_one_over_both_does_not() -> None:
     alone, both = (one.events / one.trials for one in list(audit_texts(np.random.default_rng(0), 60))[-2:])
     assert alone > 0.15
     assert both < 0.12
 
 
+@pytest.mark.slow
 def test_claims_over_seeds_and_text_and_what_they_could_find_keep_their_promises() -> None:
     found = [*audit_text_claims(np.random.default_rng(0), 60), *audit_text_power(np.random.default_rng(0), 60)]
     assert [one.name for one in found if one.verdict == "NOT OK"] == []
 
 
+@pytest.mark.slow
 def test_q_over_seeds_alone_lets_too_many_discoveries_be_false_and_q_over_both_p_does_not() -> None:
     rows = list(audit_discoveries(np.random.default_rng(0), 150))
     assert [row.verdict for row in rows] == ["falls short", "ok"] * 2

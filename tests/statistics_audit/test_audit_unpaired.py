@@ -26,6 +26,7 @@ def test_arms_are_judged_as_those_of_a_comparison_are() -> None:
     assert [(one.verdict, one.low, one.high) for one in found] == [(one.verdict, one.low, one.high) for one in family]
 
 
+@pytest.mark.slow
 def test_false_claims_are_rare_and_intervals_cover() -> None:
     findings = rows(30, "")
     assert {each.verdict for each in findings} == {"ok"}

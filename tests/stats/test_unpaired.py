@@ -132,6 +132,7 @@ def test_a_verdict_is_there_exactly_where_the_joint_interval_leaves_out_zero() -
             assert one.interval == "joint"
 
 
+@pytest.mark.slow
 def test_an_effect_called_detectable_by_some_runs_is_found_by_80_percent_of_others() -> None:
     n, m, random = 6, 5, np.random.default_rng(5)
     spread_is_one = detectable_unpaired(n, m, 1.0)

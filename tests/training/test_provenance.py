@@ -76,6 +76,7 @@ def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path)
     assert write("model/a.py", "x = 1\n") == seen[2], "nothing but what the files hold"
 
 
+@pytest.mark.slow
 def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
     """All but those that keep records, hold processes, or judge what was recorded."""
     code = (
