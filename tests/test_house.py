@@ -205,3 +205,22 @@ def test_what_the_package_exposes_is_what_type_checkers_are_told() -> None:
     assert all(getattr(lm, name) is getattr(lm.api, name) for name in lm.__all__ if name != "__version__")
     with pytest.raises(AttributeError, match="no attribute 'laod'"):
         getattr(lm, "laod")  # noqa: B009, of which type checkers know that it is not there
+
+
+PLAIN = ("analysis", "api", "elsewhere", "execution", "report", "search", "stats")
+"""The parts of lm whose variables are called by what they hold; the others are to follow."""
+
+VAGUE = {"found", "said", "told", "kept", "given", "known", "asked", "there", "one", "made"}
+"""Names that say how a value was come by, or nothing, and not what it is."""
+
+
+@pytest.mark.parametrize("part", PLAIN)
+def test_variables_are_called_by_what_they_hold(part: str) -> None:
+    vague = set()
+    for path in sorted((ROOT / part).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            name = node.id if stored and isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
+            if name in VAGUE:
+                vague.add(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {name}")
+    assert vague == set()

@@ -21,12 +21,12 @@ def describe_machine(threads: int) -> dict[str, Any]:
     """Return processor, cores that may be used, threads, memory, and the versions of what is compared."""
     import torch
 
-    said = cpuinfo()
+    description = cpuinfo()
     return {
-        "processor": processor(said),
+        "processor": processor(description),
         "cores": cores(),
         "threads": threads,
-        "flags": flags(said),
+        "flags": flags(description),
         "memory_gib": memory_gib(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -43,9 +43,9 @@ def processor(cpuinfo: str) -> str:
 
 
 def flags(cpuinfo: str) -> list[str]:
-    """Those of FLAGS that the first core has."""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    has = set(found[1].split()) if found else set()
+    """Return those of FLAGS that the first core has."""
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    has = set(line[1].split()) if line else set()
     return [flag for flag in FLAGS if flag in has]
 
 
@@ -80,8 +80,8 @@ def available_gib() -> float | None:
 
 
 def _gib(entry: str) -> float | None:
-    found = re.search(rf"^{entry}:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
-    return round(int(found[1]) / 2**20, 1) if found else None
+    line = re.search(rf"^{entry}:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    return round(int(line[1]) / 2**20, 1) if line else None
 
 
 def _read(path: Path) -> str:
