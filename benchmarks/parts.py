@@ -24,13 +24,13 @@ from benchmarks.memory import added, in_child
 from benchmarks.ratios import alternate, timed
 from benchmarks.rows import Row, rows_of
 from lm.config.choices import choices
+from lm.inference.ways import threads_of
 from lm.model.attention import Attention, Mask
 from lm.model.mixing import WAYS, Scores, Way
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.runs.ways import threads_of
 from lm.training.chunked import chunked_cross_entropy
 
 Work = Callable[[], object]

@@ -15,7 +15,7 @@ MODULES = (
     "lm.analysis.verdict_text",
     "benchmarks.ratios",
     "benchmarks.show",
-    "lm.elsewhere.table",
+    "lm.analysis.external.table",
     "lm.execution.precisions",
     "lm.report.web.elements",
     "lm.stats.scaling",

@@ -16,14 +16,13 @@ ORDER = (
     "config",
     "stats",
     "store",
-    "elsewhere",
     "analysis",
     "report",
     "data",
     "model",
     "metrics",
     "training",
-    "runs",
+    "inference",
     "execution",
     "search",
     "ablation",
@@ -165,7 +164,7 @@ def loaded(statement: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-COMPARE = "compare tests/elsewhere/made --baseline plain --metric loss"
+COMPARE = "compare tests/external/made --baseline plain --metric loss"
 
 
 @pytest.mark.slow
@@ -207,7 +206,7 @@ def test_what_the_package_exposes_is_what_type_checkers_are_told() -> None:
         getattr(lm, "laod")  # noqa: B009, of which type checkers know that it is not there
 
 
-PLAIN = ("analysis", "api", "elsewhere", "execution", "report", "search", "stats")
+PLAIN = ("analysis", "api", "execution", "report", "search", "stats")
 """The parts of lm whose variables are called by what they hold; the others are to follow."""
 
 VAGUE = {"found", "said", "told", "kept", "given", "known", "asked", "there", "one", "made"}

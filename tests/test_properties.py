@@ -35,9 +35,9 @@ from lm.config.plain import unusable
 from lm.config.tree import InputError, load_yaml, override, run_id
 from lm.data.corpus import LocalText, fingerprint, split_documents
 from lm.data.tokenizer import Bytes, Characters
+from lm.inference.finished import FinishedRun
 from lm.model.transformer import Model
 from lm.report.study import best_rows, load_study, notes
-from lm.runs.finished import FinishedRun
 from lm.search.spec import load_sweep
 from lm.store.files import to_json
 from lm.store.formats import MANIFEST

@@ -25,9 +25,9 @@ from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
 from lm.execution.sharing import choose_num_workers
+from lm.inference.remeasure import measure_lengths
+from lm.inference.ways import asked
 from lm.report.write import write_report
-from lm.runs.remeasure import measure_lengths
-from lm.runs.ways import asked
 from lm.store.files import read_json
 from lm.store.formats import TUNED
 from lm.store.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 from lm.ablation.experiment import Experiment
 from lm.config.tree import InputError, override
 from lm.execution.machine import default_workers, threads_each
-from lm.runs.ways import asked, decided
+from lm.inference.ways import asked, decided
 
 
 def with_ways(experiment: Experiment, out: Path, workers: int | None) -> Experiment:

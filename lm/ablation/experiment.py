@@ -41,7 +41,7 @@ class Experiment:
         grid: the learning rates that each arm is trained over, if any.
         ladder: its sizes, where it has several.
         data_seeds: orders of the data that the baseline is trained in with every seed, if any.
-        ways: what `auto` came to, and what was timed for it (`lm.runs.ways.Decision`), where anything was.
+        ways: what `auto` came to, and what was timed for it (`lm.inference.ways.Decision`), where anything was.
     """
 
     name: str

@@ -16,7 +16,7 @@ from lm.config.plain import is_text, shown
 from lm.config.tree import InputError, nearest, override
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
-from lm.runs.ways import asked
+from lm.inference.ways import asked
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
 from lm.store.ladder import RungOf

@@ -99,9 +99,9 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_on
     Raises:
         InputError: if there is no such run, it did not end well, or its weights were not kept.
     """
+    from lm.inference.finished import FinishedRun, find
+    from lm.inference.generate import load_tokenizer
     from lm.model.transformer import Model
-    from lm.runs.finished import FinishedRun, find
-    from lm.runs.generate import load_tokenizer
 
     with user_modules(trusted_only):
         finished = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))

@@ -6,8 +6,8 @@ from pathlib import Path
 from lm.config.tree import Tree
 from lm.execution.machine import threads_each
 from lm.execution.progress import step_lines
+from lm.inference.ways import decided
 from lm.report.autotune import describe_autotune
-from lm.runs.ways import decided
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check

@@ -11,9 +11,9 @@ import pandas as pd
 from rich.console import Console
 
 from lm.analysis.compare_external import UNCHECKED, arms_of_unequal_spread, compare_runs
+from lm.analysis.external.runs import Runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
-from lm.elsewhere.runs import Runs
 from lm.report.external_figures import ALT, draw_runs
 from lm.report.figures import as_files
 from lm.report.notes import describe_test, format_seeds, shared_level

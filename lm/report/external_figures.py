@@ -7,7 +7,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from lm.elsewhere.runs import Runs
+from lm.analysis.external.runs import Runs
 from lm.report.figures import RenderedFigures, render_all
 from lm.report.plotting import new_figure
 from lm.report.tables import ARROWS

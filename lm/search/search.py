@@ -23,9 +23,9 @@ from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import run_cells
 from lm.execution.watcher import Watcher
+from lm.inference.ways import decided
 from lm.report.autotune import describe_autotune
 from lm.report.search import write_study
-from lm.runs.ways import decided
 from lm.search.fitting import check_space
 from lm.search.searches import Searches
 from lm.search.spec import SweepSpec

@@ -12,11 +12,11 @@ from scipy import stats
 
 from lm.analysis.compare import compare
 from lm.analysis.compare_external import arms_of_unequal_spread, compare_runs
+from lm.analysis.external.detect import read
+from lm.analysis.external.runs import CompareRequest, Runs, gather
 from lm.analysis.results import load
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError
-from lm.elsewhere.detect import read
-from lm.elsewhere.runs import CompareRequest, Runs, gather
 from lm.report.tables import as_csv
 from lm.stats.unpaired import unpaired_p
 

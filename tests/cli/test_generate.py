@@ -12,17 +12,17 @@ import yaml
 from helpers import RUN, known
 from torch import Tensor
 
-import lm.runs.generate
+import lm.inference.generate
 import lm.training.cell
 from lm.cli import main
 from lm.config.components import build
 from lm.config.tree import override
 from lm.data.corpus import StdlibText
 from lm.data.tokenizer import BPE, CONTINUED, END_OF_TEXT, UNKNOWN, Bytes, Characters, Tokenizer, Unigram, WordPiece
+from lm.inference.finished import FinishedRun, find
+from lm.inference.generate import TextStream, load_tokenizer, prompt_ids, write_text
 from lm.model.sampling import greedy
 from lm.model.transformer import Decoder, initialized
-from lm.runs.finished import FinishedRun, find
-from lm.runs.generate import TextStream, load_tokenizer, prompt_ids, write_text
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.run import Run
@@ -124,7 +124,7 @@ def test_every_cache_and_a_folder_or_an_id_give_the_same_text(
 def test_a_seed_decides_the_text(shared_run: Path, generated: Callable[..., tuple[str, str]]) -> None:
     texts = [generated(shared_run, "--prompt", "a", *seed)[0] for seed in ([], ["--seed", 0], ["--seed", 1])]
     assert texts[0] == texts[1] != texts[2]
-    assert len(texts[0]) == 1 + lm.runs.generate.TOKENS + 1
+    assert len(texts[0]) == 1 + lm.inference.generate.TOKENS + 1
 
 
 def test_a_token_is_printed_before_the_next_is_computed(
@@ -140,7 +140,7 @@ def test_a_token_is_printed_before_the_next_is_computed(
             shown += capsys.readouterr().out
             assert shown.endswith(character)
 
-    monkeypatch.setattr(lm.runs.generate, "generate", watched)
+    monkeypatch.setattr(lm.inference.generate, "generate", watched)
     write_text(shared_run, "def ", 3, greedy)
     assert shown == "def xyz"
 
@@ -366,6 +366,6 @@ def test_an_interrupted_text_says_so(
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(lm.runs.generate, "generate", interrupted)
+    monkeypatch.setattr(lm.inference.generate, "generate", interrupted)
     assert main(["generate", str(shared_run), "--prompt", "a"]) == 130
     assert capsys.readouterr().err.strip() == "lm: interrupted"

@@ -8,7 +8,7 @@ import yaml
 
 from lm.cli import main
 from lm.config.imported import own_modules, trusted_only
-from lm.runs.finished import find_components
+from lm.inference.finished import find_components
 
 Said = pytest.CaptureFixture[str]
 

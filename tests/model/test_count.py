@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.cli import main
 from lm.config.tree import InputError, override
+from lm.inference.count import counted
 from lm.model.attention import Attention
 from lm.model.block import PreNorm
 from lm.model.cache import Cache, Int8Cache
@@ -35,7 +36,6 @@ from lm.model.position import relative
 from lm.model.rope import Rope
 from lm.model.transformer import Embedding, Model
 from lm.report.count import grouped, scaled
-from lm.runs.count import counted
 
 BATCH, TIME, VOCABULARY = 3, 40, 50
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3}

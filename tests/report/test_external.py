@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from lm.analysis.compare_external import UNCHECKED, compare_runs
+from lm.analysis.external.detect import read
+from lm.analysis.external.runs import CompareRequest, gather
 from lm.cli import main
-from lm.elsewhere.detect import read
-from lm.elsewhere.runs import CompareRequest, gather
 from lm.report.external_figures import differences, draw_runs, every_run
 
 Said = pytest.CaptureFixture[str]

@@ -17,9 +17,9 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError
+from lm.inference.finished import FinishedRun
 from lm.report.notes import notes
 from lm.report.write import write_report
-from lm.runs.finished import FinishedRun
 from lm.store.archive import read_archive
 from lm.store.checks import checksum, of_checkpoint, of_checksum, of_files, of_numbers, with_checksum
 from lm.store.documents import KEPT, described, packed

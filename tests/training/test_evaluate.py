@@ -26,11 +26,11 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
 from lm.execution.cell_queue import Planned
+from lm.inference.finished import FinishedRun
+from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.metrics.temperature import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import initialized
-from lm.runs.finished import FinishedRun
-from lm.runs.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.store.quantities import QUANTITIES, describe
 from lm.store.record import Record
 from lm.store.store import Store

@@ -56,8 +56,8 @@ def add_options(command: Parser) -> None:
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.elsewhere.detect import read
-    from lm.elsewhere.runs import CompareRequest, Pairing, gather
+    from lm.analysis.external.detect import read
+    from lm.analysis.external.runs import CompareRequest, Pairing, gather
     from lm.report.external import as_json, write_comparison
 
     if options.out is not None:

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from lm.runs.coordinates import called, coordinates, drawn, exponents
+    from lm.inference.coordinates import called, coordinates, drawn, exponents
     from lm.store.files import write_atomic
 
     found = coordinates(tree, widths, steps)

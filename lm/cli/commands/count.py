@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         if value is not None and value < 1:
             raise InputError(f"--{name}: expected 1 or more, found {value}")
     tree = override(load_config(options.config), settings_of(options, overrides))
-    from lm.runs.count import count
+    from lm.inference.count import count
 
     found = count(tree, options.context, options.batch)
     if options.json:

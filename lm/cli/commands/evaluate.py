@@ -37,9 +37,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"--tokens: expected {least} or more, the longest of --lengths, found {options.tokens}")
     from rich.console import Console
 
+    from lm.inference.finished import find
+    from lm.inference.remeasure import Request, remeasure
     from lm.report.run import show_evaluations
-    from lm.runs.finished import find
-    from lm.runs.remeasure import Request, remeasure
 
     folder = find(options.cell, options.out)
     show_evaluations(remeasure(folder, Request(options.split, lengths, options.tokens, changes)), Console())

@@ -29,8 +29,8 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.runs.finished import find
-    from lm.runs.generate import chooser, write_text
+    from lm.inference.finished import find
+    from lm.inference.generate import chooser, write_text
 
     seed = overrides.get("seed", 0)
     choose = chooser(options.greedy, options.temperature, options.top_k, options.top_p, seed)

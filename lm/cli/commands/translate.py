@@ -21,8 +21,8 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.runs.finished import find
-    from lm.runs.translate import translate
+    from lm.inference.finished import find
+    from lm.inference.translate import translate
 
     folder = find(options.cell, options.out)
     print(translate(folder, options.split, options.beam, options.alpha, options.input).text)

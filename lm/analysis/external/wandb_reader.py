@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lm.analysis.external.table import Row, Table, flatten
+from lm.analysis.external.tabular import content
 from lm.config.tree import InputError
-from lm.elsewhere.table import Row, Table, flatten
-from lm.elsewhere.tabular import content
 
 MAGIC = b":W&B"
 BLOCK, HEADER = 2**15, 7

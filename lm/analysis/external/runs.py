@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.analysis.external.table import Row, Table, filter_rows, number
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.elsewhere.table import Row, Table, filter_rows, number
 from lm.stats.verdicts import Better
 from lm.store.quantities import QUANTITIES
 

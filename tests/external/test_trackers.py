@@ -17,10 +17,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
+from lm.analysis.external.detect import read
+from lm.analysis.external.runs import CompareRequest, Runs, gather
+from lm.analysis.external.tensorboard_reader import USUAL
 from lm.config.tree import InputError
-from lm.elsewhere.detect import read
-from lm.elsewhere.runs import CompareRequest, Runs, gather
-from lm.elsewhere.tensorboard_reader import USUAL
 
 MADE = Path(__file__).parent / "made"
 ASKED = CompareRequest("plain", ("loss",))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lm.analysis.external.detect import read
+from lm.analysis.external.runs import CompareRequest as Request
+from lm.analysis.external.runs import Runs, gather
+from lm.analysis.external.table import flatten
 from lm.config.tree import InputError
-from lm.elsewhere.detect import read
-from lm.elsewhere.runs import CompareRequest as Request
-from lm.elsewhere.runs import Runs, gather
-from lm.elsewhere.table import flatten
 
 ASKED = Request("plain", ("loss",))
 ROWS = "arm,seed,loss,lr\nplain,0,2.5,0.1\nplain,1,2,0.2\nnew,0,1.5,0.1\nnew,1,1e0,0.2\n"

@@ -6,11 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from lm.analysis.external.mlflow_reader import META, read_store
+from lm.analysis.external.table import Table
+from lm.analysis.external.tabular import read_csv, read_json, read_parquet
+from lm.analysis.external.wandb_reader import MAGIC, read_wandb
 from lm.config.tree import InputError
-from lm.elsewhere.mlflow_reader import META, read_store
-from lm.elsewhere.table import Table
-from lm.elsewhere.tabular import read_csv, read_json, read_parquet
-from lm.elsewhere.wandb_reader import MAGIC, read_wandb
 
 PARQUET, SQLITE = b"PAR1", b"SQLite format 3\0"
 EVENTS = ".tfevents."
@@ -46,7 +46,7 @@ def read(path: Path, called: str | None = None) -> Table:
         return _database(path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start == b"{" and _is_optuna_journal(head):
-        from lm.elsewhere.optuna_reader import read_journal
+        from lm.analysis.external.optuna_reader import read_journal
 
         return read_journal(path)
     if start in (b"[", b"{"):
@@ -73,7 +73,7 @@ def _folder(path: Path, called: str | None) -> Table:
     if metas:
         return read_store(path, metas)
     if events:
-        from lm.elsewhere.tensorboard_reader import read_events
+        from lm.analysis.external.tensorboard_reader import read_events
 
         return read_events(path, events, called)
     raise InputError(f"{path}: holds no runs; expected {SUPPORTED}")
@@ -87,11 +87,11 @@ def _database(path: Path) -> Table:
     except sqlite3.Error as error:
         raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None
     if "latest_metrics" in tables:
-        from lm.elsewhere.mlflow_reader import read_database
+        from lm.analysis.external.mlflow_reader import read_database
 
         return read_database(path)
     if {"studies", "trials"} <= tables:
-        from lm.elsewhere import optuna_reader
+        from lm.analysis.external import optuna_reader
 
         return optuna_reader.read_database(path)
     raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {SUPPORTED}")

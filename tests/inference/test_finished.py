@@ -9,7 +9,7 @@ import yaml
 
 from lm.config.imported import own_modules
 from lm.config.tree import InputError, Tree
-from lm.runs.finished import FinishedRun
+from lm.inference.finished import FinishedRun
 
 MakeExperiment = Callable[..., Path]
 

@@ -13,10 +13,10 @@ from lm.ablation.ablate import Manner, ablate
 from lm.ablation.auto import with_ways
 from lm.ablation.experiment import load_experiment
 from lm.config.tree import InputError, Tree, override
+from lm.inference import ways
+from lm.inference.ways import asked, decided
 from lm.model import mixing
 from lm.report.autotune import describe_autotune
-from lm.runs import ways
-from lm.runs.ways import asked, decided
 from lm.store.ways import FILE, kept, measured_once
 from lm.training.cell import check
 

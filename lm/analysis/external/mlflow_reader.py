@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from lm.analysis.external.table import Row, Table, as_text
+from lm.analysis.external.tabular import text
 from lm.config.tree import InputError, load_yaml
-from lm.elsewhere.table import Row, Table, as_text
-from lm.elsewhere.tabular import text
 
 STATUSES = {1: "running", 2: "scheduled", 3: "finished", 4: "failed", 5: "killed"}
 """Statuses by their numbers in a run's `meta.yaml`."""

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from lm.analysis.external.table import Row, Table, as_text
 from lm.config.tree import InputError
-from lm.elsewhere.table import Row, Table, as_text
 from lm.stats.verdicts import Better
 
 PREFIXES = ("params_", "user_attrs_", "values_")

@@ -10,7 +10,7 @@ from helpers import RUN
 
 from lm.cli import main
 from lm.config.tree import override
-from lm.runs.coordinates import coordinates, drawn, exponents, slope
+from lm.inference.coordinates import coordinates, drawn, exponents, slope
 
 
 def test_the_power_of_the_width_is_a_slope_of_logarithms() -> None:

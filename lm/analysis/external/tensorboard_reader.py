@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from lm.analysis.external.table import Row, Table
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.elsewhere.table import Row, Table
 
 ARM, SEED = "{arm}", "{seed}"
 

@@ -17,10 +17,10 @@ from lm.config.tree import InputError
 from lm.data.cache import DamageError, stored_tokenizer, usable
 from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
 from lm.data.tokens import tokens_folder
+from lm.inference.finished import FinishedRun
 from lm.model.cache import Cache, Int8Cache
 from lm.model.sampling import Choose, Sample, caches_for, generate, greedy
 from lm.model.transformer import Decoder
-from lm.runs.finished import FinishedRun
 
 TOKENS = 200
 """How many tokens are made where nothing is said."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lm.analysis.external.table import Row, Table, as_text, flatten
 from lm.config.tree import InputError, require_regular
-from lm.elsewhere.table import Row, Table, as_text, flatten
 from lm.stats.verdicts import Better
 from lm.store.spreadsheet import unmarked_rows
 

@@ -16,8 +16,8 @@ from lm.cli import main
 from lm.config.components import build
 from lm.config.tree import InputError, override
 from lm.data.aligned import read_lines
+from lm.inference.translate import bleu, load, translate, translated
 from lm.model.transformer import initialized
-from lm.runs.translate import bleu, load, translate, translated
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.run import Run
@@ -198,7 +198,7 @@ def test_a_file_is_translated_without_a_score(
     untrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.en.txt").write_text("a b\n\nc\n")
-    monkeypatch.setattr("lm.runs.translate.REPORT_SECONDS", -1.0)
+    monkeypatch.setattr("lm.inference.translate.REPORT_SECONDS", -1.0)
     assert main(["translate", str(untrained), "--beam", "1", "--input", str(tmp_path / "mine.en.txt")]) == 0
     said = capsys.readouterr()
     assert said.out == f"{untrained / 'translation_mine.txt'}\n"
