@@ -76,13 +76,14 @@ verify: .venv/installed  ## check the library against the worked examples; VERIF
 references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed
 	@set -e; lm="$(abspath $(BIN))/lm"; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; cd $(REFERENCE); \
 	for manifest in */experiment.json */study.json; do \
-		if [ -f "$$manifest" ]; then "$$lm" pack "$$(dirname "$$manifest")"; fi; \
+		if [ -f "$$manifest" ]; then "$$lm" pack "$$(dirname "$$manifest")" --thin; fi; \
 	done; \
 	for pack in *.lmpack; do \
 		own="$$there/$${pack%.lmpack}"; \
 		"$$lm" unpack "$$pack" --out "$$own" 2> "$$there/said" || { cat "$$there/said"; exit 1; }; \
 		(cd "$$own" && find . -type f ! -path './cells/.locks/*') | while read -r file; do \
 			if cmp -s "$$file" "$$own/$$file"; then rm "$$file"; fi; \
+			rm -f "$${file%.thin.json}.csv"; \
 		done; \
 	done; \
 	rm -f */report.html; \

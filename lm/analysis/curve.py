@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from lm.store.spreadsheet import unmarked
+from lm.store.thin_curves import THIN_NAME, read_thin_curve
 
 
 def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
@@ -19,5 +20,7 @@ def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
 
 @functools.lru_cache(maxsize=4096)
 def _curve_table(path: Path, parts: bool, version: tuple[int, int, int]) -> pd.DataFrame:
+    if path.name == THIN_NAME:
+        return pd.DataFrame(read_thin_curve(path)).set_index("step")
     table = pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)
     return table.rename(columns=unmarked)

@@ -25,6 +25,7 @@ from lm.store.manifest import check_shape
 from lm.store.quantities import QUANTITIES
 from lm.store.record import Manifest, Record
 from lm.store.store import DamagedError, Store
+from lm.store.thin_curves import THIN_NAME
 
 HEADLINE = "nll"
 """The quantity by which arms are judged where an experiment names no other."""
@@ -175,7 +176,7 @@ def _against_files(results: Results, record: Record) -> Record:
 def _keeps_files(record: Record, store: Store) -> bool:
     """Return whether a curve or losses by document lie beside a record."""
     folder = store.directory(record["id"])
-    return any((folder / name).is_file() for name in ("history.csv", *(file for _, file in KEPT.values())))
+    return any((folder / name).is_file() for name in ("history.csv", THIN_NAME, *(file for _, file in KEPT.values())))
 
 
 def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:

@@ -188,9 +188,10 @@ def _damaged(results: Results) -> Iterator[str]:
         yield f"Warning: {arm} seed {seed} is damaged and enters no mean: {path}: {wrong}."
     for (arm, seed), cell in sorted(cell_of.items()):
         if cell in results.corrupt_curves:
+            file = results.store.history(cell).name
             yield (
                 f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
-                f"none of its steps are counted: {CELLS / cell / 'history.csv'}: {results.corrupt_curves[cell]}."
+                f"none of its steps are counted: {CELLS / cell / file}: {results.corrupt_curves[cell]}."
             )
         for quantity in KEPT:
             if (cell, quantity) in results.corrupt_documents:

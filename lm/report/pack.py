@@ -1,6 +1,7 @@
 """Experiments, searches and ladders as one file (`lm pack`, `lm unpack`), read like folders."""
 
 import contextlib
+import csv
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,9 @@ from lm.store.files import read_json
 from lm.store.links import require_own
 from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUDY, TWINS, pattern_of
 from lm.store.store import LOG, Store
+from lm.store.thin_curves import THIN_NAME, thin_curve
 
+HISTORY = "history.csv"
 BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
 """Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
 
@@ -63,24 +66,28 @@ def cells_of(folder: Path) -> list[str]:
     return sorted(set(cells))
 
 
-def _contents(folder: Path) -> dict[str, tuple[str, Path]]:
-    """Return kind and path of each file in a pack, by its name there. Raises InputError."""
+def _contents(folder: Path, thin: bool) -> dict[str, tuple[str, Path | bytes]]:
+    """Return kind and path, or content, of each file in a pack, by its name there. Raises InputError."""
     store, name = Store(folder.parent), folder.name
     if rungs := rungs_of(folder):
-        of_rungs = {inside: where for rung in rungs for inside, where in _contents(rung).items()}
+        of_rungs = {inside: where for rung in rungs for inside, where in _contents(rung, thin).items()}
         return {f"{name}/{LADDER}": ("manifests", folder / LADDER), **of_rungs}
     arms = sorted(path.name for path in (folder / "tune").glob("*/"))
     beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, JOURNAL))]
     manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [
         f"{name}{twin}/{EXPERIMENT}" for twin in TWINS
     ]
-    contents = {
+    contents: dict[str, tuple[str, Path | bytes]] = {
         inside: ("manifests", folder.parent / inside) for inside in manifests if (folder.parent / inside).is_file()
     }
     for cell in cells_of(folder):
         if store.finished(cell):
             place = store.directory(cell)
-            contents |= {f"{CELLS}/{cell}/{inside}": (kind, place / inside) for inside, kind in _of_cell(place)}
+            for inside, kind in _of_cell(place):
+                if thin and inside == HISTORY:
+                    contents[f"{CELLS}/{cell}/{THIN_NAME}"] = (kind, _thinned(place / inside))
+                else:
+                    contents[f"{CELLS}/{cell}/{inside}"] = (kind, place / inside)
     return contents
 
 
@@ -95,6 +102,13 @@ def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
         yield LOG, "others"
 
 
+def _thinned(history: Path) -> bytes:
+    try:
+        return thin_curve(history.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise InputError(f"{history}: is damaged ({error}); a thin pack needs curves that can be read") from None
+
+
 def _went_well(record: Path) -> bool:
     try:
         content = read_json(record)
@@ -106,13 +120,14 @@ def _went_well(record: Path) -> bool:
 # packing -------------------------------------------------------------------------------------------------------------
 
 
-def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple[Archive, int]:
+def pack(folder: Path, path: Path | None = None, replace: bool = False, thin: bool = False) -> tuple[Archive, int]:
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
     Args:
         folder: folder of the experiment; its cells lie beside it.
         path: path of the pack; by default beside the folder.
         replace: True to overwrite a pack that holds more files.
+        thin: True to pack a thin learning curve in place of each whole one (`lm.store.thin_curves`).
 
     Raises:
         InputError: if there is no experiment, or the file at `path` is no pack.
@@ -127,7 +142,7 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
     path = whole.with_name(whole.name + ENDING) if path is None else path
     path_name(whole.name, f"{folder}: the folder's name")
     require_own_files(folder)
-    contents = _contents(whole)
+    contents = _contents(whole, thin)
     if os.path.isfile(path) and not replace:
         missing = sorted({*read_archive(path).files} - {*contents})
         if missing:

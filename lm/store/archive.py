@@ -158,13 +158,13 @@ def _damage_named(path: Path) -> Iterator[None]:
 # writing -------------------------------------------------------------------------------------------------------------
 
 
-def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path]]) -> Archive:
+def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | bytes]]) -> Archive:
     """Writes a pack, whole or not at all; the same contents give the same bytes.
 
     Args:
         path: of the pack.
         name: of the experiment in it.
-        files: for each path in the pack the kind of the file, one of KINDS, and where it lies.
+        files: for each path in the pack the kind of the file, one of KINDS, and its path on disk or its content.
 
     Raises:
         InputError: where a file cannot be read, or the pack would be one that is refused when it is read.
@@ -179,7 +179,7 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path]]) 
             compressor, sizes = lzma.LZMACompressor(lzma.FORMAT_XZ), []
             with parts.open(_member(f"{kind}.xz"), "w", force_zip64=True) as member:
                 for inside, place in mine.items():
-                    content = _content(place)
+                    content = place if isinstance(place, bytes) else _content(place)
                     member.write(compressor.compress(content))
                     sizes.append((inside, len(content)))
                 member.write(compressor.flush())

@@ -12,6 +12,7 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.store.record import Seal
+from lm.store.thin_curves import THIN_NAME, validate_thin_curve
 
 STATUSES = ("ok", "diverged", "failed")
 
@@ -242,6 +243,8 @@ def sealed(content: str) -> Seal:
 def of_curve(path: Path, record: Mapping[str, Any]) -> str:
     """What is wrong with the learning curve of a run that went well, in words; empty for a sound one."""
     try:
+        if path.name == THIN_NAME:
+            return validate_thin_curve(path, record)
         return of_rows(path.read_text(encoding="utf-8"), record)
     except OSError as error:
         return f"cannot be read ({error.strerror})"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from lm.config.tree import InputError, nearest
 from lm.store.documents import FILE, TEST_FILE
 from lm.store.store import LOG
+from lm.store.thin_curves import THIN_NAME
 
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
@@ -19,6 +20,7 @@ OF_A_CELL = {
     "record.json": "records",
     "config.yaml": "configurations",
     "history.csv": "curves",
+    THIN_NAME: "curves",
     FILE: "others",
     TEST_FILE: "others",
     "code/module.*.py": "others",

@@ -30,6 +30,7 @@ from lm.store.locks import Say, to_stderr
 from lm.store.progress import FILE as PROGRESS
 from lm.store.record import Record
 from lm.store.redaction import redact_file, redacted_tree
+from lm.store.thin_curves import THIN_NAME
 
 EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 """What earlier tries came to, where one was that hung, and what further processes died of."""
@@ -114,8 +115,9 @@ class Store:
         write_atomic(self.directory(cell) / "record.json", with_checksum(RECORD.stamped(finite(record))))
 
     def history(self, cell: str) -> Path:
-        """Where the learning curve of a finished cell lies."""
-        return self.directory(cell) / "history.csv"
+        """Return the path of the learning curve of a finished cell: the thin one if there is no other."""
+        whole, thin = (self.directory(cell) / name for name in ("history.csv", THIN_NAME))
+        return thin if thin.is_file() and not whole.is_file() else whole
 
     def documents(self, cell: str, quantity: str = "nll") -> Path:
         """Where the losses by document of a finished cell lie, those behind a quantity."""

@@ -16,15 +16,19 @@ from conftest import ROOT
 from ladders import NAMES, make_ladder
 
 import lm
+from lm.analysis.compare import compare
+from lm.analysis.results import curves as curves_of
 from lm.analysis.results import load
 from lm.analysis.runs import is_experiment_or_search
 from lm.cli import main
 from lm.config.tree import InputError, LessError
 from lm.report.pack import cells_of, open_results, pack, unpack
+from lm.report.tables import as_csv
 from lm.store.archive import ENDING, read_archive
 from lm.store.damage import sealed
 from lm.store.documents import packed
 from lm.store.store import Store
+from lm.store.thin_curves import THIN_NAME
 
 MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9, "failed"], "arm": [1.7, 1.85, 1.68, None]}
@@ -74,6 +78,22 @@ def test_a_pack_holds_everything_but_weights_and_the_logs_of_what_went_well(fold
     wanted["cells/base-3/log.txt"] = b"what was printed\n"
     assert dict(read_archive(archive.path).contents()) == wanted
     assert len(archive.members["curves"]) == 6
+
+
+def test_a_thin_pack_gives_the_same_table_with_shorter_curves(folder: Path, tmp_path: Path) -> None:
+    archive, _ = pack(folder, tmp_path / f"demo{ENDING}", thin=True)
+    curves = [name for name in archive.files if "history" in name]
+    assert [Path(name).name for name in curves] == 6 * [THIN_NAME]
+    with open_results(archive.path) as place:
+        results = load(place.folder)
+        assert not results.harmed
+        assert as_csv(compare(results)) == as_csv(compare(load(folder)))
+        for arm in results.arms:
+            pd.testing.assert_frame_equal(
+                curves_of(results, arm, "validation_nll"), curves_of(load(folder), arm, "validation_nll")
+            )
+    again, _ = pack(unpack(archive.path, tmp_path / "put").folder, tmp_path / f"again{ENDING}")
+    assert again.files == archive.files
 
 
 def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from lm.analysis.results import Results
 from lm.report.web.numbers import Columns, columns, round5
 from lm.store.spreadsheet import unmarked
+from lm.store.thin_curves import THIN_NAME
 
 MOST_STEPS = 60
 """Largest number of steps of a heat map."""
@@ -37,7 +38,7 @@ def gradients(path: Path) -> list[dict[str, Any]]:
 
     Reads line by line: parsing all columns takes ten times as long, and most of them are not needed.
     """
-    if not path.is_file():
+    if not path.is_file() or path.name == THIN_NAME:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
