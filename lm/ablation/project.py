@@ -12,7 +12,7 @@ STARTER = Path(__file__).parent / "starter"
 SCHEMA = re.compile(r"^# yaml-language-server:.*\n", re.MULTILINE)
 """Names a file of a clone, which a copy does not lie beside."""
 
-BASE = re.compile(r"^(\s*base: )(\S+\.yaml)", re.MULTILINE)
+BASE = re.compile(r"^([^#\n]*\bbase: )(\S+\.yaml)", re.MULTILINE)
 
 
 def starter() -> dict[str, str]:

@@ -21,6 +21,7 @@ from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.results import load
 from lm.config.reading import report_name
+from lm.config.shipped import files_by_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, duration, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
@@ -71,7 +72,7 @@ def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") ->
     """
     if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
-    found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if load_yaml(path).get(key)}
+    found = {name: path for name, path in files_by_name(folder).items() if load_yaml(path).get(key)}
     for name in names:
         if path_name(name, "NAME") not in found:
             raise InputError(

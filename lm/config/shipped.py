@@ -14,6 +14,9 @@ WITHIN = "shipped"
 FOLDERS = {"experiment": "experiments", "sweep": "sweeps", "configuration": "experiments/bases"}
 """Where files of each kind lie, in a clone and in what ships alike."""
 
+STUDIES = "studies"
+"""Folder beside the experiments to learn from, with rates, recipes and controls."""
+
 COMMANDS = {"experiment": "lm ablate", "sweep": "lm sweep", "configuration": "lm fit"}
 """What takes a file of each kind."""
 
@@ -29,8 +32,14 @@ def shipped(kind: str) -> dict[str, Path]:
     """The files of a kind that come with the package, by name; none where it was installed without them."""
     for root in (PACKAGE / WITHIN, PACKAGE.parent):
         if (root / "experiments" / "bases").is_dir():
-            return {path.stem: path for path in sorted((root / FOLDERS[kind]).glob("*.yaml"))}
+            return files_by_name(root / FOLDERS[kind])
     return {}
+
+
+def files_by_name(folder: Path) -> dict[str, Path]:
+    """Map the names of the YAML files in a folder and in its `studies/` to their paths, in the order of the names."""
+    paths = (path for place in (folder, folder / STUDIES) for path in place.glob("*.yaml"))
+    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 
 
 def file_named(given: Path, kind: str) -> Path:

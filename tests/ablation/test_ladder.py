@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
 from helpers import RUN, known
 
 import lm
@@ -17,6 +16,7 @@ from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder import plan_ladder, rungs_of, together
 from lm.ablation.plan import Plan
 from lm.cli import main
+from lm.config.shipped import shipped
 from lm.config.tree import InputError, override
 from lm.store.leases import LostError
 from lm.store.store import Store
@@ -180,7 +180,7 @@ def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
 
 
 def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
-    files = sorted((ROOT / "experiments").glob("ladder_*.yaml"))
+    files = [path for name, path in shipped("experiment").items() if name.startswith("ladder_")]
     family = [one for path in files if (one := load_experiment(path, {})).ladder is not None]
     assert len(family) == 7
     seen: dict[str, Any] = {}

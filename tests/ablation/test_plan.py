@@ -21,6 +21,7 @@ from lm.analysis.registration import fingerprint
 from lm.cli import main
 from lm.config.components import resolve
 from lm.config.reading import read_seeds
+from lm.config.shipped import shipped
 from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import Facts
 from lm.execution import estimate
@@ -487,7 +488,7 @@ def test_a_headline_at_a_length_that_is_not_evaluated_is_refused(tmp_path: Path)
 
 TIERED = [
     (path, tier)
-    for path in sorted((ROOT / "experiments").glob("*.yaml"))
+    for path in shipped("experiment").values()
     for tier, changes in (yaml.safe_load(path.read_text()).get("tiers") or {}).items()
     if "base" in changes
 ]

@@ -28,7 +28,8 @@ Said = pytest.CaptureFixture[str]
 
 def test_what_ships_is_what_lies_at_the_top_of_the_clone() -> None:
     for kind, folder in FOLDERS.items():
-        assert sorted(shipped(kind).values()) == sorted((ROOT / folder).glob("*.yaml"))
+        paths = [*(ROOT / folder).glob("*.yaml"), *(ROOT / folder).glob("studies/*.yaml")]
+        assert sorted(shipped(kind).values()) == sorted(paths)
 
 
 def test_an_installed_package_has_them_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
+from lm.config.shipped import shipped
 from lm.config.tree import InputError, override
 from lm.data import public
 from lm.data.public import PUBLIC, File, digest, fetched, put, remedy
@@ -247,7 +248,7 @@ def test_a_shipped_experiment_without_its_text_says_how_to_get_it(
     assert said.count("\n") == 1
     assert "`lm data " in said
     assert "--to data` fetches it" in said
-    notes = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))["notes"]
+    notes = yaml.safe_load(shipped("experiment")[name].read_text(encoding="utf-8"))["notes"]
     assert "`lm data " in notes
 
 
