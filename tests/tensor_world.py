@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from lm.data.batch import Batch
 from lm.metrics.gradients import Groups, clip_by_norm, gradient_norm, largest_gradient, local
 from lm.metrics.probe import inspect
-from lm.model.attention import attending
+from lm.model.attention import set_attention_impl
 from lm.training.tensor_parallel import parallelize
 
 GROUPED = {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2, "softcap": 5.0, "window": 5}}
@@ -26,7 +26,7 @@ PARTS: list[dict[str, Any]] = [
 
 def compare(changes: dict[str, Any], way: Any) -> None:
     """Raises AssertionError where the shares of a decoder compute something else than the whole."""
-    whole, shared = (attending(decoder(changes).double(), way) for _ in range(2))
+    whole, shared = (set_attention_impl(decoder(changes).double(), way) for _ in range(2))
     names = [name for name, _ in shared.named_parameters()]
     parallelize(shared, init_device_mesh("cpu", (2,)))
     assert [name for name, _ in shared.named_parameters()] == names

@@ -19,7 +19,7 @@ from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
 from lm.data.tokens import tokens_folder
 from lm.inference.finished import FinishedRun
 from lm.model.cache import Cache, Int8Cache
-from lm.model.sampling import Choose, Sample, caches_for, generate, greedy
+from lm.model.generation import Choose, Sample, caches_for, generate, greedy
 from lm.model.transformer import Decoder
 
 TOKENS = 200

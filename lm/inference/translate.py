@@ -16,8 +16,8 @@ from lm.data.aligned import read_lines
 from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder
 from lm.data.tokens import Facts, sound
 from lm.inference.finished import FinishedRun
-from lm.model.beam_search import Ends, beam_search
-from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.generation import Ends, beam_search
+from lm.model.transformer import EncoderDecoder
 from lm.store.files import to_json, write_atomic
 from lm.store.record import Text
 

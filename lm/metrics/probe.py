@@ -17,8 +17,8 @@ from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.metrics.gradients import local
 from lm.model.attention import Mask, SoftmaxAttention
-from lm.model.block import Arrangement, Block
-from lm.model.mixing import attention_weights, causal_bias
+from lm.model.attention_impl import attention_weights, causal_bias
+from lm.model.block import Block, ResidualConnection
 from lm.model.mlp import MLP, ReGLU, ReLU
 from lm.model.position import Position
 
@@ -149,7 +149,7 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
                 stack.callback(module.mlp_residual.register_forward_hook(residual).remove)
                 follow = share(module)
                 for part in module.children() if calls_as_ours(module) else ():
-                    if isinstance(part, Arrangement):
+                    if isinstance(part, ResidualConnection):
                         stack.callback(part.register_forward_hook(follow).remove)
             elif isinstance(module, MLP) and isinstance(module, (ReLU, ReGLU)):
                 stack.callback(module.down.register_forward_pre_hook(hidden).remove)
@@ -158,7 +158,10 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
 
 def calls_as_ours(block: Block) -> bool:
     """Says whether a block calls its arrangements with the stream and a sublayer alone, as those of this package do."""
-    return type(block).forward is Block.forward and type(block).with_memory is Block.with_memory
+    return (
+        type(block).forward is Block.forward
+        and type(block).forward_with_cross_attention is Block.forward_with_cross_attention
+    )
 
 
 def share_of_block(after_btd: Tensor, without_btd: Tensor) -> float:

@@ -17,9 +17,9 @@ from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokens import Facts
-from lm.model.count import flops_per_token
+from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
-from lm.model.transformer import Model, initialized
+from lm.model.transformer import Model, build_and_initialize
 from lm.training import callbacks
 from lm.training.adapter import quiet
 from lm.training.recorder import Recorder
@@ -45,7 +45,7 @@ class Opened:
 
     def model(self) -> Model:
         """The model as the cell's seed initialises it."""
-        return initialized(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
+        return build_and_initialize(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
 
 
 @dataclass(frozen=True)

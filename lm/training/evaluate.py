@@ -21,8 +21,8 @@ from lm.data.clusters import Clusters
 from lm.data.text import TextData
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity
-from lm.model.attention import attending
-from lm.model.weights import weights
+from lm.model.attention import set_attention_impl
+from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
 from lm.training.cell import Cell
@@ -69,9 +69,9 @@ class Trained:
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data, lambda *_: None, 0.0))
         self.device = device_of(self.trainer)
         with blame(str(checkpoint)):
-            self.model = attending(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
+            self.model = set_attention_impl(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
             convert(self.trainer, self.model)
-            self.model.load_state_dict(weights(checkpoint))
+            self.model.load_state_dict(load_weights(checkpoint))
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:

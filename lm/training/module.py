@@ -150,7 +150,7 @@ class LanguageModel(LightningModule):
         """The objective's mean over the targets of a batch."""
         targets_n = batch.targets_bt.flatten()
         many = len(targets_n) * self.vocabulary >= MANY and is_whole(self.trainer)
-        if many and (factors := self.model.factors(*batch.inputs)) is not None:
+        if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 

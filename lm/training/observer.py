@@ -10,7 +10,7 @@ from lm.data.batch import Batch, Data
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.noise import noise_of_pieces
 from lm.metrics.probe import first_rows, inspect
-from lm.model.count import flops_per_token
+from lm.model.flops import flops_per_token
 from lm.training.adapter import among, device_of, evaluating, is_whole, of_all_heads, placed, stepping
 from lm.training.compiled import as_written
 from lm.training.module import LanguageModel

@@ -17,11 +17,10 @@ from lm.config.components import build, resolve
 from lm.config.tree import override
 from lm.data.batch import Batch
 from lm.metrics.probe import Inside, first_rows, inspect
-from lm.model import mixing
+from lm.model import attention_impl
 from lm.model.block import Block, PostNorm, ReZero, ScaledResidual, Sublayer
-from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.norm import LayerNorm
-from lm.model.transformer import Decoder, initialized
+from lm.model.transformer import Decoder, EncoderDecoder, build_and_initialize
 
 
 @dataclass
@@ -37,14 +36,14 @@ def batch(rows: int = 3) -> Batch:
 def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     """Attention weights (b, h, q, s) of each layer, from the plain form."""
     found: list[Tensor] = []
-    plain = mixing.attention_weights
+    plain = attention_impl.attention_weights
 
     def caught(*arguments: Any) -> Tensor:
         found.append(plain(*arguments).detach())
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixing, "attention_weights", caught)
+        patch.setattr(attention_impl, "attention_weights", caught)
         for attention in attentions(model):
             attention.way = "plain"
         model(tokens_bt)
@@ -200,7 +199,7 @@ def test_blocks_that_add_next_to_nothing_have_no_share(arrangement: Any) -> None
 def test_the_share_of_a_block_that_reads_an_encoder_counts_what_it_reads() -> None:
     """A decoder's first block whose other sublayers give zero, before and after its cross-attention gives zero too."""
     tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer": "Xavier"})
-    model: Any = initialized(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
+    model: Any = build_and_initialize(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
     tokens_bt = batch().inputs[0]
     pairs = Batch((tokens_bt, tokens_bt, torch.zeros(tokens_bt.shape, dtype=torch.bool)), *batch()[1:])
     first = model.decoder[0]
