@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
-from lm.data.order import seed_of
+from lm.data.order import derive_seed
 
 
 class ResidualLinear(nn.Linear):
@@ -52,7 +52,7 @@ class Initializer(ABC):
         for name, module in model.named_modules():
             if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in filled:
                 continue
-            generator = torch.Generator().manual_seed(seed_of("parameter", seed, f"{name}.weight"))
+            generator = torch.Generator().manual_seed(derive_seed("parameter", seed, f"{name}.weight"))
             value = torch.empty(module.weight.shape, dtype=torch.float32)
             value.normal_(0.0, self.std(module) * self._factor(module, layers), generator=generator)
             with torch.no_grad():

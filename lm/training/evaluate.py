@@ -16,8 +16,7 @@ from torch import Tensor
 from lm.config.components import blame, build
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.batch import Batch, Data, tensor
-from lm.data.clusters import Clusters
+from lm.data.batch import Batch, Clusters, Data, tensor
 from lm.data.text import TextData
 from lm.metrics.temperature import fit_temperature, scaled
 from lm.metrics.tokens import TokenStatistics, perplexity

@@ -14,9 +14,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from lm.data import IGNORED
-from lm.data.batch import Batch, share_of
-from lm.data.clusters import Clusters
-from lm.data.order import seed_of
+from lm.data.batch import Batch, Clusters, rank_and_world_size
+from lm.data.order import derive_seed
 from lm.metrics.gradients import Groups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
@@ -112,7 +111,7 @@ class LanguageModel(LightningModule):
     def _try_out(self) -> None:
         """A step that changes nothing."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        batch = next(iter(data.training_batches(0, 1, *share_of(self.trainer))))
+        batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(self.trainer))))
         batch = halves(batch)[0] if self.halved else batch
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.model.train()
@@ -121,7 +120,7 @@ class LanguageModel(LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
-        seed = seed_of("batch", self.seed_value, batch_idx, share_of(self.trainer)[0])
+        seed = derive_seed("batch", self.seed_value, batch_idx, rank_and_world_size(self.trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed costs half a millisecond where CUDA is asleep
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -156,7 +155,7 @@ class LanguageModel(LightningModule):
 
     def weight(self, batch: Batch) -> Any:
         """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
-        if share_of(self.trainer)[1] == 1:
+        if rank_and_world_size(self.trainer)[1] == 1:
             return 1.0
         mine: Any = (batch.targets_bt != IGNORED).sum().double()
         return mine / over_processes(self.trainer, mine.clone(), "mean")

@@ -12,7 +12,7 @@ import torch
 
 from lm.config.origin import origin
 from lm.config.tree import InputError, canonical
-from lm.data.tokens import Facts
+from lm.data.tokens import TextStats
 from lm.model.attention import set_attention_impl
 from lm.store.disk import trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
@@ -173,7 +173,7 @@ def assist(work: Path, execution: Execution) -> None:
     """A further process of a multi-device cell; the first one holds the cell and has described it in `work`."""
     path = work / "cell.json"
     described = CELL.read(read_json(path), path)
-    cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
+    cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
     with further(work):
         fit(cell, work, lambda *_: None, execution)
 

@@ -15,7 +15,7 @@ from helpers import RUN
 from lm.cli import main
 from lm.config.components import build
 from lm.config.tree import InputError, override
-from lm.data.aligned import read_lines
+from lm.data.pairs import read_lines
 from lm.inference.translate import bleu, load, translate, translated
 from lm.model.transformer import build_and_initialize
 from lm.store.store import Store
