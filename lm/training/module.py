@@ -16,7 +16,7 @@ from torch import Tensor
 from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, rank_and_world_size
 from lm.data.order import derive_seed
-from lm.metrics.gradients import Groups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
+from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
 from lm.training.adapter import clips_by_value, data_group, gives_gradients, is_whole, over_processes, placed, stepping
@@ -84,7 +84,7 @@ class LanguageModel(LightningModule):
         self.norms: list[Tensor] = []
         self.largest: list[Tensor] = []
         """Of each step, what its gradient is clipped by, where that is not the norm: its largest absolute entry."""
-        self.groups: Groups | None = None
+        self.groups: ParameterGroups | None = None
         self.squares: dict[str, Tensor] = {}
         """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
         self.weights_before: list[Tensor] | None = None
@@ -208,7 +208,7 @@ class LanguageModel(LightningModule):
         norm = gradient_norm(parameters)
         self.norms.append(norm)
         if self.is_measured(self.global_step + 1):
-            self.groups = self.groups or Groups(self.model)
+            self.groups = self.groups or ParameterGroups(self.model)
             self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
             self.weights_before = self.groups.copied()
         if gradient_clip_val and clips_by_value(gradient_clip_algorithm):

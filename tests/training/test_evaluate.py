@@ -28,7 +28,7 @@ from lm.data.tokenizer import UNKNOWN
 from lm.execution.cell_queue import Planned
 from lm.inference.finished import FinishedRun
 from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
-from lm.metrics.temperature import fit_temperature
+from lm.metrics.calibration import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import build_and_initialize
 from lm.store.quantities import QUANTITIES, describe
