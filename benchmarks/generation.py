@@ -15,8 +15,8 @@ from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
 from lm.inference.ways import threads_of
 from lm.model.cache import Cache, Int8Cache
-from lm.model.sampling import caches_for, generate, greedy
-from lm.model.transformer import Decoder, initialized
+from lm.model.generation import caches_for, generate, greedy
+from lm.model.transformer import Decoder, build_and_initialize
 from lm.training.run import Run
 
 VOCABULARY, PROMPT, ROUNDS = 100, 8, 5
@@ -42,7 +42,7 @@ def model_with(changes: Tree, steps: int) -> Decoder:
     """A decoder of width 128 with 4 layers and heads, at its first values."""
     tree = override(BASE, {"model.width": 128, "model.layers": 4, "model.heads": 4, **changes})
     run: Run = build(resolve(tree, Run), Run)
-    model = initialized(run.model, VOCABULARY, PROMPT + steps, 0)
+    model = build_and_initialize(run.model, VOCABULARY, PROMPT + steps, 0)
     assert isinstance(model, Decoder)
     return model.eval()
 

@@ -26,7 +26,7 @@ from benchmarks.rows import Row, rows_of
 from lm.config.choices import choices
 from lm.inference.ways import threads_of
 from lm.model.attention import Attention, Mask
-from lm.model.mixing import WAYS, Scores, Way
+from lm.model.attention_impl import ATTENTION_IMPLS, AttentionArgs, AttentionImpl
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
@@ -120,10 +120,10 @@ def _stream(at: At) -> Tensor:
 # ways ----------------------------------------------------------------------------------------------------------------
 
 
-def by(way: Way) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def by(way: AttentionImpl) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Causal attention of several heads by one of the model's ways."""
-    mix = WAYS[way]
-    return lambda q_bhtk, k_bhtk, v_bhtk: mix(q_bhtk, k_bhtk, v_bhtk, Scores(1 / math.sqrt(q_bhtk.shape[-1])))
+    mix = ATTENTION_IMPLS[way]
+    return lambda q_bhtk, k_bhtk, v_bhtk: mix(q_bhtk, k_bhtk, v_bhtk, AttentionArgs(1 / math.sqrt(q_bhtk.shape[-1])))
 
 
 ATTENTION: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

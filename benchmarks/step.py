@@ -16,7 +16,7 @@ from benchmarks.rows import Row, row, rows_of
 from benchmarks.sizes import Size, named, sizes
 from lm.inference.ways import threads_of
 from lm.metrics.cost import matmul_peak, utilisation
-from lm.model.count import flops_per_token
+from lm.model.flops import flops_per_token
 from lm.training.cell import Cell
 
 BASELINE = "ours, bare loop, fp32"

@@ -11,9 +11,9 @@ from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
 from lm.model.attention import Mask, SoftmaxAttention
+from lm.model.attention_impl import attention_weights, causal_bias, repeat_kv
 from lm.model.block import Block
-from lm.model.mixing import attention_weights, causal_bias, shared_out
-from lm.model.transformer import Decoder, initialized
+from lm.model.transformer import Decoder, build_and_initialize
 
 T = TypeVar("T")
 VOCABULARY, CONTEXT = 11, 12
@@ -75,7 +75,7 @@ def decoder(
 ) -> Decoder:
     """A tiny decoder with `changes` to the parts, keyed as under `model`."""
     tree = override({"model": MODEL}, {f"model.{key}": value for key, value in (changes or {}).items()})
-    return initialized(build(resolve(tree, ModelRoot), ModelRoot).model, vocabulary, context, seed)
+    return build_and_initialize(build(resolve(tree, ModelRoot), ModelRoot).model, vocabulary, context, seed)
 
 
 def blocks(model: Decoder) -> list[Block]:
@@ -134,4 +134,4 @@ def weights_of(attention: SoftmaxAttention, q_bhqk: Tensor, k_bgsk: Tensor, mask
     bias = mask.additive(queries, keys, attention.window, q_bhqk)
     if bias is None and mask.causal:
         bias = causal_bias(queries, keys, q_bhqk)
-    return attention_weights(q_bhqk, shared_out(k_bgsk, heads), attention.scale, bias, attention.softcap)
+    return attention_weights(q_bhqk, repeat_kv(k_bgsk, heads), attention.scale, bias, attention.softcap)

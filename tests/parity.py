@@ -15,10 +15,10 @@ import torch
 from helpers import MODEL
 from torch import Tensor, nn
 
-import lm.model.encoder_decoder  # noqa: F401 - its class is a choice
+import lm.model.transformer  # noqa: F401 - its class is a choice
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
-from lm.model.transformer import Model, initialized
+from lm.model.transformer import Model, build_and_initialize
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 37, 24, 64, 4, 3
 SIZES: Tree = {"width": WIDTH, "heads": HEADS, "layers": LAYERS}
@@ -169,7 +169,7 @@ def configured(changes: Tree, context: int = CONTEXT) -> Any:
     """Our model as users configure it, in float64 and in evaluation."""
     base = {"model": {**MODEL, "class_path": changes.get("class_path", "Decoder")}}
     tree = override(base, {f"model.{key}": value for key, value in changes.items() if key != "class_path"})
-    model = initialized(build(resolve(tree, Root), Root).model, VOCABULARY, context, seed=0)
+    model = build_and_initialize(build(resolve(tree, Root), Root).model, VOCABULARY, context, seed=0)
     return model.double().eval()
 
 

@@ -20,7 +20,7 @@ from lm.config.choices import choices, slots
 from lm.config.components import build
 from lm.config.tree import Tree, override
 from lm.data.corpus import Corpus
-from lm.model.transformer import Decoder, initialized
+from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.objective import Objective
@@ -99,7 +99,7 @@ def three_steps(tree: Tree, as_initialized: bool) -> dict[str, float]:
     data = run.data(run.seed)
     data.facts = cell.facts
     data.setup("fit")
-    model = initialized(run.model, cell.facts.vocabulary, data.context, run.seed).double()
+    model = build_and_initialize(run.model, cell.facts.vocabulary, data.context, run.seed).double()
     if not as_initialized:
         noisy(model).train()
     optimizer, schedule = run.optim.build(model.parameters(), 6, tables(model))

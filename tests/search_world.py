@@ -10,7 +10,7 @@ from helpers import known
 from records import blank, text
 
 from lm.config.tree import InputError, Tree, run_id
-from lm.data.tokens import Facts
+from lm.data.tokens import TextStats
 from lm.execution.cell_queue import Planned
 from lm.search import trials
 from lm.search.searches import Searches
@@ -107,7 +107,7 @@ def cells_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(tree: Tree) -> Cell:
         if isinstance(tree.get("x"), float) and tree["x"] > 100:
             raise InputError("x: too large")
-        facts = Facts(folder="", **text())
+        facts = TextStats(folder="", **text())
         return Cell(tree, facts, run_id(tree))
 
     monkeypatch.setattr(trials, "check", made)

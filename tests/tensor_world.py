@@ -9,9 +9,9 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 from lm.data.batch import Batch
-from lm.metrics.gradients import Groups, clip_by_norm, gradient_norm, largest_gradient, local
-from lm.metrics.probe import inspect
-from lm.model.attention import attending
+from lm.metrics.gradients import ParameterGroups, clip_by_norm, full_tensor, gradient_norm, largest_gradient
+from lm.metrics.probe import probe
+from lm.model.attention import set_attention_impl
 from lm.training.tensor_parallel import parallelize
 
 GROUPED = {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2, "softcap": 5.0, "window": 5}}
@@ -26,7 +26,7 @@ PARTS: list[dict[str, Any]] = [
 
 def compare(changes: dict[str, Any], way: Any) -> None:
     """Raises AssertionError where the shares of a decoder compute something else than the whole."""
-    whole, shared = (attending(decoder(changes).double(), way) for _ in range(2))
+    whole, shared = (set_attention_impl(decoder(changes).double(), way) for _ in range(2))
     names = [name for name, _ in shared.named_parameters()]
     parallelize(shared, init_device_mesh("cpu", (2,)))
     assert [name for name, _ in shared.named_parameters()] == names
@@ -35,18 +35,18 @@ def compare(changes: dict[str, Any], way: Any) -> None:
         torch.nn.functional.cross_entropy(model(read_bt).flatten(0, 1), read_bt.roll(1).flatten()).backward()
     expected = dict(whole.named_parameters())
     for name, parameter in shared.named_parameters():
-        close(local(parameter), expected[name], name)
-        close(local(known(parameter.grad)), expected[name].grad, f"gradient of {name}")
+        close(full_tensor(parameter), expected[name], name)
+        close(full_tensor(known(parameter.grad)), expected[name].grad, f"gradient of {name}")
     held, wholes = list(shared.parameters()), list(whole.parameters())
     assert any(hasattr(parameter, "full_tensor") for parameter in held), "nothing was shared out"
     close(gradient_norm(held), gradient_norm(wholes), "norm of all gradients")
     close(largest_gradient(held), largest_gradient(wholes), "largest gradient")
-    close(Groups(shared).gradients(), Groups(whole).gradients(), "norms by part and kind")
+    close(ParameterGroups(shared).gradients(), ParameterGroups(whole).gradients(), "norms by part and kind")
     for parameters in (held, wholes):
         clip_by_norm(parameters, 0.1, gradient_norm(parameters))
     close(gradient_norm(held), gradient_norm(wholes), "norm after clipping")
     batch = Batch((read_bt,), read_bt.roll(1), torch.arange(len(read_bt)))
-    seen, whole_seen = inspect(shared, batch).of_heads(everywhere), inspect(whole, batch)
+    seen, whole_seen = probe(shared, batch).of_heads(everywhere), probe(whole, batch)
     for name, value in whole_seen.measured().items():
         close(torch.tensor(getattr(seen, name)), torch.tensor(value), name)
 

@@ -27,7 +27,7 @@ MODULES = (
     "lm.training.schedule",
     "lm.metrics.calibration",
     "lm.metrics.cost",
-    "lm.metrics.noise",
+    "lm.metrics.gradients",
     "lm.metrics.tokens",
 )
 

@@ -36,7 +36,7 @@ CLIPPED = 0.5
 optimiser sees the scale of a gradient."""
 
 BLOCK_SHARE = 1e-2
-"""Share of a block in the residual stream below which it adds next to nothing (`lm.metrics.probe.share_of_block`).
+"""Share of a block in the residual stream below which it adds next to nothing (`lm.metrics.probe.block_share`).
 
 Blocks of healthy runs end at .17 or more with 12 layers or fewer, and at .068 or more with 24.
 """

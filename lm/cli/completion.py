@@ -25,9 +25,9 @@ def _commands() -> Sequence[str]:
 
 
 def _data() -> Sequence[str]:
-    from lm.data.public import PUBLIC
+    from lm.data.public import DATASETS
 
-    return list(PUBLIC)
+    return list(DATASETS)
 
 
 NAMED: Mapping[tuple[str, str], tuple[Names, bool]] = {

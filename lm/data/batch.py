@@ -7,6 +7,7 @@ what makes resuming exact.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,14 +16,75 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from lm.data import IGNORED
-from lm.data.clusters import Clusters
-from lm.data.tokens import Facts
+from lm.data.tokens import TextStats
 
-MOST_TOKENS = 2**24
+MAX_BATCH_TOKENS = 2**24
 """Of a batch on all devices; a check of a configuration makes one."""
 
-MOST_PASSES = 100
+MAX_PASSES = 100
 """Over the training text in one batch."""
+
+MAX_CLUSTERS = 2**14
+"""Clusters of a split; beyond, neighbouring documents are pooled, which leaves no text out."""
+
+MIN_DOCUMENTS = 20
+"""Documents from which on they are the clusters."""
+
+MAX_SEGMENTS = 128
+"""Clusters, at most, of a text of fewer documents."""
+
+# clusters -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of a split.
+
+    Args:
+        kind: `document`, or `stretch` for equal parts of a text of few documents or of unknown ones.
+        count: how many there are.
+        each: documents pooled in one, at most.
+        of: for the numbers of rows (b,) the clusters of their targets, int64 (b, t) or (b, 1).
+    """
+
+    kind: str
+    count: int
+    each: int
+    of: Callable[[Tensor], Tensor]
+
+
+def clusters_per_row(rows: int) -> Clusters:
+    """Each row is a document."""
+    each = -(-rows // MAX_CLUSTERS)
+    return Clusters("document", -(-rows // each), each, lambda rows_b: (rows_b // each)[:, None])
+
+
+def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> Clusters:
+    """Blocks of packed text, each of whose targets belongs to the document that its place lies in.
+
+    Args:
+        ids: tokens of the split, of which row r predicts those from r * context + 1 on.
+        end: the token that ends a document, and is part of it; None where the tokenizer has none.
+        context: tokens of a block.
+    """
+    blocks = (len(ids) - 1) // context
+    last = blocks * context
+    ends = np.zeros(0, dtype=np.int64) if end is None else np.flatnonzero(ids[: last + 1] == end)
+    documents = len(ends) + (len(ends) == 0 or int(ends[-1]) < last)
+    if documents < MIN_DOCUMENTS:
+        count = max(1, min(MAX_SEGMENTS, blocks))
+        return Clusters("stretch", count, 1, lambda rows_b: (rows_b * count // max(1, blocks))[:, None])
+    each = -(-documents // MAX_CLUSTERS)
+    ends_d = torch.from_numpy(ends)
+
+    def of(rows_b: Tensor) -> Tensor:
+        places_bt = rows_b[:, None] * context + torch.arange(1, context + 1, device=rows_b.device)
+        return torch.searchsorted(ends_d.to(rows_b.device), places_bt) // each
+
+    return Clusters("document", -(-documents // each), each, of)
+
+
+# batches --------------------------------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
@@ -73,7 +135,7 @@ class Data(LightningDataModule, ABC):
     REASONS: ClassVar = {"seed": "the order of batches has its seed beside that of the run, as data_seed"}
 
     context: int
-    facts: Facts | None = None
+    facts: TextStats | None = None
 
     @abstractmethod
     def prepare_data(self) -> None:
@@ -115,14 +177,16 @@ class Data(LightningDataModule, ABC):
         trainer = self.trainer
         assert trainer is not None
         every = trainer.accumulate_grad_batches
-        return self.training_batches(trainer.global_step * every, trainer.max_steps * every, *share_of(trainer))
+        return self.training_batches(
+            trainer.global_step * every, trainer.max_steps * every, *rank_and_world_size(trainer)
+        )
 
     def val_dataloader(self) -> Batches:
         assert self.trainer is not None
-        return self.evaluation_batches("validation", *share_of(self.trainer))
+        return self.evaluation_batches("validation", *rank_and_world_size(self.trainer))
 
 
-def share_of(trainer: Any) -> tuple[int, int]:
+def rank_and_world_size(trainer: Any) -> tuple[int, int]:
     """The number of this process among those that share out the rows of each batch, from 0, and how many they are.
 
     They are all processes of a run, but under tensor parallelism, where several read the same rows.
@@ -134,9 +198,9 @@ def share_of(trainer: Any) -> tuple[int, int]:
 def require_batch(context: int, **rows: int | None) -> None:
     """Raises ValueError for batches that fit into no memory."""
     for name, value in rows.items():
-        if value is not None and value * context > MOST_TOKENS:
+        if value is not None and value * context > MAX_BATCH_TOKENS:
             raise ValueError(
-                f"{name}={value} rows of context={context} are over {MOST_TOKENS:,} tokens; "
+                f"{name}={value} rows of context={context} are over {MAX_BATCH_TOKENS:,} tokens; "
                 "trainer.accumulate_grad_batches makes a step of several batches"
             )
 

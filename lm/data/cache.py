@@ -48,7 +48,7 @@ def keep_compiled_code() -> None:
 
 
 @contextlib.contextmanager
-def usable() -> Iterator[None]:
+def cache_io_errors() -> Iterator[None]:
     """Answers a cache that cannot be written to or read with one line. A full disk is another matter."""
     try:
         yield
@@ -61,7 +61,7 @@ def usable() -> Iterator[None]:
         ) from None
 
 
-def filled(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
+def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
     """Fills an entry unless it is filled; one that is damaged is made again, and a line says so.
 
     Args:
@@ -72,20 +72,20 @@ def filled(folder: Path, check: Callable[[Path], None], write: Callable[[Path], 
     Raises:
         InputError: where the cache cannot be written to.
     """
-    with usable():
-        if wrong(folder, check) is None:
+    with cache_io_errors():
+        if find_damage(folder, check) is None:
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(Path(f"{folder}.lock"), f"{folder}, which another process prepares"):
-            found = wrong(folder, check)
+            found = find_damage(folder, check)
             if found is None:
                 return
             if folder.exists():
-                made_again(folder, found)
+                warn_rebuilt(folder, found)
             _make(folder, write)
 
 
-def wrong(folder: Path, check: Callable[[Path], None]) -> str | None:
+def find_damage(folder: Path, check: Callable[[Path], None]) -> str | None:
     """What is wrong with an entry, None where nothing is."""
     try:
         check_sums(folder)
@@ -95,7 +95,7 @@ def wrong(folder: Path, check: Callable[[Path], None]) -> str | None:
     return None
 
 
-def made_again(place: Path, damage: str) -> None:
+def warn_rebuilt(place: Path, damage: str) -> None:
     """Says that something in the cache is made again."""
     print(f"{place}: damaged ({damage}); made again", file=sys.stderr)
 
@@ -192,6 +192,6 @@ def write_array(path: Path, array: np.ndarray) -> None:
         raise named(error, path) from error
 
 
-def unreadable(folder: Path, damage: DamageError) -> OSError:
+def damage_as_os_error(folder: Path, damage: DamageError) -> OSError:
     """What a damaged entry is to a run that has begun: a failure of the disk, no result."""
     return OSError(errno.EIO, f"damaged ({damage})", str(folder))

@@ -1,5 +1,6 @@
 """Where the text comes from. A corpus yields documents; every document belongs to exactly one split."""
 
+import contextlib
 import functools
 import glob
 import gzip
@@ -10,26 +11,29 @@ import json
 import os
 import re
 import sysconfig
+import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.data.hub import HubError, load_dataset
-from lm.data.public import remedy
+from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 """Paths that a glob may match; more are a slip of the pen, such as a whole file system."""
 
 Splits = dict[str, list[str]]
 LEFT_OUT = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
 
+ANSWER_SECONDS = 4.0
+"""In which the hub answers, or counts as out of reach."""
 
-def expanded(path: str) -> Path:
+
+def expand_user(path: str) -> Path:
     """The path with `~` for a user's folder; as it is where nobody has that name."""
     try:
         return Path(path).expanduser()
@@ -159,13 +163,13 @@ class LocalText(Corpus):
         """The files that the patterns name, sorted. Raises InputError for a pattern that names none."""
         found: list[Path] = []
         for pattern in self.patterns:
-            literal = expanded(pattern)
+            literal = expand_user(pattern)
             globbed = self._matching(str(literal))
             matches = [literal] if os.path.isfile(literal) else [p for p in globbed if os.path.isfile(p)]
             if not matches:
                 folder = Path(pattern).parent
                 siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
-                hint = remedy(pattern) or nearest(pattern, siblings)
+                hint = download_hint(pattern) or nearest(pattern, siblings)
                 raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{hint}")
             found.extend(matches)
         return list(dict.fromkeys(found))
@@ -174,11 +178,11 @@ class LocalText(Corpus):
     def _matching(pattern: str) -> list[Path]:
         """The paths that a glob matches, sorted. Raises InputError where it matches far too many."""
         try:
-            found = list(itertools.islice(glob.iglob(pattern, recursive=True), MOST_FILES + 1))
+            found = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_FILES + 1))
         except (OSError, ValueError, re.error):  # a NUL, or a name too long
             return []
-        if len(found) > MOST_FILES:
-            raise InputError(f"data.corpus.path: {shown(pattern)} matches over {MOST_FILES:,} paths; name fewer")
+        if len(found) > MAX_FILES:
+            raise InputError(f"data.corpus.path: {shown(pattern)} matches over {MAX_FILES:,} paths; name fewer")
         return sorted(map(Path, found))
 
     def documents(self) -> Iterator[str]:
@@ -240,6 +244,69 @@ class LocalText(Corpus):
                 f"It has {', '.join(columns)}"
             )
         yield from (str(text) for text in frame[self.field].dropna())
+
+
+class HubError(Exception):
+    """A dataset that cannot be loaded; the message is one line and says why."""
+
+
+def load_dataset(path: str, name: str | None) -> Any:
+    """Return the splits of a dataset, by name; from the copy on this machine where the hub does not answer.
+
+    Args:
+        path: the dataset, a loader that comes with `datasets`, or a folder.
+        name: its configuration.
+
+    Raises:
+        HubError: where there is no such dataset, it cannot be read, or nothing answers and no copy is at hand.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    datasets.disable_progress_bars()
+    asked = not (Path(path).exists() or datasets.config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE)
+    silent = asked and not answers(datasets.config.HF_ENDPOINT)
+    try:
+        with offline() if silent else contextlib.nullcontext():
+            return datasets.load_dataset(path, name)
+    except Exception as error:  # of the hub, of its client, and of every reader of a file format
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if silent:
+            reason = f"{datasets.config.HF_ENDPOINT} does not answer, and without it: {reason}"
+        raise HubError(reason) from None
+
+
+def answers(address: str, seconds: float | None = None) -> bool:
+    """Return whether the hub at an address answers at all; False after so many seconds, ANSWER_SECONDS by default."""
+    heard = threading.Event()
+    most = ANSWER_SECONDS if seconds is None else seconds
+
+    def ask() -> None:
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+        with contextlib.suppress(Exception):  # of whatever client the library uses
+            get_session().head(address, timeout=most)
+            heard.set()
+        over.set()
+
+    over = threading.Event()
+    threading.Thread(target=ask, daemon=True).start()  # looking up a name heeds no timeout
+    over.wait(most)
+    return heard.is_set()
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Keep the hub's client from asking it anything."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 class HubText(Corpus):

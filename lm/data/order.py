@@ -9,7 +9,7 @@ import numpy as np
 from lm.config.tree import canonical
 
 
-def seed_of(*parts: object) -> int:
+def derive_seed(*parts: object) -> int:
     """A 63-bit seed for the stream that `parts` name: independent streams, the same on every machine."""
     return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8], "big") >> 1
 
@@ -20,7 +20,7 @@ def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
 
     Drawn from RandomState, whose stream numpy keeps frozen between versions.
     """
-    random = np.random.RandomState(seed_of("order", seed, epoch) % 2**32)
+    random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
     return random.permutation(rows)
 
 
@@ -31,7 +31,7 @@ def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
     return np.concatenate([permutation(seed, int(e), rows)[places[epochs == e]] for e in np.unique(epochs)])
 
 
-def chain(digest: str, rows_b: np.ndarray) -> str:
+def update_order_hash(digest: str, rows_b: np.ndarray) -> str:
     """The hash of an order so far, given the hash before and the next batch's row numbers."""
     return hashlib.sha256(digest.encode() + np.ascontiguousarray(rows_b, dtype="<i8").tobytes()).hexdigest()
 
@@ -40,11 +40,11 @@ def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:
     """The hash that `steps` batches in the right order must come to."""
     digest = ""
     for step in range(steps):
-        digest = chain(digest, batch_rows(seed, step, batch_size, rows))
+        digest = update_order_hash(digest, batch_rows(seed, step, batch_size, rows))
     return digest
 
 
-def share(rank: int, world: int, size: int) -> slice:
+def rank_slice(rank: int, world: int, size: int) -> slice:
     """The contiguous part of `size` rows that process `rank` of `world` takes."""
     return slice(rank * size // world, (rank + 1) * size // world)
 

@@ -5,7 +5,10 @@ CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
     tokenizer.json, bytes.npy, facts.json, sums.json
 """
 
+import gzip
 import hashlib
+import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,30 +18,107 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from lm.config.tree import InputError, run_id
+from lm.config.tree import InputError, nearest, require_regular, run_id
 from lm.data import IGNORED
-from lm.data.aligned import LocalPairs, Pairs
-from lm.data.batch import Batch, Batches, Data, tensor
+from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
 from lm.data.cache import (
     DamageError,
     cache_folder,
     check_ids,
-    filled,
+    damage_as_os_error,
+    ensure_entry,
     stored_array,
     stored_json,
     stored_tokenizer,
-    unreadable,
     write_array,
 )
-from lm.data.clusters import Clusters, of_rows
-from lm.data.corpus import SPLITS, fingerprint
-from lm.data.order import permutation, share
+from lm.data.corpus import SPLITS, expand_user, fingerprint
+from lm.data.order import permutation, rank_slice
+from lm.data.public import download_hint
 from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
-from lm.data.tokens import NOT_STORED, Facts, _trained
-from lm.data.unigram import row_counts, unigram_nll
+from lm.data.tokens import NOT_STORED, TextStats, row_counts, train_tokenizer, unigram_nll
 from lm.store.files import to_json
 
 SIDES = ("source", "target")
+
+Pairs = dict[str, list[tuple[str, str]]]
+"""Source and target of each pair, by split."""
+
+
+class LocalPairs:
+    """Two aligned text files a split, line i of one belonging to line i of the other; plain or .gz, in UTF-8.
+
+    Args:
+        train_source, train_target: to learn from.
+        validation_source, validation_target: to evaluate on.
+        test_source, test_target: what `lm translate` translates; may be left out.
+    """
+
+    def __init__(
+        self,
+        train_source: str,
+        train_target: str,
+        validation_source: str,
+        validation_target: str,
+        test_source: str | None = None,
+        test_target: str | None = None,
+    ) -> None:
+        if (test_source is None) != (test_target is None):
+            raise ValueError("test_source and test_target belong together: give both or neither")
+        self.paths = {
+            "train": (train_source, train_target),
+            "validation": (validation_source, validation_target),
+            "test": (test_source, test_target),
+        }
+
+    def lines(self, split: str) -> tuple[list[str], list[str]]:
+        """All lines of both sides of a split, stripped, in order; none for a split that was not given.
+
+        Raises:
+            InputError: for files that cannot be read or differ in their number of lines.
+        """
+        source, target = self.paths[split]
+        if source is None or target is None:
+            return [], []
+        sides = (
+            read_lines(source, f"data.corpus.{split}_source"),
+            read_lines(target, f"data.corpus.{split}_target"),
+        )
+        if len(sides[0]) != len(sides[1]):
+            raise InputError(
+                f"data.corpus: {source} has {len(sides[0])} lines and {target} {len(sides[1])}; "
+                "line i of one must belong to line i of the other"
+            )
+        return sides
+
+    def pairs(self) -> tuple[Pairs, dict[str, int]]:
+        """The pairs of each split, and how many were left out because a side is empty."""
+        kept, empty = {}, {}
+        for split in SPLITS:
+            found = list(zip(*self.lines(split), strict=True))
+            kept[split] = [pair for pair in found if all(pair)]
+            empty[split] = len(found) - len(kept[split])
+        return kept, empty
+
+
+def read_lines(path: str, name: str) -> list[str]:
+    """The lines of a text file, plain or .gz, each stripped. Raises InputError, with `name` for where it was asked."""
+    place = expand_user(path)
+    try:
+        require_regular(place)
+        data = place.read_bytes()
+        text = (gzip.decompress(data) if place.suffix == ".gz" else data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        siblings = [str(p) for p in place.parent.iterdir()] if os.path.isdir(place.parent) else []
+        hint = "" if os.path.exists(place) else download_hint(path) or nearest(path, siblings)
+        raise InputError(
+            f"{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}"
+        ) from None
+    lines = [line.strip() for line in text.split("\n")]  # not splitlines, which also cuts at rarer marks
+    return lines[:-1] if lines[-1] == "" else lines
+
 
 # token ids -----------------------------------------------------------------------------------------------------------
 
@@ -49,7 +129,7 @@ class PairTokens:
     Raises OSError where they were damaged since.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: TextStats) -> None:
         folder = Path(facts.folder)
         names = [f"{split}.{side}" for split in SPLITS for side in SIDES]
         try:
@@ -58,7 +138,7 @@ class PairTokens:
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
             self.tokenizer = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
         except DamageError as damage:
-            raise unreadable(folder, damage) from None
+            raise damage_as_os_error(folder, damage) from None
         vocabulary = self.tokenizer.get_vocab()
         self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
 
@@ -77,7 +157,7 @@ def pairs_folder(text: str, tokenizer: str) -> Path:
     return cache_folder() / "pairs" / run_id([text, tokenizer])[:32]
 
 
-def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> Facts:
+def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
     """Reads the files, trains one tokenizer on both sides and encodes them, each only if no one has before.
 
     Tokens and bytes of the facts are those of the targets, with an end each; documents are pairs.
@@ -85,19 +165,19 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> Facts:
     pairs, empty = corpus.pairs()
     flat = {split: [text for pair in found for text in pair] for split, found in pairs.items()}
     text = fingerprint(flat)
-    trained = _trained(tokenizer.with_specials(), flat["train"], text)
+    trained = train_tokenizer(tokenizer.with_specials(), flat["train"], text)
     tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = pairs_folder(text, tokenizer_hash)
-    facts = Facts(str(folder.resolve()), text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
+    facts = TextStats(str(folder.resolve()), text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
     facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
     for split, found in pairs.items():
         facts.documents[split] = len(found)
         facts.bytes[split] = sum(len(target.encode()) for _, target in found)
-    filled(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
-    return Facts(folder=facts.folder, **stored_json(folder / "facts.json"))
+    ensure_entry(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
+    return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
 
 
-def check_pairs(folder: Path, facts: Facts) -> None:
+def check_pairs(folder: Path, facts: TextStats) -> None:
     """Raises DamageError for an entry without the pairs and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     expected = {key: getattr(facts, key) for key in ("fingerprint", "tokenizer", "vocabulary", "documents", "bytes")}
@@ -120,13 +200,13 @@ def check_pairs(folder: Path, facts: Facts) -> None:
         raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {told!r}")
 
 
-def _check_ends(ends: np.ndarray, ids: int, facts: Facts, split: str) -> None:
+def _check_ends(ends: np.ndarray, ids: int, facts: TextStats, split: str) -> None:
     last = int(ends[-1]) if ends.ndim == 1 and len(ends) else 0
     if ends.ndim != 1 or len(ends) != facts.documents[split] or last != ids or np.any(np.diff(ends, prepend=0) < 0):
         raise DamageError(f"the ends of the {split} texts are not those of {ids} ids")
 
 
-def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: Facts) -> None:
+def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
     unknown = tokenizer.token_to_id(UNKNOWN)
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": dict.fromkeys(pairs, 0)}
@@ -155,7 +235,7 @@ def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[
 # batches -------------------------------------------------------------------------------------------------------------
 
 
-def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarray:
+def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarray:
     """The rows one under another, filled up to the longest, int64."""
     table = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
     for index, row in enumerate(rows):
@@ -163,7 +243,7 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarra
     return table
 
 
-def bucketed(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """Cuts the rows of `order` into batches whose padded source and target tokens are `budget` together at most.
 
     Args:
@@ -219,7 +299,7 @@ class PairData(Data):
         if self.facts is None:
             self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
 
-    def _counted(self, facts: Facts) -> Facts:
+    def _counted(self, facts: TextStats) -> TextStats:
         """The facts with the number of pairs that are too long, and the loss of a unigram model on the others."""
         tokens, targets = PairTokens(facts), dict[str, np.ndarray]()
         for split in SPLITS:
@@ -253,7 +333,7 @@ class PairData(Data):
         rows = self._fitting(self.tokens, split)
         if split == "train":
             rows = rows[np.lexsort((rows, source[rows], target[rows]))]
-        return list(bucketed(rows, source, target, budget))
+        return list(bucket_rows(rows, source, target, budget))
 
     def bytes_per_token(self) -> Tensor:
         return torch.from_numpy(self.tokens.bytes_per_token)
@@ -272,23 +352,23 @@ class PairData(Data):
         def rows(step: int) -> np.ndarray:
             epoch, place = divmod(step, len(batches))
             rows_b = batches[permutation(self.seed, epoch, len(batches))[place]]
-            return rows_b[share(rank, world, len(rows_b))]
+            return rows_b[rank_slice(rank, world, len(rows_b))]
 
         return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
 
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
         batches = self.batches[split]
-        rows = lambda step: batches[step][share(rank, world, len(batches[step]))]  # noqa: E731
+        rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
 
     def clusters(self, split: str) -> Clusters:
-        return of_rows(len(self.tokens.lengths(split, SIDES[-1])))
+        return clusters_per_row(len(self.tokens.lengths(split, SIDES[-1])))
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """The pairs with these numbers."""
         source, target = ([self.tokens.text(split, side, row) for row in rows_b] for side in SIDES)
-        inputs_bt = padded([[self.tokens.begin, *ids] for ids in target], self.tokens.padding)
-        targets_bt = padded([[*ids, self.tokens.end] for ids in target], IGNORED)
+        inputs_bt = pad_rows([[self.tokens.begin, *ids] for ids in target], self.tokens.padding)
+        targets_bt = pad_rows([[*ids, self.tokens.end] for ids in target], IGNORED)
         return Batch((tensor(inputs_bt), *self.sources(source)), tensor(targets_bt), tensor(rows_b))
 
     def sources(self, texts: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -296,4 +376,4 @@ class PairData(Data):
         padding, (b, s)."""
         rows = [[*ids[: self.context - 1], self.tokens.end] for ids in texts]
         hidden_bs = np.arange(max(map(len, rows))) >= np.asarray([[len(row)] for row in rows])
-        return tensor(padded(rows, self.tokens.padding)), torch.from_numpy(hidden_bs)
+        return tensor(pad_rows(rows, self.tokens.padding)), torch.from_numpy(hidden_bs)

@@ -44,7 +44,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Public:
+class Dataset:
     """Data that is fetched under one name."""
 
     about: str
@@ -53,41 +53,41 @@ class Public:
     files: tuple[File, ...]
 
 
-def _at(commit: str, repository: str, folder: str, **files: tuple[int, str]) -> tuple[File, ...]:
+def _github_files(commit: str, repository: str, folder: str, **files: tuple[int, str]) -> tuple[File, ...]:
     start = f"https://raw.githubusercontent.com/{repository}/{commit}/{folder}"
     return tuple(File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
 
 
 _OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
 
-PUBLIC: Mapping[str, Public] = {
-    "tinyshakespeare": Public(
+DATASETS: Mapping[str, Dataset] = {
+    "tinyshakespeare": Dataset(
         "40,000 lines of Shakespeare, the character-level benchmark of char-rnn and nanoGPT",
         "text in the public domain",
         "https://github.com/karpathy/char-rnn",
-        _at(
+        _github_files(
             "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e",
             "karpathy/char-rnn",
             "data/tinyshakespeare",
             **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
         ),
     ),
-    "wikitext2": Public(
+    "wikitext2": Dataset(
         "the validation split of WikiText-2 (Merity et al. 2016), words with <unk>",
         "CC BY-SA 3.0",
         "https://github.com/pytorch/examples",
-        _at(
+        _github_files(
             "77f55b912142e11fcfdf5b530231fb9c52f181e8",
             "pytorch/examples",
             "word_language_model/data/wikitext-2",
             **{"valid.txt": (1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8")},
         ),
     ),
-    "multi30k": Public(
+    "multi30k": Dataset(
         "English and German captions, aligned (Elliott et al. 2016): 29,000 pairs, 1,014 and 1,000 held out",
         "research data of its authors, who name no licence",
         "https://github.com/multi30k/dataset",
-        _at(
+        _github_files(
             "a3d2e0d26b56f3846f66a952536ffed4e401d05a",
             "multi30k/dataset",
             "data/task1/raw",
@@ -101,7 +101,7 @@ PUBLIC: Mapping[str, Public] = {
             },
         ),
     ),
-    "gpt2": Public(
+    "gpt2": Dataset(
         "the byte-level vocabulary of GPT-2, 50,257 tokens and 50,000 merges",
         "MIT",
         "https://github.com/openai/gpt-2",
@@ -128,17 +128,17 @@ _SCHEMES = ("https",)
 """What an address may begin with, also one that a server sends on to."""
 
 
-def public(name: str) -> Public:
+def find_dataset(name: str) -> Dataset:
     """The data of this name. Raises InputError where there is none, with the nearest."""
-    if name not in PUBLIC:
-        raise InputError(f"no data {name!r}.{nearest(name, list(PUBLIC))} Choose from {', '.join(PUBLIC)}")
-    return PUBLIC[name]
+    if name not in DATASETS:
+        raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
+    return DATASETS[name]
 
 
-def remedy(path: str) -> str:
+def download_hint(path: str) -> str:
     """What a person may type where a file of public data is not there; empty for other files."""
     *_, folder, name = ("", "", *Path(path).parts)
-    if folder in PUBLIC and any(file.name == name for file in PUBLIC[folder].files):
+    if folder in DATASETS and any(file.name == name for file in DATASETS[folder].files):
         return f" `lm data {folder} --to {quote(str(Path(path).parent.parent))}` fetches it"
     return ""
 
@@ -146,7 +146,7 @@ def remedy(path: str) -> str:
 # putting it into a folder --------------------------------------------------------------------------------------------
 
 
-def put(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
+def download_to(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
     """Puts the files of some data into `into/NAME`; returns those written, the others being there already.
 
     Nothing is written unless all files can be.
@@ -160,17 +160,17 @@ def put(name: str, into: Path, source: Path | None = None, unlike: bool = False)
     Raises:
         InputError: where a file cannot be had, is not what is expected, or another is there in its place.
     """
-    data, folder = public(name), into / name
+    data, folder = find_dataset(name), into / name
     require_place(folder, "--to", folder=True)
-    found = {} if source is None else _at_hand(name, data.files, source, unlike)
-    wanted = [file for file in data.files if not _there(file, folder / file.name, found.get(file.name))]
-    contents = [found[file.name].read_bytes() if found else fetched(file) for file in wanted]
+    found = {} if source is None else _local_copies(name, data.files, source, unlike)
+    wanted = [file for file in data.files if not _is_present(file, folder / file.name, found.get(file.name))]
+    contents = [found[file.name].read_bytes() if found else download(file) for file in wanted]
     for file, content in zip(wanted, contents, strict=True):
         write_atomic(folder / file.name, content)
     return [folder / file.name for file in wanted]
 
 
-def _there(file: File, path: Path, source: Path | None) -> bool:
+def _is_present(file: File, path: Path, source: Path | None) -> bool:
     """Whether the file lies at `path`, or what is at hand instead. Raises InputError where another does."""
     require_place(path, "--to")
     if not path.exists():
@@ -181,7 +181,7 @@ def _there(file: File, path: Path, source: Path | None) -> bool:
     raise InputError(f"{path}: is there, with SHA-256 {found}, expected {file.sha256}; choose another folder")
 
 
-def _at_hand(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
+def _local_copies(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
     """Where files lie in a folder. Raises InputError where they lack, or are others and these are not wanted."""
     places = {file.name: [source / name / file.name, source / file.name] for file in files}
     found = {file: path for file, both in places.items() for path in reversed(both) if path.is_file()}
@@ -240,7 +240,7 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def fetched(file: File) -> bytes:
+def download(file: File) -> bytes:
     """The content of a file from its address. Raises InputError where it cannot be had, or is another."""
     _require_scheme(file.address)
     offline = "without a network, take the files from a folder with --from DIR"

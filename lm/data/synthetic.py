@@ -12,13 +12,13 @@ from scipy.special import gammaincinv
 
 from lm.data.corpus import SPLITS, Corpus, Splits
 
-LONGEST_TABLE = 4096
+MAX_CONTEXTS = 4096
 """Contexts that a Markov chain may have; its stationary distribution is one dense system of as many equations."""
 
-LARGEST = 10**8
+MAX_CHARACTERS = 10**8
 """Characters of a text, which is written in memory."""
 
-DEEPEST = 10_000
+MAX_DEPTH = 10_000
 """Brackets open at once; probabilities are kept for each depth."""
 
 UNIFORM_SHARE = 0.01
@@ -46,8 +46,8 @@ class Source(Corpus):
     """
 
     def __init__(self, alphabet: str, size: int, seed: int) -> None:
-        if not 1 <= size <= LARGEST:
-            raise ValueError(f"size={size} must be from 1 to {LARGEST:,} characters")
+        if not 1 <= size <= MAX_CHARACTERS:
+            raise ValueError(f"size={size} must be from 1 to {MAX_CHARACTERS:,} characters")
         if seed < 0:
             raise ValueError(f"seed={seed} must be 0 or more")
         self.alphabet = alphabet
@@ -114,8 +114,8 @@ class MarkovText(Source):
     ) -> None:
         if not 2 <= symbols <= len(string.ascii_lowercase):
             raise ValueError(f"symbols={symbols} must be from 2 to {len(string.ascii_lowercase)} letters")
-        if not 1 <= order < LONGEST_TABLE.bit_length() or symbols**order > LONGEST_TABLE:
-            raise ValueError(f"order={order} must be at least 1, and {symbols}**order at most {LONGEST_TABLE} contexts")
+        if not 1 <= order < MAX_CONTEXTS.bit_length() or symbols**order > MAX_CONTEXTS:
+            raise ValueError(f"order={order} must be at least 1, and {symbols}**order at most {MAX_CONTEXTS} contexts")
         if not 0.01 <= concentration <= 1e6:
             raise ValueError(f"concentration={concentration} must be from 0.01 (nearly certain) to 1e6 (uniform)")
         super().__init__(string.ascii_lowercase[:symbols], size, seed)
@@ -211,8 +211,8 @@ class BracketText(Source):
             raise ValueError(f"kinds={kinds} must be from 1 to {len(BRACKETS) // 2} kinds of brackets")
         if not 0 < opening < 1:
             raise ValueError(f"opening={opening} must be a probability above 0 and below 1")
-        if not 1 <= depth <= DEEPEST:
-            raise ValueError(f"depth={depth} must be from 1 to {DEEPEST:,} open brackets")
+        if not 1 <= depth <= MAX_DEPTH:
+            raise ValueError(f"depth={depth} must be from 1 to {MAX_DEPTH:,} open brackets")
         super().__init__(BRACKETS[: 2 * kinds], size, seed)
         self.kinds = kinds
         self.opening = opening

@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.tree import InputError
-from lm.data.public import remedy
+from lm.data.public import download_hint
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
@@ -28,10 +28,10 @@ CONTINUED = "\u2026"
 """Marks a WordPiece token that goes on with a word; unlike ##, it is none of the characters that spell bytes."""
 
 RUN = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")
-LONGEST_RUN = 20_000
+MAX_RUN = 20_000
 """Characters that BPE and Unigram see as one word; one of 100,000 takes them half a minute."""
 
-LONGEST_WORD = 64
+MAX_WORD = 64
 """WordPiece looks for the longest token anew at every byte, so that words cost the square of their length or more."""
 
 
@@ -151,10 +151,10 @@ class WordPiece(Tokenizer):
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         _check_size(self.size, documents)
         model = models.WordPiece(
-            unk_token=UNKNOWN, continuing_subword_prefix=CONTINUED, max_input_chars_per_word=LONGEST_WORD
+            unk_token=UNKNOWN, continuing_subword_prefix=CONTINUED, max_input_chars_per_word=MAX_WORD
         )
         tokenizer = _byte_level(model)
-        shorter = pre_tokenizers.Split(tokenizers.Regex(f".{{1,{LONGEST_WORD}}}"), behavior="isolated")
+        shorter = pre_tokenizers.Split(tokenizers.Regex(f".{{1,{MAX_WORD}}}"), behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, shorter])
         tokenizer.decoder = decoders.Sequence([decoders.Replace(CONTINUED, ""), tokenizer.decoder])
         trainer = trainers.WordPieceTrainer(
@@ -184,7 +184,7 @@ class GPT2(Tokenizer):
         for name, value in (("vocab", vocab), ("merges", merges)):
             if not os.path.isfile(value):
                 raise ValueError(
-                    f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe.{remedy(value)}"
+                    f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe.{download_hint(value)}"
                 )
         self.vocab = vocab
         self.merges = merges
@@ -212,9 +212,9 @@ def _check_size(size: int, documents: Sequence[str]) -> None:
 def _check_runs(documents: Sequence[str]) -> None:
     """Refuses text without breaks, over which training takes the square of its length. Raises InputError."""
     longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
-    if longest > LONGEST_RUN:
+    if longest > MAX_RUN:
         raise InputError(
-            f"data.tokenizer: the text has a word of {longest} characters, expected {LONGEST_RUN} at most; "
+            f"data.tokenizer: the text has a word of {longest} characters, expected {MAX_RUN} at most; "
             "use Characters, Bytes or WordPiece"
         )
 

@@ -22,20 +22,19 @@ from lm.config.tree import run_id
 from lm.data.cache import (
     DamageError,
     cache_folder,
+    cache_io_errors,
     check_ids,
-    filled,
-    made_again,
+    damage_as_os_error,
+    ensure_entry,
+    find_damage,
     stored_array,
     stored_json,
     stored_tokenizer,
-    unreadable,
-    usable,
+    warn_rebuilt,
     write_array,
-    wrong,
 )
 from lm.data.corpus import SPLITS, Corpus, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
-from lm.data.unigram import token_counts, unigram_nll
 from lm.store.files import to_json, write_atomic
 from lm.store.locks import locked
 
@@ -47,9 +46,12 @@ NOT_STORED = ("folder", "unigram_nll")
 UNIGRAM = "unigram.json"
 """The loss of a unigram model; entries that older versions made lack it."""
 
+COUNT_CHUNK = 2**22
+"""Token ids that are counted at once, so that a memory-mapped text is never in memory as a whole."""
+
 
 @dataclass(frozen=True)
-class Facts:
+class TextStats:
     """What a corpus and a tokenizer came to; all that a cell's identity needs to know of the text.
 
     `unigram_nll` is the loss of a unigram model on the validation split; None where the data does not know it.
@@ -74,14 +76,14 @@ class Facts:
 class Tokens:
     """The token ids of one prepared corpus, memory-mapped. Raises OSError where they were damaged since."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: TextStats) -> None:
         folder = Path(facts.folder)
         self.facts = facts
         try:
             self.split = {name: stored_array(folder / f"{name}.npy") for name in SPLITS}
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
         except DamageError as damage:
-            raise unreadable(folder, damage) from None
+            raise damage_as_os_error(folder, damage) from None
 
 
 def tokens_folder(text: str, tokenizer: str) -> Path:
@@ -89,14 +91,14 @@ def tokens_folder(text: str, tokenizer: str) -> Path:
     return cache_folder() / "tokens" / run_id([text, tokenizer])[:32]
 
 
-def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> Facts:
+def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Reads the corpus, trains the tokenizer and encodes the text, each only if no one has before."""
     splits = corpus.splits(fractions)
     text = fingerprint(splits)
-    trained = _trained(tokenizer, splits["train"], text)
+    trained = train_tokenizer(tokenizer, splits["train"], text)
     tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = tokens_folder(text, tokenizer_hash)
-    facts = Facts(
+    facts = TextStats(
         str(folder.resolve()),
         text,
         tokenizer_hash,
@@ -107,13 +109,15 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
         unknown={},
         end_of_text=trained.token_to_id(END_OF_TEXT),
     )
-    filled(folder, lambda entry: check_entry(entry, facts), lambda entry: _write(entry, splits, trained, facts))
+    ensure_entry(
+        folder, lambda entry: check_entry(entry, facts), lambda entry: _write_entry(entry, splits, trained, facts)
+    )
     for name, ids in Tokens(facts).split.items():
-        facts.tokens[name], facts.unknown[name] = len(ids), _unknown(ids, trained)
+        facts.tokens[name], facts.unknown[name] = len(ids), _count_unknown(ids, trained)
     return facts
 
 
-def check_entry(folder: Path, facts: Facts) -> None:
+def check_entry(folder: Path, facts: TextStats) -> None:
     """Raises DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     for key, value in asdict(facts).items():
@@ -126,7 +130,7 @@ def check_entry(folder: Path, facts: Facts) -> None:
         ids = stored_array(folder / f"{name}.npy")
         check_ids(ids, f"{name}.npy", facts.vocabulary)
         _check_count(stored, "tokens", name, len(ids))
-        _check_count(stored, "unknown", name, _unknown(ids, trained))
+        _check_count(stored, "unknown", name, _count_unknown(ids, trained))
 
 
 def _check_count(stored: dict[str, Any], what: str, name: str, found: int) -> None:
@@ -136,7 +140,7 @@ def _check_count(stored: dict[str, Any], what: str, name: str, found: int) -> No
         raise DamageError(f"facts.json has {what} of {name}: {said!r}, found {found}")
 
 
-def entry_unigram_nll(facts: Facts) -> float | None:
+def entry_unigram_nll(facts: TextStats) -> float | None:
     """Returns the loss of the unigram model of an entry's training split on its validation split, in nats per token.
 
     It is computed anew where an older version of this package made the entry.
@@ -151,18 +155,18 @@ def _unigram_nll(ids: Mapping[str, np.ndarray], vocabulary: int) -> float | None
     return unigram_nll(training_v, validation_v)
 
 
-def sound(folder: Path, facts: Facts, check: Callable[[Path, Facts], None] = check_entry) -> bool:
+def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats], None] = check_entry) -> bool:
     """Whether an entry can be used for what `facts` say."""
-    with usable():
-        return folder.is_dir() and wrong(folder, lambda entry: check(entry, facts)) is None
+    with cache_io_errors():
+        return folder.is_dir() and find_damage(folder, lambda entry: check(entry, facts)) is None
 
 
-def _unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
+def _count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
     unknown = tokenizer.token_to_id(UNKNOWN)
     return 0 if unknown is None else int((ids == unknown).sum())
 
 
-def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> tokenizers.Tokenizer:
+def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> tokenizers.Tokenizer:
     settings = {"class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}", **vars(tokenizer)}
     for key, value in settings.items():  # a vocabulary file is known by what it holds
         if isinstance(value, str) and Path(value).is_file():
@@ -170,20 +174,20 @@ def _trained(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> token
     if not type(tokenizer).__module__.startswith(f"{OURS}."):
         settings["code"] = code_fingerprint(type(tokenizer))
     path = cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
-    with usable():
+    with cache_io_errors():
         with contextlib.suppress(DamageError):
-            return _read(path)
+            return _read_tokenizer(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(Path(f"{path}.lock"), f"{path}, which another process trains"):
             try:
-                return _read(path)
+                return _read_tokenizer(path)
             except DamageError as damage:
                 if path.is_file():
-                    made_again(path, str(damage))
-            return _keep(path, tokenizer.train(documents).to_str())
+                    warn_rebuilt(path, str(damage))
+            return _write_tokenizer(path, tokenizer.train(documents).to_str())
 
 
-def _read(path: Path) -> tokenizers.Tokenizer:
+def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     """A tokenizer that was kept. Raises DamageError where there is none, or it is not what was kept."""
     beside = path.with_suffix(".sha256")
     try:
@@ -200,7 +204,7 @@ def _read(path: Path) -> tokenizers.Tokenizer:
         raise DamageError(" ".join(str(error).split())) from None
 
 
-def _keep(path: Path, trained: str) -> tokenizers.Tokenizer:
+def _write_tokenizer(path: Path, trained: str) -> tokenizers.Tokenizer:
     beside = path.with_suffix(".sha256")
     beside.unlink(missing_ok=True)  # one without is believed if it can be read
     write_atomic(path, trained)
@@ -208,14 +212,14 @@ def _keep(path: Path, trained: str) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(trained)
 
 
-def _write(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: Facts) -> None:
+def _write_entry(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
     arrays: dict[str, np.ndarray] = {}
     for name in SPLITS:
         arrays[name] = ids = np.concatenate([np.zeros(0, np.int64), *_encoded(tokenizer, splits[name])]).astype(kind)
         write_array(folder / f"{name}.npy", ids)
-        counted["tokens"][name], counted["unknown"][name] = len(ids), _unknown(ids, tokenizer)
+        counted["tokens"][name], counted["unknown"][name] = len(ids), _count_unknown(ids, tokenizer)
     (folder / UNIGRAM).write_text(to_json({"nll": _unigram_nll(arrays, facts.vocabulary)}), encoding="utf-8")
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
     write_atomic(folder / "tokenizer.json", tokenizer.to_str())
@@ -226,3 +230,43 @@ def _write(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tok
 def _encoded(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> Iterator[np.ndarray]:
     for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
         yield encode(tokenizer, documents[start : start + DOCUMENTS_AT_ONCE])
+
+
+def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Counts how often each token occurs, int64 of shape (vocabulary,)."""
+    counts_v = np.zeros(vocabulary, dtype=np.int64)
+    for start in range(0, len(ids), COUNT_CHUNK):
+        counts_v += np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary)
+    return counts_v
+
+
+def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Counts how often each token occurs in some of the rows that lie end to end in `ids`, (vocabulary,).
+
+    Args:
+        ids: the tokens of all rows.
+        lengths: tokens of each row.
+        rows: numbers of the rows that count.
+    """
+    chosen = np.zeros(len(lengths), dtype=bool)
+    chosen[rows] = True
+    return token_counts(ids[np.repeat(chosen, lengths)], vocabulary)
+
+
+def unigram_nll(training_v: np.ndarray, validation_v: np.ndarray) -> float | None:
+    """Computes the loss of the unigram model of the training text on the validation text, in nats per token.
+
+    A token that occurs c times among n has the probability (c + 1) / (n + v): add-one smoothing, so that tokens of
+    validation alone have one too.
+
+    Args:
+        training_v: how often each token is a target of training.
+        validation_v: the same of validation.
+
+    Returns:
+        The loss, or None where validation has no targets.
+    """
+    if not validation_v.sum():
+        return None
+    probability_v = (training_v + 1) / (training_v.sum() + len(training_v))
+    return float(-(validation_v @ np.log(probability_v)) / validation_v.sum())

@@ -9,7 +9,7 @@ from typing import Any
 from lm.config.fingerprint import dotted_classes, sources
 from lm.config.imported import imported, look_in
 from lm.config.tree import InputError, path_name
-from lm.data.cache import DamageError, cache_folder, filled
+from lm.data.cache import DamageError, cache_folder, ensure_entry
 from lm.store.disk import SAVING
 from lm.store.files import write_atomic
 from lm.store.progress import FILE as PROGRESS
@@ -103,7 +103,7 @@ def unpack_cell(package: CellPackage, get: Callable[[Any], bytes], code: Path) -
     if cell.facts is not None and package.text:
         source = Path(cell.facts.folder)
         folder = cache_folder() / path_name(source.parent.name, "text") / path_name(source.name, "text")
-        filled(folder, _check_exists, lambda staging: unpack(package.text, get, staging))
+        ensure_entry(folder, _check_exists, lambda staging: unpack(package.text, get, staging))
         cell = replace(cell, facts=replace(cell.facts, folder=str(folder.resolve())))
     return cell
 

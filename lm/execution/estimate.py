@@ -13,7 +13,7 @@ from lm.data.batch import Batch
 from lm.execution.cell_queue import Planned
 from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
 from lm.inference.ways import threads_of
-from lm.model.attention import attending
+from lm.model.attention import set_attention_impl
 from lm.report.status import duration as duration
 from lm.store.damage import is_number
 from lm.store.files import read_json, to_json, write_atomic
@@ -55,7 +55,7 @@ class Loop:
         self.data, self.objective = built.data, built.run.optim.objective
         with quiet():
             self.trainer = built.run.trainer(Recorder(Path(), self.data, lambda *_: None, 0.0))
-        self.model = attending(built.model(), self.trainer.attention)
+        self.model = set_attention_impl(built.model(), self.trainer.attention)
         settings = cell.config["trainer"]
         self.optimizer, _ = built.run.optim.build(
             self.model.parameters(), settings["max_steps"], tables(self.model), self.model.map_rate

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError
-from lm.data.tokens import Facts
+from lm.data.tokens import TextStats
 from lm.execution.executor import Outcome
 from lm.execution.remote_worker import Message, RemoteWorker
 from lm.store.files import read_json, to_json, write_atomic
@@ -108,7 +108,7 @@ def run_order(folder: Path, cell_id: str) -> str:
     order = read_json(path)
     sys.path += [entry for entry in order["path"] if entry not in sys.path]
     described = CELL.read(order["cell"], path)
-    cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
+    cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
     return run_cell(cell, Execution(**order["execution"]), Store(Path(order["out"])), order["name"], folder)
 
 

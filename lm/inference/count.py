@@ -6,7 +6,7 @@ import torch
 
 from lm.config.components import blame
 from lm.config.tree import Tree
-from lm.model.count import activation_bytes, cache_bytes, flops_per_token, parameters, shape_of
+from lm.model.flops import activation_bytes, cache_bytes, flops_per_token, parameters, shape_of
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.training.cell import check

@@ -20,8 +20,7 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.imported import look_in, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
-from lm.model.transformer import Model
-from lm.model.weights import weights
+from lm.model.transformer import Model, load_weights
 from lm.report.status import training_line
 from lm.store.checks import of_checkpoint
 from lm.store.links import require_own
@@ -168,7 +167,7 @@ class FinishedRun:
             raise InputError(f"{self.folder}: {instead.format(found.__name__)}")
         path = self.checkpoint
         with blame(str(path)):
-            state = weights(path)
+            state = load_weights(path)
             model: Kind = make(self.record["data"]["vocabulary"], self._context())
             model.to(next(value.dtype for value in state.values() if value.is_floating_point()))
             model.load_state_dict(state)

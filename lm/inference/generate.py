@@ -14,12 +14,12 @@ from tokenizers import decoders, pre_tokenizers
 from lm.config.components import blame
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.data.cache import DamageError, stored_tokenizer, usable
+from lm.data.cache import DamageError, cache_io_errors, stored_tokenizer
 from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
 from lm.data.tokens import tokens_folder
 from lm.inference.finished import FinishedRun
 from lm.model.cache import Cache, Int8Cache
-from lm.model.sampling import Choose, Sample, caches_for, generate, greedy
+from lm.model.generation import Choose, Sample, caches_for, generate, greedy
 from lm.model.transformer import Decoder
 
 TOKENS = 200
@@ -36,7 +36,7 @@ def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
     """
     text = run.record["data"]
     path = tokens_folder(text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
-    with usable(), contextlib.suppress(DamageError):
+    with cache_io_errors(), contextlib.suppress(DamageError):
         return stored_tokenizer(path, text["tokenizer"])
     data = run.data()
     data.prepare_data()

@@ -16,7 +16,7 @@ from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokenizer import UNKNOWN, Tokenizer
-from lm.data.tokens import Facts, check_entry, sound, tokens_folder
+from lm.data.tokens import TextStats, check_entry, is_usable, tokens_folder
 from lm.inference.finished import FinishedRun
 from lm.store.quantities import describe
 from lm.store.record import Record
@@ -76,8 +76,8 @@ def cell_of(run: FinishedRun) -> Cell:
     text = record["data"]
     hashes = text["fingerprint"], text["tokenizer"]
     for cached, check in ((tokens_folder(*hashes), check_entry), (pairs_folder(*hashes), check_pairs)):
-        facts = Facts(folder=str(cached.resolve()), **text)
-        if sound(cached, facts, check):
+        facts = TextStats(folder=str(cached.resolve()), **text)
+        if is_usable(cached, facts, check):
             return Cell(config, facts, record["id"])
     data = run.data()
     data.prepare_data()

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, path_name
-from lm.data.aligned import read_lines
-from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder
-from lm.data.tokens import Facts, sound
+from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder, read_lines
+from lm.data.tokens import TextStats, is_usable
 from lm.inference.finished import FinishedRun
-from lm.model.beam_search import Ends, beam_search
-from lm.model.encoder_decoder import EncoderDecoder
+from lm.model.generation import Ends, beam_search
+from lm.model.transformer import EncoderDecoder
 from lm.store.files import to_json, write_atomic
 from lm.store.record import Text
 
@@ -40,11 +39,11 @@ def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
     return run.model(EncoderDecoder, "the model is a {}; only an EncoderDecoder can translate"), data
 
 
-def _facts(recorded: Text, data: PairData) -> Facts:
+def _facts(recorded: Text, data: PairData) -> TextStats:
     """The run's own text: as it lies in the cache, or prepared again from the files, if that gives the same."""
     folder = pairs_folder(recorded["fingerprint"], recorded["tokenizer"])
-    facts = Facts(folder=str(folder), **recorded)
-    if sound(folder, facts, check_pairs):
+    facts = TextStats(folder=str(folder), **recorded)
+    if is_usable(folder, facts, check_pairs):
         return facts
     data.prepare_data()
     assert data.facts is not None

@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from lm.config.components import build
 from lm.config.tree import InputError, Tree, override, run_id
-from lm.model.attention import SoftmaxAttention, attending
-from lm.model.mixing import BLOCK
+from lm.model.attention import SoftmaxAttention, set_attention_impl
+from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.ways import FILE, measured_once
@@ -200,7 +200,7 @@ class _Timing:
         objective = self.built.run.optim.objective
 
         def step() -> None:
-            attending(model, trainer.attention)
+            set_attention_impl(model, trainer.attention)
             with stepping(trainer):
                 logits_nv = model(*batch.inputs).flatten(0, 1)
                 loss = objective.loss(logits_nv, batch.targets_bt.flatten())

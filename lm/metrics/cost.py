@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-SHORTEST, LONGEST, RATIO = 1e-5, 1e4, 1.01
-BINS = math.ceil(math.log(LONGEST / SHORTEST) / math.log(RATIO))
+MIN_SECONDS, MAX_SECONDS, RATIO = 1e-5, 1e4, 1.01
+BINS = math.ceil(math.log(MAX_SECONDS / MIN_SECONDS) / math.log(RATIO))
 
 
 class Durations:
@@ -31,7 +31,7 @@ class Durations:
 
     def add(self, seconds: float) -> None:
         """Counts one duration."""
-        place = math.log(max(seconds, SHORTEST) / SHORTEST) / math.log(RATIO)
+        place = math.log(max(seconds, MIN_SECONDS) / MIN_SECONDS) / math.log(RATIO)
         index = min(int(place), BINS)
         self.counts[index] = self.counts.get(index, 0) + 1
 
@@ -41,7 +41,7 @@ class Durations:
         for index in sorted(self.counts):
             left -= self.counts[index]
             if left <= 0:
-                return SHORTEST * RATIO ** (index + 0.5)
+                return MIN_SECONDS * RATIO ** (index + 0.5)
         return None
 
 

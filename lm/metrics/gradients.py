@@ -3,7 +3,8 @@
 Legend: p parameters, g groups, each the parameters of one kind in one part of the model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,11 +30,11 @@ KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
 )
 """Where the matrices of each kind are: the module, and its attribute."""
 
-NAMES = frozenset(kind for *_, kind in KINDS) | {"norm", "position", "bias", "other"}
+KIND_NAMES = frozenset(kind for *_, kind in KINDS) | {"norm", "position", "bias", "other"}
 """Of all kinds."""
 
 
-def local(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a value that a sharding strategy may hold as a DTensor; a plain tensor is returned as it is."""
     whole = getattr(tensor, "full_tensor", None)
     return tensor if whole is None else whole()
@@ -41,15 +42,15 @@ def local(tensor: Tensor) -> Tensor:
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The 2-norm of all gradients together, a scalar tensor; zero where there are none."""
-    return _together([p.grad for p in parameters if p.grad is not None], 2.0)
+    return _joint_norm([p.grad for p in parameters if p.grad is not None], 2.0)
 
 
 def largest_gradient(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
-    return _together([p.grad for p in parameters if p.grad is not None], torch.inf)
+    return _joint_norm([p.grad for p in parameters if p.grad is not None], torch.inf)
 
 
-def _together(gradients: Sequence[Tensor], order: float) -> Tensor:
+def _joint_norm(gradients: Sequence[Tensor], order: float) -> Tensor:
     """The norm of all gradients together; those that are held in different ways, whole or in shares, one after the
     other."""
     held: dict[Any, list[Tensor]] = {}
@@ -57,7 +58,7 @@ def _together(gradients: Sequence[Tensor], order: float) -> Tensor:
         held.setdefault((getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)), []).append(
             gradient
         )
-    norms = [local(get_total_norm(alike, order, foreach=None)) for alike in held.values()]
+    norms = [full_tensor(get_total_norm(alike, order, foreach=None)) for alike in held.values()]
     if len(norms) < 2:
         return norms[0] if norms else torch.zeros(())
     return torch.linalg.vector_norm(torch.stack(norms), order)
@@ -65,15 +66,15 @@ def _together(gradients: Sequence[Tensor], order: float) -> Tensor:
 
 def clip_by_norm(parameters: Sequence[nn.Parameter], limit: float, norm: Tensor) -> None:
     """Scales all gradients so that their norm, found to be `norm`, is `limit` at most."""
-    clip_grads_with_norm_(_held(parameters), limit, norm)
+    clip_grads_with_norm_(_local_shards(parameters), limit, norm)
 
 
 def clip_by_value(parameters: Sequence[nn.Parameter], limit: float) -> None:
     """Cuts every entry of the gradients to `limit` at most in size."""
-    clip_grad_value_(_held(parameters), limit)
+    clip_grad_value_(_local_shards(parameters), limit)
 
 
-def _held(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+def _local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
     """The parameters, or in the place of one that is shared out what this process holds of its gradient."""
     found = []
     for parameter in parameters:
@@ -125,7 +126,7 @@ def parameter_kinds(model: nn.Module) -> dict[nn.Parameter, str]:
     return kinds
 
 
-class Groups:
+class ParameterGroups:
     """The parameters of a model by part and kind, and norms over them.
 
     Args:
@@ -176,7 +177,7 @@ class Groups:
         """
         sums: dict[str, float] = {}
         for (part, kind), square in zip(self.names, squares_g.tolist(), strict=True):
-            for name in (f"{part}.all" if part in NAMES else part, kind, f"{part}.{kind}"):
+            for name in (f"{part}.all" if part in KIND_NAMES else part, kind, f"{part}.{kind}"):
                 sums[name] = sums.get(name, 0.0) + square
         return {name: square**0.5 for name, square in sums.items()}
 
@@ -192,5 +193,52 @@ def _norms(tensors: list[Tensor]) -> list[Tensor]:
     """The 2-norm of each tensor, in float32 at least: all in one kernel where they are plain tensors."""
     exact = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
     if any(hasattr(tensor, "full_tensor") for tensor in tensors):
-        return [local(torch.linalg.vector_norm(tensor, dtype=exact)) for tensor in tensors]
+        return [full_tensor(torch.linalg.vector_norm(tensor, dtype=exact)) for tensor in tensors]
     return list(torch._foreach_norm(tensors, 2, exact))
+
+
+# noise ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """Unbiased estimates from gradients of pieces of a batch; either may come out negative.
+
+    Args:
+        trace: the trace of the covariance of one token's gradient.
+        signal: the squared norm of the true gradient.
+    """
+
+    trace: float
+    signal: float
+
+
+def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: float) -> GradientNoise:
+    """From the mean squared gradient norm of pieces of `small_tokens` tokens and that of all `big_tokens` together.
+
+    >>> estimate_noise(small=5.0, big=2.0, small_tokens=8, big_tokens=32)
+    GradientNoise(trace=32.0, signal=1.0)
+    """
+    signal = (big_tokens * big - small_tokens * small) / (big_tokens - small_tokens)
+    trace = (small - big) / (1 / small_tokens - 1 / big_tokens)
+    return GradientNoise(trace, signal)
+
+
+def measure_noise(
+    parameters: Sequence[nn.Parameter], losses: Sequence[Callable[[], Tensor]], tokens: Sequence[int]
+) -> GradientNoise:
+    """Estimates from the gradients of the mean losses of disjoint pieces, of about equal numbers of tokens.
+
+    No `.grad` is touched, and hooks on gradients, such as those of DistributedDataParallel, do not run.
+    """
+    whole_p = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+    small, everything = 0.0, float(sum(tokens))
+    for loss, count in zip(losses, tokens, strict=True):
+        gradients_p = torch.autograd.grad(loss(), list(parameters), allow_unused=True)
+        given = [g.to(torch.promote_types(g.dtype, torch.float32)) for g in gradients_p if g is not None]
+        small += float(sum(g.square().sum().double() for g in given)) / len(losses)
+        for total, gradient in zip(whole_p, gradients_p, strict=True):
+            if gradient is not None:
+                total.add_(gradient, alpha=count / everything)
+    big = float(sum(total.square().sum().double() for total in whole_p))
+    return estimate_noise(small, big, everything / len(losses), everything)

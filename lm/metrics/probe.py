@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from lm.analysis.health import COLLAPSED
 from lm.data import IGNORED
 from lm.data.batch import Batch
-from lm.metrics.gradients import local
+from lm.metrics.gradients import full_tensor
 from lm.model.attention import Mask, SoftmaxAttention
-from lm.model.block import Arrangement, Block
-from lm.model.mixing import attention_weights, causal_bias
+from lm.model.attention_impl import attention_weights, causal_bias
+from lm.model.block import Block, ResidualConnection
 from lm.model.mlp import MLP, ReGLU, ReLU
 from lm.model.position import Position
 
-LARGEST_LOGIT = 1e4
+MAX_LOGIT = 1e4
 """Attention scores past this size come before divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)."""
 
 ROWS = 8
 
 
 @dataclass
-class Inside:
+class ProbeResult:
     """What was seen, layer by layer in the order in which they ran.
 
     Args:
@@ -66,7 +66,7 @@ class Inside:
             found["dead_share"] = sum(self.dead_share) / len(self.dead_share)
         return found
 
-    def of_heads(self, among: Callable[[Tensor], Tensor]) -> "Inside":
+    def of_heads(self, among: Callable[[Tensor], Tensor]) -> "ProbeResult":
         """The same with what was seen of each head taken through `among`, (3, l, h) -> (3, l, h)."""
         if not self.entropy:
             return self
@@ -84,9 +84,9 @@ class Inside:
                     f"{max(entropies):z.3f} ln n, under {COLLAPSED}"
                 )
         for layer, logits in enumerate(self.largest_logit, start=1):
-            if not max(logits) <= LARGEST_LOGIT:
+            if not max(logits) <= MAX_LOGIT:
                 where = f"layer {layer} of {len(self.largest_logit)}"
-                found.append(f"attention logit of {where} at {max(logits):z.3g}, over {LARGEST_LOGIT:z.0e}")
+                found.append(f"attention logit of {where} at {max(logits):z.3g}, over {MAX_LOGIT:z.0e}")
         return found
 
 
@@ -100,9 +100,9 @@ def first_rows(batch: Batch, rows: int = ROWS) -> Batch:
 
 
 @torch.no_grad()
-def inspect(model: nn.Module, batch: Batch) -> Inside:
+def probe(model: nn.Module, batch: Batch) -> ProbeResult:
     """Runs the model once on `batch`, in evaluation mode, and looks inside. The model is left as it was."""
-    inside, training = Inside(), model.training
+    inside, training = ProbeResult(), model.training
     model.eval()
     try:
         with _observed(model, inside, batch.targets_bt != IGNORED):
@@ -113,11 +113,13 @@ def inspect(model: nn.Module, batch: Batch) -> Inside:
 
 
 @contextmanager
-def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[None]:
+def _observed(model: nn.Module, inside: ProbeResult, kept_bt: Tensor) -> Iterator[None]:
     """Hooks that fill `inside`. Hidden units count on the tokens that are predicted, `kept_bt`."""
 
     def attention(module: SoftmaxAttention, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        for name, value in zip(("entropy", "largest_logit", "first_share"), rows_of(module, *given[:4]), strict=True):
+        for name, value in zip(
+            ("entropy", "largest_logit", "first_share"), measure_attention_rows(module, *given[:4]), strict=True
+        ):
             getattr(inside, name).append(value.tolist())
 
     def residual(module: nn.Module, given: tuple[Any, ...], x_btd: Tensor) -> None:
@@ -131,13 +133,13 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
             before_btd = given[0] if without_btd is None else without_btd
             without_btd = module.forward(before_btd, torch.zeros_like)  # not called, which would come back here
             if module is block.mlp_residual:
-                inside.block_share.append(share_of_block(x_btd, without_btd))
+                inside.block_share.append(block_share(x_btd, without_btd))
                 without_btd = None
 
         return arrangement
 
     def hidden(module: nn.Module, given: tuple[Any, ...]) -> None:
-        x_btf = local(given[0])
+        x_btf = full_tensor(given[0])
         kept = kept_bt if kept_bt.shape == x_btf.shape[:2] else torch.ones_like(x_btf[..., 0], dtype=torch.bool)
         inside.dead_share.append(float((x_btf[kept] == 0).all(dim=0).float().mean()))
 
@@ -148,20 +150,23 @@ def _observed(model: nn.Module, inside: Inside, kept_bt: Tensor) -> Iterator[Non
             elif isinstance(module, Block):
                 stack.callback(module.mlp_residual.register_forward_hook(residual).remove)
                 follow = share(module)
-                for part in module.children() if calls_as_ours(module) else ():
-                    if isinstance(part, Arrangement):
+                for part in module.children() if has_standard_forward(module) else ():
+                    if isinstance(part, ResidualConnection):
                         stack.callback(part.register_forward_hook(follow).remove)
             elif isinstance(module, MLP) and isinstance(module, (ReLU, ReGLU)):
                 stack.callback(module.down.register_forward_pre_hook(hidden).remove)
         yield
 
 
-def calls_as_ours(block: Block) -> bool:
+def has_standard_forward(block: Block) -> bool:
     """Says whether a block calls its arrangements with the stream and a sublayer alone, as those of this package do."""
-    return type(block).forward is Block.forward and type(block).with_memory is Block.with_memory
+    return (
+        type(block).forward is Block.forward
+        and type(block).forward_with_cross_attention is Block.forward_with_cross_attention
+    )
 
 
-def share_of_block(after_btd: Tensor, without_btd: Tensor) -> float:
+def block_share(after_btd: Tensor, without_btd: Tensor) -> float:
     """Computes the share of a block in the residual stream: 0 for a block that leaves the stream as it is.
 
     Args:
@@ -172,7 +177,7 @@ def share_of_block(after_btd: Tensor, without_btd: Tensor) -> float:
     return float((after_btd - without_btd).norm(dim=-1).mean() / without_btd.norm(dim=-1).mean())
 
 
-def rows_of(
+def measure_attention_rows(
     attention: SoftmaxAttention, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Tensor | None = None
 ) -> Sequence[Tensor]:
     """Entropy over ln n, largest score, and share of the first key of a layer's attention rows, each (h,).

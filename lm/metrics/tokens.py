@@ -4,7 +4,6 @@ Legend: n tokens, r some of them, v vocabulary, b blocks of w of it, m bins, f f
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from lm.data import IGNORED
 from lm.metrics.calibration import (
     FINE_BINS,
     adaptive_calibration_error,
+    at_least_float32,
     bin_of,
     calibration_floor,
     classwise_calibration_error,
@@ -22,10 +22,8 @@ from lm.metrics.calibration import (
     expected_calibration_error,
     fine_bin_of,
     maximum_calibration_error,
+    row_slices,
 )
-
-PART = 2**21
-"""Logits worked on at a time: few enough for a processor's cache, so many that threads seldom wait for each other."""
 
 
 def perplexity(nll: float) -> float:
@@ -43,18 +41,6 @@ def bits_per_byte(nll_sum: float, byte_count: int) -> float:
     2.0
     """
     return nll_sum / (math.log(2) * byte_count) if byte_count else math.nan
-
-
-def row_slices(logits_nv: Tensor) -> Iterator[slice]:
-    """Slices of rows of about PART logits, which bounds the memory that working on them needs."""
-    tokens, vocabulary = logits_nv.shape
-    rows = max(1, PART // vocabulary)
-    return (slice(start, start + rows) for start in range(0, tokens, rows))
-
-
-def exact(logits_nv: Tensor) -> Tensor:
-    """Logits in float32 at least, without a gradient."""
-    return logits_nv.detach().float() if logits_nv.element_size() < 4 else logits_nv.detach()
 
 
 def largest_logits(logits_nv: Tensor, width: int = 128) -> tuple[Tensor, Tensor]:
@@ -135,7 +121,7 @@ class TokenStatistics(Metric):
         """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing; and the
         cluster of each (n,), where they are to be told apart.
 
-        To measure at a temperature, pass what `lm.metrics.temperature.scaled` makes of the logits.
+        To measure at a temperature, pass what `lm.metrics.calibration.scale_logits` makes of the logits.
         """
         kept_n = targets_n != IGNORED
         if not kept_n.all():
@@ -171,7 +157,7 @@ class TokenStatistics(Metric):
         gap_n, rest_n, squares_n = torch.empty(3, len(targets_n), dtype=torch.float64, device=targets_n.device)
         memory_rv = torch.empty(0)
         for rows in row_slices(logits_nv):
-            exact_rv, targets_r1 = exact(logits_nv[rows]), targets_n[rows, None]
+            exact_rv, targets_r1 = at_least_float32(logits_nv[rows]), targets_n[rows, None]
             largest_r, top_n[rows] = largest_logits(exact_rv)
             gap_n[rows] = largest_r - exact_rv.gather(1, targets_r1)[:, 0]
             if len(memory_rv) < len(exact_rv):

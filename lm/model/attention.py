@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.domain import require_positive, require_share
+from lm.model.attention_impl import ATTENTION_IMPLS, AttentionArgs, AttentionImpl, alibi_as_extra_dims, repeat_kv
 from lm.model.cache import Cache
-from lm.model.initial import QueryKeyLinear, ResidualLinear
-from lm.model.joined import in_one
-from lm.model.mixing import WAYS, Scores, Way, folded, shared_out
-from lm.model.position import Position, relative
+from lm.model.fused_linear import fused_linear
+from lm.model.initializers import QueryKeyLinear, ResidualLinear
+from lm.model.position import Position, relative_positions
 from lm.model.shape import Shape
 
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
@@ -65,7 +65,7 @@ class Mask:
         bias = torch.zeros(1, 1, queries, keys, dtype=like.dtype, device=like.device)
         if self.bias_hqs is not None:
             bias = bias + self.bias_hqs.to(like.dtype)
-        between_qs = relative(queries, keys, like.device)
+        between_qs = relative_positions(queries, keys, like.device)
         if self.causal:
             bias = bias.masked_fill(between_qs > 0, -torch.inf)
         if bounded and window is not None:
@@ -107,7 +107,7 @@ class SoftmaxAttention(Attention):
         dropout: on the weights.
     """
 
-    way: Way = "sdpa"
+    way: AttentionImpl = "sdpa"
     """How scores become what is mixed; a setting of training, the same for all layers."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class SoftmaxAttention(Attention):
             require_positive(scale=scale)
         size = key_value_heads * shape.head_size
         self.head_size, self.groups = shape.head_size, shape.heads // key_value_heads
-        base = shape.at_base.head_size
+        base = shape.base_shape.head_size
         self.scale = scale_factor(scale, base) * (base / shape.head_size)
         self.softcap, self.window, self.dropout = softcap, window, dropout
         self.query = QueryKeyLinear(shape.width, shape.width, bias)
@@ -151,13 +151,13 @@ class SoftmaxAttention(Attention):
     ) -> Tensor:
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
         if self.way == "folded" and mask.slopes_h is not None and self._folds(q_bhqk, k_bgsk, mask):
-            q_bhqk, k_bgsk = folded(q_bhqk, k_bgsk, mask.slopes_h, self.scale)
-            v_bgsk, bias = shared_out(v_bgsk, q_bhqk.shape[1]), None
+            q_bhqk, k_bgsk = alibi_as_extra_dims(q_bhqk, k_bgsk, mask.slopes_h, self.scale)
+            v_bgsk, bias = repeat_kv(v_bgsk, q_bhqk.shape[1]), None
         else:
             bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
         dropout = self.dropout if self.training else 0.0
-        scores = Scores(self.scale, bias, mask.causal, self.softcap, dropout)
-        mixed_bhqk = WAYS[self.way](q_bhqk, k_bgsk, v_bgsk, scores)
+        scores = AttentionArgs(self.scale, bias, mask.causal, self.softcap, dropout)
+        mixed_bhqk = ATTENTION_IMPLS[self.way](q_bhqk, k_bgsk, v_bgsk, scores)
         return self.output(mixed_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
 
     def projected(
@@ -165,19 +165,19 @@ class SoftmaxAttention(Attention):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (b, h, q, k), and keys and values (b, g, s, k), normed and turned as they enter the scores."""
         if memory_bsd is not None:
-            k_bgsk, v_bgsk = self._split(in_one(memory_bsd, self.key, self.value)).chunk(2, dim=1)
+            k_bgsk, v_bgsk = self._split(fused_linear(memory_bsd, self.key, self.value)).chunk(2, dim=1)
             return self.query_norm(self._split(self.query(x_bqd))), self.key_norm(k_bgsk), v_bgsk
         start = 0 if cache is None else cache.length
-        joined = self._split(in_one(x_bqd, self.query, self.key, self.value))
+        joined = self._split(fused_linear(x_bqd, self.query, self.key, self.value))
         shared = joined.shape[1] // (self.groups + 2)  # of the heads that this process computes, all or some
         heads = self.groups * shared
         both, v_bgsk = joined.split((heads + shared, shared), dim=1)
-        if position.alike and isinstance(self.query_norm, nn.Identity):
-            q_bhqk, k_bgsk = position.rotate(both, start).split((heads, shared), dim=1)
+        if position.head_independent and isinstance(self.query_norm, nn.Identity):
+            q_bhqk, k_bgsk = position.apply_rotary(both, start).split((heads, shared), dim=1)
         else:
             q_bhqk, k_bgsk = both.split((heads, shared), dim=1)
-            q_bhqk = position.rotate(self.query_norm(q_bhqk), start)
-            k_bgsk = position.rotate(self.key_norm(k_bgsk), start)
+            q_bhqk = position.apply_rotary(self.query_norm(q_bhqk), start)
+            k_bgsk = position.apply_rotary(self.key_norm(k_bgsk), start)
         if cache is not None:
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
@@ -191,12 +191,139 @@ class SoftmaxAttention(Attention):
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)
 
 
-Part = TypeVar("Part", bound=nn.Module)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
-def attending(model: Part, way: Way) -> Part:
+def set_attention_impl(model: AnyModule, way: AttentionImpl) -> AnyModule:
     """The model itself, whose layers attend in this way from now on."""
     for module in model.modules():
         if isinstance(module, SoftmaxAttention):
             module.way = way
     return model
+
+
+class MultiHead(SoftmaxAttention):
+    """Every query head has keys and values of its own (Vaswani et al. 2017, equation 1).
+
+    Args:
+        scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
+        bias: whether the four projections have offsets.
+        qk_norm: whether queries and keys are normed before they are turned.
+        softcap: bounds the scores by tanh.
+        window: how many keys a query sees, itself the last.
+        dropout: on the weights.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        scale: Scale = "1/sqrt(d_k)",
+        bias: bool = True,
+        qk_norm: bool = False,
+        softcap: float | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(shape, shape.heads, scale, bias, qk_norm, softcap, window, dropout)
+
+
+class GroupedQuery(SoftmaxAttention):
+    """Query heads share keys and values in groups (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245).
+
+    Args:
+        key_value_heads: must divide the heads; half of them by default.
+        scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        key_value_heads: int | None = None,
+        scale: Scale = "1/sqrt(d_k)",
+        bias: bool = True,
+        qk_norm: bool = False,
+        softcap: float | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        shared = max(1, shape.heads // 2) if key_value_heads is None else key_value_heads
+        super().__init__(shape, shared, scale, bias, qk_norm, softcap, window, dropout)
+
+
+class MultiQuery(SoftmaxAttention):
+    """All query heads share one head of keys and values (Shazeer 2019, https://arxiv.org/abs/1911.02150).
+
+    Args:
+        scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        scale: Scale = "1/sqrt(d_k)",
+        bias: bool = True,
+        qk_norm: bool = False,
+        softcap: float | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(shape, 1, scale, bias, qk_norm, softcap, window, dropout)
+
+
+CHUNK = 64
+
+
+def causal_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor) -> Tensor:
+    """sum over j <= i of (q_i . k_j) v_j, (b, h, t, v), in time linear in t: chunk by chunk, a running sum between."""
+    state_bhkv = q_bhtk.new_zeros(*q_bhtk.shape[:2], q_bhtk.shape[-1], v_bhtv.shape[-1])
+    mixed = []
+    for q, k, v in zip(*(x.split(CHUNK, dim=2) for x in (q_bhtk, k_bhtk, v_bhtv)), strict=True):
+        within_bhcc = (q @ k.transpose(-1, -2)).tril()
+        mixed.append(within_bhcc @ v + q @ state_bhkv)
+        state_bhkv = state_bhkv + k.transpose(-1, -2) @ v
+    return torch.cat(mixed, dim=2)
+
+
+class LinearAttention(Attention):
+    """phi(q) . phi(k) in place of exp(q . k), phi = elu + 1 (Katharopoulos et al. 2020).
+
+    https://arxiv.org/abs/2006.16236. Causal only. Rotations turn the numerator alone (Su et al. 2021, section 3.3).
+
+    Args:
+        bias: whether the four projections have offsets.
+    """
+
+    cached = False
+
+    def __init__(self, shape: Shape, bias: bool = True) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.query = QueryKeyLinear(shape.width, shape.width, bias)
+        self.key = QueryKeyLinear(shape.width, shape.width, bias)
+        self.value = nn.Linear(shape.width, shape.width, bias)
+        self.output = ResidualLinear(shape.width, shape.width, bias)
+
+    def forward(
+        self,
+        x_bqd: Tensor,
+        position: Position,
+        mask: Mask,
+        memory_bsd: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        if mask.bias_hqs is not None:
+            raise ValueError("LinearAttention has no scores to bias; use Rope, Sinusoidal, Learned or NoPosition")
+        if not mask.causal or memory_bsd is not None or mask.hidden_bs is not None:
+            raise ValueError("LinearAttention is causal self-attention without padding; use MultiHead here")
+        if cache is not None:
+            raise ValueError("LinearAttention keeps no cache of keys and values")
+        q_btd, k_btd, v_btd = fused_linear(x_bqd, self.query, self.key, self.value).chunk(3, dim=-1)
+        q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
+        k_bhtk = nn.functional.elu(self._split(k_btd)) + 1
+        v_bhtv = self._split(v_btd)
+        total_bht1 = (q_bhtk * k_bhtk.cumsum(dim=2)).sum(-1, keepdim=True)
+        mixed_bhtv = causal_products(position.apply_rotary(q_bhtk), position.apply_rotary(k_bhtk), v_bhtv) / total_bht1
+        return self.output(mixed_bhtv.transpose(1, 2).flatten(2))
+
+    def _split(self, x_btd: Tensor) -> Tensor:
+        return x_btd.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -5,6 +5,7 @@ Legend: b batch, t time, d width.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
+from lm.model.deprecated import resolve_old_name
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
@@ -21,7 +23,7 @@ MakeNorm = Callable[[Shape], Norm]
 Sublayer = Callable[[Tensor], Tensor]
 
 
-class Arrangement(nn.Module, ABC):
+class ResidualConnection(nn.Module, ABC):
     """How one sublayer, with its norm, joins the residual stream."""
 
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
@@ -40,7 +42,11 @@ class Arrangement(nn.Module, ABC):
         return norm(shape)
 
 
-class PostNorm(Arrangement):
+def __getattr__(name: str) -> Any:
+    return resolve_old_name(__name__, name, {"Arrangement": "lm.model.block.ResidualConnection"})
+
+
+class PostNorm(ResidualConnection):
     """norm(x + f(x)): the original arrangement (Vaswani et al. 2017)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
@@ -51,14 +57,14 @@ class PostNorm(Arrangement):
         return nn.Identity()
 
 
-class PreNorm(Arrangement):
+class PreNorm(ResidualConnection):
     """x + f(norm(x)), with one more norm at the end (Xiong et al. 2020, https://arxiv.org/abs/2002.04745)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
         return x_btd + self.dropout(sublayer(self.norm(x_btd)))
 
 
-class Sandwich(Arrangement):
+class Sandwich(ResidualConnection):
     """x + norm(f(norm(x))): a norm before and after (Ding et al. 2021, https://arxiv.org/abs/2105.13290)."""
 
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
@@ -69,7 +75,7 @@ class Sandwich(Arrangement):
         return x_btd + self.dropout(self.outer_norm(sublayer(self.norm(x_btd))))
 
 
-class ReZero(Arrangement):
+class ReZero(ResidualConnection):
     """x + a f(x), a learned and 0 at first, without norms (Bachlechner et al. 2020, https://arxiv.org/abs/2003.04887)."""
 
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
@@ -85,7 +91,7 @@ class ReZero(Arrangement):
         return nn.Identity()
 
 
-class ScaledResidual(Arrangement):
+class ScaledResidual(ResidualConnection):
     """x + alpha f(norm(x)), alpha fixed.
 
     Args:
@@ -105,7 +111,7 @@ class Block(nn.Module):
     """Self-attention, then in a decoder that reads an encoder cross-attention, then a feed-forward layer."""
 
     def __init__(
-        self, attention: Attention, mlp: MLP, arrange: Callable[[], Arrangement], cross: Attention | None = None
+        self, attention: Attention, mlp: MLP, arrange: Callable[[], ResidualConnection], cross: Attention | None = None
     ) -> None:
         super().__init__()
         self.attention, self.attention_residual = attention, arrange()
@@ -117,7 +123,7 @@ class Block(nn.Module):
         x_btd = self.attention_residual(x_btd, lambda x: self.attention(x, position, mask, cache=cache))
         return self.mlp_residual(x_btd, self.mlp)
 
-    def with_memory(
+    def forward_with_cross_attention(
         self,
         x_btd: Tensor,
         position: Position,

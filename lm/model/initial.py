@@ -1,137 +1,14 @@
-"""Initial values of parameters, each drawn from a random stream named after the parameter.
+"""The former path of `lm.model.initializers`, importable for one more release."""
 
-Swapping one component therefore leaves every other parameter of the same seed bit for bit as it was.
-"""
+from typing import Any
 
-import math
-from abc import ABC, abstractmethod
+from lm.model.deprecated import resolve_old_name
 
-import torch
-from torch import nn
-
-from lm.data.order import seed_of
+NAMES = (
+    *("Initializer", "Normal", "Xavier", "FanIn"),
+    *("ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"),
+)
 
 
-class ResidualLinear(nn.Linear):
-    """A linear map whose output is added to the residual stream, and which an initialisation may scale by depth."""
-
-
-class QueryKeyLinear(nn.Linear):
-    """A linear map to queries or keys, which an initialisation may give a variance of its own."""
-
-
-class OutputLinear(nn.Linear):
-    """A linear map to logits, one output a token."""
-
-
-class PositionTable(nn.Embedding):
-    """A learned vector a position, which an initialisation may give a size of its own."""
-
-
-class Initializer(ABC):
-    """Draws the weights of linear maps and embeddings; offsets start at zero, gains of norms at one.
-
-    Args:
-        query_key: factor on the standard deviation of the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
-    """
-
-    def __init__(self, query_key: float = 1.0, scale_residual: bool = True) -> None:
-        if query_key <= 0:
-            raise ValueError(f"query_key={query_key} must be above 0")
-        self.query_key = query_key
-        self.scale_residual = scale_residual
-
-    @abstractmethod
-    def std(self, module: nn.Linear | nn.Embedding) -> float:
-        """Standard deviation of the weight of `module`, before the factors of the constructor."""
-
-    def initialize(self, model: nn.Module, layers: int, seed: int) -> None:
-        """Fills the parameters of `model` in place; the draw is made in float32 on the CPU whatever the device."""
-        filled: set[torch.Tensor] = set()
-        for name, module in model.named_modules():
-            if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in filled:
-                continue
-            generator = torch.Generator().manual_seed(seed_of("parameter", seed, f"{name}.weight"))
-            value = torch.empty(module.weight.shape, dtype=torch.float32)
-            value.normal_(0.0, self.std(module) * self._factor(module, layers), generator=generator)
-            with torch.no_grad():
-                module.weight.copy_(value)
-                if isinstance(module, nn.Linear) and module.bias is not None:
-                    module.bias.zero_()
-            filled.add(module.weight)
-
-    def _factor(self, module: nn.Module, layers: int) -> float:
-        if isinstance(module, QueryKeyLinear):
-            return self.query_key
-        return (2 * layers) ** -0.5 if self.scale_residual and isinstance(module, ResidualLinear) else 1.0
-
-
-class Normal(Initializer):
-    """N(0, std^2) everywhere.
-
-    Args:
-        std: standard deviation.
-        query_key: factor on it for the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
-    """
-
-    def __init__(self, std: float = 0.02, query_key: float = 1.0, scale_residual: bool = True) -> None:
-        super().__init__(query_key, scale_residual)
-        if std <= 0:
-            raise ValueError(f"std={std} must be above 0")
-        self.deviation = std
-
-    def std(self, module: nn.Linear | nn.Embedding) -> float:
-        return self.deviation
-
-
-class Xavier(Initializer):
-    """Variance 2 / (inputs + outputs) for linear maps (Glorot and Bengio 2010), a fixed one for embeddings.
-
-    Args:
-        embedding: standard deviation of embeddings.
-        query_key: factor on the standard deviation of the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers).
-    """
-
-    def __init__(self, embedding: float = 1.0, query_key: float = 1.0, scale_residual: bool = False) -> None:
-        super().__init__(query_key, scale_residual)
-        if embedding <= 0:
-            raise ValueError(f"embedding={embedding} must be above 0")
-        self.embedding = embedding
-
-    def std(self, module: nn.Linear | nn.Embedding) -> float:
-        if isinstance(module, nn.Embedding):
-            return self.embedding
-        return (2 / (module.in_features + module.out_features)) ** 0.5
-
-
-class FanIn(Initializer):
-    """Variance gain^2 / inputs for linear maps (LeCun et al. 1998, section 4.6), 1 / width for token embeddings.
-
-    With `embedding.scaled` the tokens then enter with unit variance, and a tied output map has logits of about that.
-
-    Args:
-        gain: of linear maps.
-        position: standard deviation of learned positions.
-        query_key: factor on the standard deviation of the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
-    """
-
-    def __init__(
-        self, gain: float = 1.0, position: float = 0.1, query_key: float = 1.0, scale_residual: bool = True
-    ) -> None:
-        super().__init__(query_key, scale_residual)
-        for name, value in (("gain", gain), ("position", position)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
-        self.gain = gain
-        self.position = position
-
-    def std(self, module: nn.Linear | nn.Embedding) -> float:
-        if isinstance(module, PositionTable):
-            return self.position
-        if isinstance(module, nn.Embedding):
-            return float(module.embedding_dim**-0.5)
-        return float(self.gain * module.in_features**-0.5)
+def __getattr__(name: str) -> Any:
+    return resolve_old_name(__name__, name, {each: f"lm.model.initializers.{each}" for each in NAMES})

@@ -6,11 +6,11 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lm.config.domain import require_positive, require_share
-from lm.model.initial import ResidualLinear
-from lm.model.joined import in_one
+from lm.model.fused_linear import fused_linear
+from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
-MOST_HIDDEN = 10**8
+MAX_HIDDEN = 10**8
 
 
 class MLP(nn.Module, ABC):
@@ -29,8 +29,8 @@ class MLP(nn.Module, ABC):
         hidden = self.hidden_width(shape.width, round(expansion * shape.width), bias)
         if hidden < 1:
             raise ValueError(f"expansion={expansion} leaves no hidden unit at width={shape.width}")
-        if hidden > MOST_HIDDEN:
-            raise ValueError(f"expansion={expansion} makes {hidden} hidden units, expected {MOST_HIDDEN:,} at most")
+        if hidden > MAX_HIDDEN:
+            raise ValueError(f"expansion={expansion} makes {hidden} hidden units, expected {MAX_HIDDEN:,} at most")
         self.up = nn.Linear(shape.width, hidden, bias)
         self.dropout = nn.Dropout(dropout)
         self.down = ResidualLinear(hidden, shape.width, bias)
@@ -107,7 +107,7 @@ class GatedMLP(MLP):
         return round(hidden * (2 * width + bias) / (3 * width + 2 * bias))
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        gate_btf, up_btf = in_one(x_btd, self.gate, self.up).chunk(2, dim=-1)
+        gate_btf, up_btf = fused_linear(x_btd, self.gate, self.up).chunk(2, dim=-1)
         return self.down(self.dropout(self.activation(gate_btf) * up_btf))
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from torch import nn
 
 from lm.config.domain import require_from
-from lm.model.initial import Initializer, OutputLinear, PositionTable
-from lm.model.shape import MOST, Shape
+from lm.model.initializers import Initializer, OutputLinear, PositionTable
+from lm.model.shape import MAX_SIZES, Shape
 
 Optimizer = Literal["AdamW", "Muon"]
 """What makes a parameter's updates: each entry about the rate, or an orthogonal matrix of that root mean square."""
@@ -66,9 +66,9 @@ class MuP(Parametrization):
     """
 
     def __init__(self, base_width: int = 64, base_heads: int | None = None) -> None:
-        require_from(1, MOST["width"], base_width=base_width)
+        require_from(1, MAX_SIZES["width"], base_width=base_width)
         if base_heads is not None:
-            require_from(1, MOST["heads"], base_heads=base_heads)
+            require_from(1, MAX_SIZES["heads"], base_heads=base_heads)
         self.base_width = base_width
         self.base_heads = base_heads
 
@@ -90,7 +90,7 @@ def _std(initializer: Initializer, shape: Shape, module: nn.Linear | nn.Embeddin
     """The standard deviation of a weight: that at the base width, for maps times sqrt(inputs there / inputs here)."""
     if "weight" in getattr(type(module), "table_parameters", ()):
         return initializer.std(module)
-    base = shape.at_base
+    base = shape.base_shape
     ratio = base.width / shape.width
     if isinstance(module, nn.Embedding):
         size = base.width if module.embedding_dim == shape.width else module.embedding_dim

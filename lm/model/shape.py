@@ -1,8 +1,9 @@
 """The sizes every part of a model may ask for."""
 
+import warnings
 from dataclasses import dataclass, field
 
-MOST = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
+MAX_SIZES = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
 """Sizes far beyond any model, from which on merely counting parameters takes as long as training."""
 
 
@@ -27,12 +28,12 @@ class Shape:
     base: "Shape | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in MOST:
+        for name in MAX_SIZES:
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-            if value > MOST[name]:
-                raise ValueError(f"{name}={value} must be {MOST[name]:,} at most; more could not be trained")
+            if value > MAX_SIZES[name]:
+                raise ValueError(f"{name}={value} must be {MAX_SIZES[name]:,} at most; more could not be trained")
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} must divide width={self.width}")
 
@@ -43,5 +44,11 @@ class Shape:
 
     @property
     def at_base(self) -> "Shape":
+        """The former name of `base_shape`."""
+        warnings.warn("Shape.at_base is called base_shape now", DeprecationWarning, stacklevel=2)
+        return self.base_shape
+
+    @property
+    def base_shape(self) -> "Shape":
         """The sizes that rates, first values and multipliers are given for: these, where nothing is scaled."""
         return self.base or self

@@ -1,26 +1,31 @@
 """Transformers composed of swappable parts. Legend: b batch, t time, d width, v vocabulary."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lm.config.domain import require_share
-from lm.model.attention import Attention, Mask
-from lm.model.block import Arrangement, Block
+from lm.model.attention import Attention, Mask, SoftmaxAttention
+from lm.model.block import Block, ResidualConnection
 from lm.model.cache import Cache
-from lm.model.initial import Initializer, OutputLinear
-from lm.model.joined import is_bare
+from lm.model.deprecated import RenamedAttributes
+from lm.model.fused_linear import is_plain_linear
+from lm.model.initializers import Initializer, OutputLinear
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
 from lm.model.shape import Shape
+from lm.store.disk import intact
 
 
-class Embedding(nn.Module):
+class Embedding(RenamedAttributes, nn.Module):
     """Token vectors at the input, and the map to logits at the output.
 
     Args:
@@ -29,11 +34,13 @@ class Embedding(nn.Module):
             base where a parametrisation has one, which multiplies what the output map reads by base / width too.
     """
 
+    new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
+
     def __init__(self, shape: Shape, tied: bool = True, scaled: bool = False) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.factor = shape.at_base.width**0.5 if scaled else 1.0
-        self.output_factor = shape.at_base.width / shape.width
+        self.factor = shape.base_shape.width**0.5 if scaled else 1.0
+        self.output_factor = shape.base_shape.width / shape.width
         self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
@@ -43,21 +50,22 @@ class Embedding(nn.Module):
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, v)."""
-        return self.head(self.read(x_btd))
+        return self.head(self.scale_for_output(x_btd))
 
-    def read(self, x_btd: Tensor) -> Tensor:
+    def scale_for_output(self, x_btd: Tensor) -> Tensor:
         """What the output map multiplies, (b, t, d)."""
         return x_btd if self.output_factor == 1 else x_btd * self.output_factor
 
     @property
-    def matrix(self) -> Tensor | None:
+    def output_weight(self) -> Tensor | None:
         """What `logits` multiplies `read` by, (v, d), where it does nothing but that."""
-        return self.head.weight if type(self).logits is Embedding.logits and is_bare(self.head) else None
+        return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
 
 
-class Model(nn.Module, ABC):
+class Model(RenamedAttributes, nn.Module, ABC):
     """Gives logits of the next token; `inputs` of a batch are its arguments."""
 
+    new_names: ClassVar = {"factors": "hidden_and_weight"}
     initializer: Initializer
     depth: int
 
@@ -73,7 +81,7 @@ class Model(nn.Module, ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits of the next token at each position, (b, t, v)."""
 
-    def factors(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+    def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """What the logits are the product of, (b, t, d) and a matrix (v, d); None where they are not just that."""
         return None
 
@@ -91,7 +99,7 @@ class Decoder(Model):
         parametrization: how first values, rates and multipliers go with the width; the standard one by default.
     """
 
-    own_heads = slice(None)
+    local_heads = slice(None)
     """Which heads of each layer this process computes: all, where they are not shared out among several."""
 
     def __init__(
@@ -103,7 +111,7 @@ class Decoder(Model):
         layers: int,
         embedding: Callable[[Shape], Embedding],
         position: Callable[[Shape], Position],
-        block: Callable[[Shape, Callable[[Shape], Norm], float], Arrangement],
+        block: Callable[[Shape, Callable[[Shape], Norm], float], ResidualConnection],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
         mlp: Callable[[Shape], MLP],
@@ -123,7 +131,7 @@ class Decoder(Model):
         self.dropout = nn.Dropout(dropout)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
-        joined: Arrangement = arrange()
+        joined: ResidualConnection = arrange()
         self.final_norm = joined.final_norm(shape, norm)
 
     def map_rate(self, optimizer: Optimizer) -> float:
@@ -133,11 +141,11 @@ class Decoder(Model):
         """Logits of the next token at each position, (b, t, v); with caches, tokens go on from those held."""
         return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
 
-    def factors(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
-        matrix = self.embedding.matrix
+    def hidden_and_weight(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
+        matrix = self.embedding.output_weight
         if matrix is None or type(self).forward is not Decoder.forward:
             return None
-        return self.embedding.read(self.final_norm(self._stream(tokens_bt))), matrix
+        return self.embedding.scale_for_output(self.final_norm(self._stream(tokens_bt))), matrix
 
     def _stream(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
         """The residual stream after the last block, (b, t, d)."""
@@ -146,8 +154,8 @@ class Decoder(Model):
         bias, slopes_h = self.position.bias(time, start + time, self.causal), self.position.slopes()
         mask = Mask(
             self.causal,
-            None if bias is None else bias[self.own_heads],
-            slopes_h=None if slopes_h is None else slopes_h[self.own_heads],
+            None if bias is None else bias[self.local_heads],
+            slopes_h=None if slopes_h is None else slopes_h[self.local_heads],
         )
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
         for index, block in enumerate(self.blocks):
@@ -155,13 +163,129 @@ class Decoder(Model):
         return x_btd
 
 
-Made = TypeVar("Made", bound=Model)
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-def initialized(model: Callable[[int, int], Made], vocabulary: int, context: int, seed: int) -> Made:
+def build_and_initialize(model: Callable[[int, int], AnyModel], vocabulary: int, context: int, seed: int) -> AnyModel:
     """A model with the first values of `seed`; the caller's own random stream is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for parts of a user's own that draw values when built
         built = model(vocabulary, context)
     built.initialize(seed)
     return built
+
+
+class EncoderDecoder(Model):
+    """Predicts each next token of a target from the tokens before it and all of a source.
+
+    Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. Source and target share a vocabulary and its vectors
+    (section 3.4); encoder and decoder have position encodings of their own, and cross-attention has none.
+
+    Args:
+        vocabulary, context: sizes supplied by the data; the context is the longest source and the longest target.
+        width, heads: d_model, attention heads.
+        layers: blocks of the encoder, and as many of the decoder.
+        embedding, position, block, norm, attention, mlp: the parts.
+        initializer: draws the first values of the parameters.
+        dropout: on the embeddings and on each residual branch.
+        cross: the decoder's attention to the encoder; the same as `attention` by default.
+        parametrization: how first values, rates and multipliers go with the width; the standard one by default.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        context: int,
+        width: int,
+        heads: int,
+        layers: int,
+        embedding: Callable[[Shape], Embedding],
+        position: Callable[[Shape], Position],
+        block: Callable[[Shape, Callable[[Shape], Norm], float], ResidualConnection],
+        norm: Callable[[Shape], Norm],
+        attention: Callable[[Shape], Attention],
+        mlp: Callable[[Shape], MLP],
+        initializer: Initializer,
+        dropout: float = 0.0,
+        cross: Callable[[Shape], Attention] | None = None,
+        parametrization: Parametrization | None = None,
+    ) -> None:
+        super().__init__()
+        require_share(dropout=dropout)
+        self.parametrization = parametrization or Standard()
+        shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
+        self.shape, self.depth = shape, layers
+        self.initializer = self.parametrization.initializer(initializer, shape)
+        arrange = lambda: block(shape, norm, dropout)  # noqa: E731
+        self.embedding = embedding(shape)
+        self.dropout = nn.Dropout(dropout)
+        self.encoder_position, self.decoder_position = position(shape), position(shape)
+        self.encoder = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
+        self.decoder = nn.ModuleList(
+            Block(attention(shape), mlp(shape), arrange, _cross(cross or attention, shape)) for _ in range(layers)
+        )
+        joined: ResidualConnection = arrange()
+        self.encoder_norm = joined.final_norm(shape, norm)
+        self.decoder_norm = joined.final_norm(shape, norm)
+
+    def map_rate(self, optimizer: Optimizer) -> float:
+        return self.parametrization.rate(self.shape, optimizer)
+
+    def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
+        """Logits of the next target token at each position, (b, t, v); `hidden_bs` marks padding of the source."""
+        with _kernel(target_bt.device):
+            return self.decode(target_bt, self.encode(source_bs, hidden_bs), hidden_bs)
+
+    def encode(self, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:
+        """What the decoder attends to, (b, s, d)."""
+        time, position = source_bs.shape[1], self.encoder_position
+        mask = Mask(False, position.bias(time, time, causal=False), hidden_bs)
+        x_bsd = self.dropout(position.embed(self.embedding(source_bs)))
+        for block in self.encoder:
+            x_bsd = block(x_bsd, position, mask)
+        return self.encoder_norm(x_bsd)
+
+    def decode(
+        self, target_bt: Tensor, memory_bsd: Tensor, hidden_bs: Tensor, caches: Sequence[Cache] | None = None
+    ) -> Tensor:
+        """Logits (b, t, v) given what `encode` made; with caches, tokens go on from those held."""
+        start = caches[0].length if caches else 0
+        time, position = target_bt.shape[1], self.decoder_position
+        mask = Mask(True, position.bias(time, start + time))
+        memory = Mask(False, None, hidden_bs)
+        x_btd = self.dropout(position.embed(self.embedding(target_bt), start))
+        for index, layer in enumerate(self.decoder):
+            block, cache = cast(Block, layer), caches[index] if caches else None
+            x_btd = block.forward_with_cross_attention(x_btd, position, mask, memory_bsd, memory, cache)
+        return self.embedding.logits(self.decoder_norm(x_btd))
+
+
+def _cross(make: Callable[[Shape], Attention], shape: Shape) -> Attention:
+    """Attention that fits between two texts, whose positions cannot be compared."""
+    attention = make(shape)
+    if isinstance(attention, SoftmaxAttention) and attention.window is not None:
+        raise ValueError(
+            f"window={attention.window} has no meaning between source and target; set model.cross to an attention "
+            "without a window"
+        )
+    return attention
+
+
+def _kernel(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The plain attention of torch on a CPU under autocast, where the fused one takes 15 times as long to go back."""
+    slow = device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    return sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext()
+
+
+def load_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """The model's tensors by name, of a checkpoint in one file; nothing but tensors is loaded.
+
+    Raises:
+        ValueError: where the file is not what was written. Torch itself reads changed bytes as other weights.
+    """
+    if not intact(checkpoint):
+        raise ValueError(
+            "is damaged: its bytes are not those that were written; delete the cell, and it is trained again"
+        )
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    return {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lm.data.clusters import Clusters
+from lm.data.batch import Clusters
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
 

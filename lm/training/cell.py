@@ -16,10 +16,10 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED
 from lm.data.batch import Data
-from lm.data.tokens import Facts
-from lm.model.count import flops_per_token
+from lm.data.tokens import TextStats
+from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
-from lm.model.transformer import Model, initialized
+from lm.model.transformer import Model, build_and_initialize
 from lm.training import callbacks
 from lm.training.adapter import quiet
 from lm.training.recorder import Recorder
@@ -41,11 +41,11 @@ class Opened:
 
     run: Run
     data: Data
-    facts: Facts
+    facts: TextStats
 
     def model(self) -> Model:
         """The model as the cell's seed initialises it."""
-        return initialized(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
+        return build_and_initialize(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Cell:
     """
 
     config: Tree
-    facts: Facts
+    facts: TextStats
     id: str
 
     def open(self) -> Opened:
@@ -67,7 +67,7 @@ class Cell:
         return opened(build(self.config, Run), self.facts)
 
 
-def opened(run: Run, facts: Facts) -> Opened:
+def opened(run: Run, facts: TextStats) -> Opened:
     """A run with its data, whose text is prepared already."""
     with blame("data"):
         data = run.data(run.order_seed)
@@ -80,7 +80,7 @@ IDENTITY = 1
 """Version of what is hashed below, apart from the versions of what lies on disk: another would orphan every cell."""
 
 
-def identity(config: Tree, facts: Facts) -> str:
+def identity(config: Tree, facts: TextStats) -> str:
     """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out.
 
     Code is part of it: of classes named by their dotted path, and as the behaviour versions of this package's parts.
@@ -88,7 +88,7 @@ def identity(config: Tree, facts: Facts) -> str:
     return run_id(_identified(config, facts))
 
 
-def _identified(config: Tree, facts: Facts) -> Tree:
+def _identified(config: Tree, facts: TextStats) -> Tree:
     """What is hashed."""
     defaults = plain_options(Trainer, 1)
     trainer = {
@@ -286,10 +286,10 @@ _worlds: dict[str, Processes] = {}
 """The processes that a trainer with these settings has; settings that arms have in common are checked once."""
 
 
-_prepared: dict[str, Facts] = {}
+_prepared: dict[str, TextStats] = {}
 
 
-def _facts(key: str, run: Run) -> Facts:
+def _facts(key: str, run: Run) -> TextStats:
     """The prepared text; corpora are read once per process, not once per cell."""
     if key not in _prepared:
         with blame("data"):
@@ -313,7 +313,7 @@ class Sizes:
 _model_sizes_of: dict[str, tuple[int, float | None]] = {}
 
 
-def _model_sizes(config: Tree, facts: Facts, run: Run, data: Data) -> tuple[int, float | None]:
+def _model_sizes(config: Tree, facts: TextStats, run: Run, data: Data) -> tuple[int, float | None]:
     """Trainable parameters and FLOPs a token of a model through which one row has gone; once for each model and data.
 
     Raises:

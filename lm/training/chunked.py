@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lm.data import IGNORED
-from lm.model.joined import autocasting
+from lm.model.fused_linear import autocasting
 
 PART = 2**22
 """Logits in memory at a time."""

@@ -16,13 +16,12 @@ from torch import Tensor
 from lm.config.components import blame, build
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.batch import Batch, Data, tensor
-from lm.data.clusters import Clusters
+from lm.data.batch import Batch, Clusters, Data, tensor
 from lm.data.text import TextData
-from lm.metrics.temperature import fit_temperature, scaled
+from lm.metrics.calibration import fit_temperature, scale_logits
 from lm.metrics.tokens import TokenStatistics, perplexity
-from lm.model.attention import attending
-from lm.model.weights import weights
+from lm.model.attention import set_attention_impl
+from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
 from lm.training.cell import Cell
@@ -69,9 +68,9 @@ class Trained:
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data, lambda *_: None, 0.0))
         self.device = device_of(self.trainer)
         with blame(str(checkpoint)):
-            self.model = attending(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
+            self.model = set_attention_impl(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
             convert(self.trainer, self.model)
-            self.model.load_state_dict(weights(checkpoint))
+            self.model.load_state_dict(load_weights(checkpoint))
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -105,7 +104,7 @@ class Trained:
         keep_to_itself(measured)  # of the processes that trained only the first is here
         told = itertools.repeat(None) if of is None else self._clusters(split, of)
         for (logits_nv, targets_n), cluster_n in zip(pairs, told, strict=False):
-            measured.update(scaled(logits_nv, temperature), targets_n, cluster_n)
+            measured.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
         return measured.compute()
 
     def _clusters(self, split: str, of: Clusters) -> Iterator[Tensor]:
@@ -131,7 +130,7 @@ class Trained:
         if "clusters" in found:
             found["clusters"] = (of, *found["clusters"])
         after_scaling = self.statistics(passes(), split, temperature)
-        changed = sum(int((x.argmax(-1) != scaled(x, temperature).argmax(-1)).sum()) for x, _ in passes())
+        changed = sum(int((x.argmax(-1) != scale_logits(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         return {
             **found,
             "scaled": {

@@ -14,10 +14,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from lm.data import IGNORED
-from lm.data.batch import Batch, share_of
-from lm.data.clusters import Clusters
-from lm.data.order import seed_of
-from lm.metrics.gradients import Groups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
+from lm.data.batch import Batch, Clusters, rank_and_world_size
+from lm.data.order import derive_seed
+from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Model
 from lm.training.adapter import clips_by_value, data_group, gives_gradients, is_whole, over_processes, placed, stepping
@@ -85,7 +84,7 @@ class LanguageModel(LightningModule):
         self.norms: list[Tensor] = []
         self.largest: list[Tensor] = []
         """Of each step, what its gradient is clipped by, where that is not the norm: its largest absolute entry."""
-        self.groups: Groups | None = None
+        self.groups: ParameterGroups | None = None
         self.squares: dict[str, Tensor] = {}
         """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
         self.weights_before: list[Tensor] | None = None
@@ -112,7 +111,7 @@ class LanguageModel(LightningModule):
     def _try_out(self) -> None:
         """A step that changes nothing."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        batch = next(iter(data.training_batches(0, 1, *share_of(self.trainer))))
+        batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(self.trainer))))
         batch = halves(batch)[0] if self.halved else batch
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.model.train()
@@ -121,7 +120,7 @@ class LanguageModel(LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
-        seed = seed_of("batch", self.seed_value, batch_idx, share_of(self.trainer)[0])
+        seed = derive_seed("batch", self.seed_value, batch_idx, rank_and_world_size(self.trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed costs half a millisecond where CUDA is asleep
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -150,13 +149,13 @@ class LanguageModel(LightningModule):
         """The objective's mean over the targets of a batch."""
         targets_n = batch.targets_bt.flatten()
         many = len(targets_n) * self.vocabulary >= MANY and is_whole(self.trainer)
-        if many and (factors := self.model.factors(*batch.inputs)) is not None:
+        if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def weight(self, batch: Batch) -> Any:
         """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
-        if share_of(self.trainer)[1] == 1:
+        if rank_and_world_size(self.trainer)[1] == 1:
             return 1.0
         mine: Any = (batch.targets_bt != IGNORED).sum().double()
         return mine / over_processes(self.trainer, mine.clone(), "mean")
@@ -209,7 +208,7 @@ class LanguageModel(LightningModule):
         norm = gradient_norm(parameters)
         self.norms.append(norm)
         if self.is_measured(self.global_step + 1):
-            self.groups = self.groups or Groups(self.model)
+            self.groups = self.groups or ParameterGroups(self.model)
             self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
             self.weights_before = self.groups.copied()
         if gradient_clip_val and clips_by_value(gradient_clip_algorithm):

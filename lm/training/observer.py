@@ -8,9 +8,9 @@ from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
-from lm.metrics.noise import noise_of_pieces
-from lm.metrics.probe import first_rows, inspect
-from lm.model.count import flops_per_token
+from lm.metrics.gradients import measure_noise
+from lm.metrics.probe import first_rows, probe
+from lm.model.flops import flops_per_token
 from lm.training.adapter import among, device_of, evaluating, is_whole, of_all_heads, placed, stepping
 from lm.training.compiled import as_written
 from lm.training.module import LanguageModel
@@ -42,7 +42,7 @@ class Observer:
         """Looks now; returns a number for each of what there was to see, for the learning curve."""
         batch = placed(trainer, next(iter(self.data.evaluation_batches("validation"))))
         with evaluating(trainer), as_written(module.model):
-            inside = inspect(module.model, first_rows(batch))
+            inside = probe(module.model, first_rows(batch))
         if among(trainer) > 1:
             inside = inside.of_heads(lambda seen_nlh: of_all_heads(trainer, seen_nlh))
         self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
@@ -73,7 +73,7 @@ class Observer:
         training = module.model.training
         module.model.eval()
         with torch.inference_mode(False), torch.enable_grad():
-            found = noise_of_pieces(parameters, [lambda p=piece: loss(p) for piece in pieces], tokens)  # type: ignore[misc]
+            found = measure_noise(parameters, [lambda p=piece: loss(p) for piece in pieces], tokens)  # type: ignore[misc]
         module.model.train(training)
         self.trace += found.trace
         self.signal += found.signal

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from lm.data.batch import Data, share_of
-from lm.data.order import chain
+from lm.data.batch import Data, rank_and_world_size
+from lm.data.order import update_order_hash
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
 from lm.store.damage import sealed
@@ -137,7 +137,7 @@ class Recorder(Callback):
         norms = numbers(module.norms)
         self._count_clipped(norms, numbers(module.largest) or norms, trainer.gradient_clip_val or math.inf)
         for rows_b in gathered(module, module.rows):
-            self.order = chain(self.order, rows_b)
+            self.order = update_order_hash(self.order, rows_b)
         self.tokens += int(over_processes(trainer, torch.stack(module.tokens), "sum").sum())
         for buffer in (module.losses, module.norms, module.largest, module.rows, module.tokens):
             buffer.clear()
@@ -249,7 +249,7 @@ class Recorder(Callback):
         if not begun:
             module.on_validation_epoch_start()
         module.eval()
-        batches = self.data.evaluation_batches("validation", *share_of(trainer))
+        batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
         for batch in itertools.islice(batches, module.validated, None):
             there = placed(trainer, batch)
             with evaluating(trainer):

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lm.data.batch import Data
-from lm.model.mixing import Way
+from lm.model.attention_impl import AttentionImpl
 from lm.model.transformer import Model
 from lm.training.adapter import save_in_place
 from lm.training.callbacks import REASONS
@@ -43,7 +43,7 @@ class Trainer(lightning.pytorch.Trainer):
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
         strategy: how devices share a cell: a name such as ddp, fsdp2 or tensor_parallel, or class_path and init_args.
-        attention: how scores become what is mixed (`lm.model.mixing.Way`); the same numbers up to rounding.
+        attention: how scores become what is mixed (`lm.model.attention_impl.AttentionImpl`); equal up to rounding.
         compile: whether the steps of training run code compiled for the model's blocks.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
 
@@ -62,7 +62,7 @@ class Trainer(lightning.pytorch.Trainer):
         devices: list[int] | str | int = 1,
         log_every_n_steps: int = 50,
         strategy: str | dict[str, Any] = "auto",
-        attention: Way = "sdpa",
+        attention: AttentionImpl = "sdpa",
         compile: bool = False,
         callbacks: list[dict[str, Any] | str] | None = None,
         **settings: Any,

@@ -137,7 +137,7 @@ def shard(trainer: Any, model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Block):
             fully_shard(module, mesh=mesh)
-            register_fsdp_forward_method(module, "with_memory")
+            register_fsdp_forward_method(module, "forward_with_cross_attention")
     fully_shard(model, mesh=mesh)
 
 

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAda
 
 from lm.config.tree import InputError
 from lm.model.attention import Attention, SoftmaxAttention
-from lm.model.joined import is_bare
+from lm.model.fused_linear import is_plain_linear
 from lm.model.mlp import MLP, GatedMLP
 from lm.model.position import Position
 from lm.model.transformer import Decoder
@@ -43,7 +43,7 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
     for name, how in split.items():
         parallelize_module(model.get_submodule(name), mesh, STYLES[how]())
     heads = model.shape.heads // mesh.size()
-    model.own_heads = slice(mesh.get_local_rank() * heads, (mesh.get_local_rank() + 1) * heads)
+    model.local_heads = slice(mesh.get_local_rank() * heads, (mesh.get_local_rank() + 1) * heads)
 
 
 def plan(model: nn.Module, among: int) -> dict[str, Split]:
@@ -125,7 +125,7 @@ def _maps(name: str, module: nn.Module, how: dict[str, Split]) -> dict[str, Spli
         if part.rpartition(".")[0] not in how:
             raise _refusal(f"{name}.{part}", "is learnt from all heads or hidden units together")
     for part in how:
-        if not is_bare(module.get_submodule(part)):  # type: ignore[arg-type]
+        if not is_plain_linear(module.get_submodule(part)):  # type: ignore[arg-type]
             raise _refusal(f"{name}.{part}", "is more than a linear map")
     return {f"{name}.{part}": split for part, split in how.items()}
 
@@ -133,8 +133,8 @@ def _maps(name: str, module: nn.Module, how: dict[str, Split]) -> dict[str, Spli
 def _check_position(position: Position, heads: int) -> None:
     """Refuses encodings that treat heads in a way that a share of them would not show, or learn from them."""
     kind = type(position)
-    turns = kind.rotate is not Position.rotate
-    if turns and (not position.alike or next(position.parameters(), None) is not None):
+    turns = kind.apply_rotary is not Position.apply_rotary
+    if turns and (not position.head_independent or next(position.parameters(), None) is not None):
         raise _refusal(f"position {kind.__name__}", "may turn each head in its own way")
     bias = position.bias(1, 1)
     if bias is not None and (bias.requires_grad or bias.shape[0] != heads):

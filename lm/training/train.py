@@ -12,8 +12,8 @@ import torch
 
 from lm.config.origin import origin
 from lm.config.tree import InputError, canonical
-from lm.data.tokens import Facts
-from lm.model.attention import attending
+from lm.data.tokens import TextStats
+from lm.model.attention import set_attention_impl
 from lm.store.disk import trouble
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
@@ -173,7 +173,7 @@ def assist(work: Path, execution: Execution) -> None:
     """A further process of a multi-device cell; the first one holds the cell and has described it in `work`."""
     path = work / "cell.json"
     described = CELL.read(read_json(path), path)
-    cell = Cell(described["config"], Facts(**described["facts"]), described["id"])
+    cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
     with further(work):
         fit(cell, work, lambda *_: None, execution)
 
@@ -276,7 +276,7 @@ def fit(
     trainer.begin_with(callbacks.built(cell.config["trainer"].get("callbacks")))
     follow(trainer)
     code = canonical(seedless(cell.config)) if trainer.compile else None
-    model = attending(built.model(), trainer.attention)
+    model = set_attention_impl(built.model(), trainer.attention)
     halved = earlier(work)["halved"]
     module = LanguageModel(
         model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, data.clusters("validation")

@@ -23,7 +23,7 @@ from lm.config.components import resolve
 from lm.config.reading import read_seeds
 from lm.config.shipped import shipped
 from lm.config.tree import InputError, load_yaml, override, parse_value
-from lm.data.tokens import Facts
+from lm.data.tokens import TextStats
 from lm.execution import estimate
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import duration, steps_evaluated, wall_seconds
@@ -142,7 +142,7 @@ SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
 def bare(tree: Any) -> Cell:
     """A cell that was neither checked nor given its text."""
     config = resolve(tree, Run)
-    facts = Facts(folder="", **text())
+    facts = TextStats(folder="", **text())
     return Cell(config, facts, identity(config, facts))
 
 

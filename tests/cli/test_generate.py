@@ -21,8 +21,8 @@ from lm.data.corpus import StdlibText
 from lm.data.tokenizer import BPE, CONTINUED, END_OF_TEXT, UNKNOWN, Bytes, Characters, Tokenizer, Unigram, WordPiece
 from lm.inference.finished import FinishedRun, find
 from lm.inference.generate import TextStream, load_tokenizer, prompt_ids, write_text
-from lm.model.sampling import greedy
-from lm.model.transformer import Decoder, initialized
+from lm.model.generation import greedy
+from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.run import Run
@@ -37,7 +37,7 @@ def finished_run(out: Path, changes: dict[str, Any], outcome: dict[str, Any]) ->
     """A finished run whose model is as it was initialised: quicker than training, and the same in kind."""
     cell, store = check(override(RUN, {**LIVELY, **changes})), Store(out)
     built: Run = build(cell.config, Run)
-    model = initialized(built.model, cell.facts.vocabulary, built.data(0).context, built.seed).double()
+    model = build_and_initialize(built.model, cell.facts.vocabulary, built.data(0).context, built.seed).double()
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
     finish(cell, store, outcome, {"started": 0.0, "finished": 1.0, "resumed": False})

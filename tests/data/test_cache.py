@@ -16,12 +16,11 @@ import pytest
 from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.tree import InputError
-from lm.data.aligned import LocalPairs
 from lm.data.cache import SUMS, DamageError, cache_folder, keep_compiled_code, write_array
 from lm.data.corpus import Corpus
-from lm.data.pairs import PairTokens, check_pairs, prepare_pairs
+from lm.data.pairs import LocalPairs, PairTokens, check_pairs, prepare_pairs
 from lm.data.tokenizer import BPE, Bytes, Characters
-from lm.data.tokens import Facts, Tokens, check_entry, prepare, sound
+from lm.data.tokens import TextStats, Tokens, check_entry, is_usable, prepare
 
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: {'xyz' * (i % 7)}\n" for i in range(40)]
@@ -103,7 +102,7 @@ def test_a_damaged_entry_is_made_again_and_a_line_says_so(
     DAMAGE[damage](folder)
     if not sums:
         (folder / SUMS).unlink()
-    assert not sound(folder, facts)
+    assert not is_usable(folder, facts)
     capsys.readouterr()
     assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == facts
     said = capsys.readouterr().err
@@ -111,7 +110,7 @@ def test_a_damaged_entry_is_made_again_and_a_line_says_so(
     assert said.startswith(f"{folder}: damaged (")
     assert said.endswith("); made again\n")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert sound(folder, facts)
+    assert is_usable(folder, facts)
     prepare(Listed(TEXTS), BPE(300), FRACTIONS)
     assert capsys.readouterr().err == ""
 
@@ -219,9 +218,9 @@ def test_an_entry_damaged_once_a_run_has_begun_is_a_failure_of_the_disk(tmp_path
 def test_an_entry_is_sound_only_for_its_own_text() -> None:
     facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
     folder = Path(facts.folder)
-    assert sound(folder, facts)
-    assert not sound(folder.with_name("none"), facts)
-    assert not sound(folder, Facts(**{**vars(facts), "fingerprint": "another"}))
+    assert is_usable(folder, facts)
+    assert not is_usable(folder.with_name("none"), facts)
+    assert not is_usable(folder, TextStats(**{**vars(facts), "fingerprint": "another"}))
 
 
 # a cache that cannot be used -----------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lm.data import clusters as module
-from lm.data.clusters import Clusters, of_rows, of_text
+from lm.data import batch as module
+from lm.data.batch import Clusters, clusters_from_documents, clusters_per_row
 
 END = 9
 
@@ -26,7 +26,7 @@ def test_each_target_belongs_to_the_document_it_lies_in(seed: int, ended: bool) 
     owner = np.repeat(np.arange(60), [len(text) for text in texts])
     context = 5
     blocks = (len(ids) - 1) // context
-    found = of_text(ids, END, context)
+    found = clusters_from_documents(ids, END, context)
     last = blocks * context
     assert (found.kind, found.each) == ("document", 1)
     assert found.count == owner[last] + 1
@@ -35,22 +35,22 @@ def test_each_target_belongs_to_the_document_it_lies_in(seed: int, ended: bool) 
 
 def test_documents_beyond_the_most_are_pooled_with_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.tile([1, 2, END], 50)
-    single = told(of_text(ids, END, 4), 37, 4)
-    monkeypatch.setattr(module, "MOST", 20)
-    found = of_text(ids, END, 4)
+    single = told(clusters_from_documents(ids, END, 4), 37, 4)
+    monkeypatch.setattr(module, "MAX_CLUSTERS", 20)
+    found = clusters_from_documents(ids, END, 4)
     assert (found.each, found.count) == (3, 17)
     assert told(found, 37, 4) == [one // 3 for one in single]
-    assert of_rows(50).of(torch.arange(50)).flatten().tolist() == [row // 3 for row in range(50)]
-    assert (of_rows(50).count, of_rows(20).each) == (17, 1)
+    assert clusters_per_row(50).of(torch.arange(50)).flatten().tolist() == [row // 3 for row in range(50)]
+    assert (clusters_per_row(50).count, clusters_per_row(20).each) == (17, 1)
 
 
 @pytest.mark.parametrize("end", [None, END])
 def test_a_text_of_few_documents_is_cut_into_equal_stretches_of_whole_blocks(end: int | None) -> None:
     ids = np.ones(1000, dtype=np.int64)
     ids[::100] = END
-    found = of_text(ids, end, 3)
+    found = clusters_from_documents(ids, end, 3)
     assert (found.kind, found.count) == ("stretch", 128)
     counts = np.bincount(told(found, 333, 3))
     assert len(counts) == 128
     assert set(counts // 3) == {2, 3}
-    assert of_text(ids[:8], end, 3).count == 2
+    assert clusters_from_documents(ids[:8], end, 3).count == 2

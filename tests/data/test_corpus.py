@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from lm.config.tree import InputError
-from lm.data.corpus import SPLITS, Corpus, HubText, LocalText, StdlibText, expanded, fingerprint, split_documents
+from lm.data.corpus import SPLITS, Corpus, HubText, LocalText, StdlibText, expand_user, fingerprint, split_documents
 
 TEXT = "first line\nsecond\n\nthird é\n"
 
@@ -178,13 +178,13 @@ def test_a_glob_that_can_match_nothing_or_far_too_much_is_one_line(
     assert "a" in refusal(f"{tmp_path}/a\0*.txt")
     for n in range(3):
         written(tmp_path / f"{n}.txt", TEXT)
-    monkeypatch.setattr("lm.data.corpus.MOST_FILES", 2)
+    monkeypatch.setattr("lm.data.corpus.MAX_FILES", 2)
     assert "matches over 2 paths; name fewer" in refusal(f"{tmp_path}/*.txt")
 
 
 def test_the_folder_of_a_user_whom_nobody_knows_is_a_name_like_any_other() -> None:
-    assert expanded("~nobody-has-this-name/a.txt") == Path("~nobody-has-this-name/a.txt")
-    assert expanded("~/a.txt") == Path.home() / "a.txt"
+    assert expand_user("~nobody-has-this-name/a.txt") == Path("~nobody-has-this-name/a.txt")
+    assert expand_user("~/a.txt") == Path.home() / "a.txt"
 
 
 def test_a_glob_names_files_in_sorted_order_and_each_once(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         return answer
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr("lm.data.hub.answers", lambda address: True)
+    monkeypatch.setattr("lm.data.corpus.answers", lambda address: True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from lm.config.tree import InputError
-from lm.data import hub
+from lm.data import corpus
 from lm.data.corpus import HubText
 
 Patch = pytest.MonkeyPatch
@@ -62,7 +62,7 @@ def test_a_hub_that_does_not_answer_is_one_line_and_is_not_asked_again(
     over = threading.Event()
     addresses, modes = hub_that(lambda: over.wait() and None if silent else refuse()), loader(monkeypatch)
     if silent:
-        monkeypatch.setattr(hub, "ANSWER_SECONDS", 0.01)
+        monkeypatch.setattr(corpus, "ANSWER_SECONDS", 0.01)
     with pytest.raises(InputError) as caught:
         list(HubText("a/b").documents())
     over.set()

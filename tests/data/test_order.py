@@ -5,7 +5,15 @@ import hashlib
 import numpy as np
 import pytest
 
-from lm.data.order import batch_rows, chain, evaluation_rows, order_hash, permutation, seed_of, share
+from lm.data.order import (
+    batch_rows,
+    derive_seed,
+    evaluation_rows,
+    order_hash,
+    permutation,
+    rank_slice,
+    update_order_hash,
+)
 
 
 def positions(seed: int, steps: int, batch: int, blocks: int) -> np.ndarray:
@@ -33,15 +41,15 @@ def test_the_order_is_what_numpys_frozen_generator_gives_for_a_hashed_seed() -> 
     for seed, epoch in ((0, 0), (5, 2)):
         digest = hashlib.sha256(f'["order",{seed},{epoch}]'.encode()).hexdigest()
         drawn = int(digest[:16], 16) // 2
-        assert seed_of("order", seed, epoch) == drawn
+        assert derive_seed("order", seed, epoch) == drawn
         expected = np.random.RandomState(drawn % 2**32).permutation(20)
         assert permutation(seed, epoch, 20).tolist() == expected.tolist()
 
 
 def test_a_stream_is_named_by_all_its_parts() -> None:
     names = [("a", 1), ("a", 2), ("b", 1), ("a1",), ("a", 1, 0), ("a", "1")]
-    assert len({seed_of(*name) for name in names}) == len(names)
-    assert all(0 <= seed_of(*name) < 2**63 for name in names)
+    assert len({derive_seed(*name) for name in names}) == len(names)
+    assert all(0 <= derive_seed(*name) < 2**63 for name in names)
 
 
 def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
@@ -62,7 +70,7 @@ def test_a_caller_that_changes_its_batch_changes_no_other() -> None:
 @pytest.mark.parametrize("size", [1, 4, 7, 12])
 def test_the_shares_of_all_processes_are_the_whole_in_order(world: int, size: int) -> None:
     rows = np.arange(size)
-    parts = [rows[share(rank, world, size)] for rank in range(world)]
+    parts = [rows[rank_slice(rank, world, size)] for rank in range(world)]
     assert np.concatenate(parts).tolist() == rows.tolist()
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -74,13 +82,13 @@ def test_the_hash_of_an_order_is_the_chain_over_its_batches() -> None:
         data = b"".join(int(block).to_bytes(8, "little") for block in blocks)
         digest = hashlib.sha256(digest.encode() + data).hexdigest()
         assert order_hash(2, step + 1, 4, 10) == digest
-        assert chain(order_hash(2, step, 4, 10), blocks.astype(np.int32)) == digest
+        assert update_order_hash(order_hash(2, step, 4, 10), blocks.astype(np.int32)) == digest
 
 
 def test_the_hash_tells_orders_apart() -> None:
     hashes = [order_hash(*arguments) for arguments in ((0, 5, 4, 10), (1, 5, 4, 10), (0, 6, 4, 10), (0, 5, 4, 11))]
     assert len(set(hashes)) == 4
-    assert chain("", np.array([1, 2])) != chain("", np.array([2, 1]))
+    assert update_order_hash("", np.array([1, 2])) != update_order_hash("", np.array([2, 1]))
 
 
 @pytest.mark.parametrize(("blocks", "batch", "sizes"), [(10, 4, [4, 4, 2]), (8, 4, [4, 4]), (3, 8, [3]), (0, 4, [])])

@@ -10,7 +10,7 @@ from helpers import known
 from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.corpus import Corpus
-from lm.data.padded_rows import PaddedRows
+from lm.data.text import PaddedRows
 from lm.data.tokenizer import BPE, Bytes
 
 TEXTS = ["abc", "abcdefgh", "xy", "z", "abcdefghij", "pq", "rst", "uvwxyz", "kk", "mno"]

@@ -11,10 +11,9 @@ from helpers import known
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.aligned import LocalPairs
 from lm.data.batch import Batch
-from lm.data.order import chain
-from lm.data.pairs import PairData, bucketed, prepare_pairs
+from lm.data.order import update_order_hash
+from lm.data.pairs import LocalPairs, PairData, bucket_rows, prepare_pairs
 from lm.data.tokenizer import SPECIALS, Bytes, Tokenizer, WordPiece
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
@@ -83,7 +82,7 @@ def test_a_batch_holds_no_more_tokens_than_its_budget(tmp_path: Path) -> None:
 
 def test_buckets_are_filled_greedily() -> None:
     source, target = np.array([2, 2, 5, 1, 9]), np.array([1, 3, 3, 3, 3])
-    assert [list(rows) for rows in bucketed(np.arange(5), source, target, 16)] == [[0, 1], [2, 3], [4]]
+    assert [list(rows) for rows in bucket_rows(np.arange(5), source, target, 16)] == [[0, 1], [2, 3], [4]]
 
 
 def test_batches_are_a_pure_function_of_seed_and_step(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_batches_are_a_pure_function_of_seed_and_step(tmp_path: Path) -> None:
 def order_of(batches: list[Batch]) -> str:
     digest = ""
     for batch in batches:
-        digest = chain(digest, batch.rows_b.numpy())
+        digest = update_order_hash(digest, batch.rows_b.numpy())
     return digest
 
 

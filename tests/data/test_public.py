@@ -17,7 +17,7 @@ from lm.cli import main
 from lm.config.shipped import shipped
 from lm.config.tree import InputError, override
 from lm.data import public
-from lm.data.public import PUBLIC, File, digest, fetched, put, remedy
+from lm.data.public import DATASETS, File, digest, download, download_hint, download_to
 from lm.training.cell import check
 
 Said = pytest.CaptureFixture[str]
@@ -79,7 +79,7 @@ def play(patch: Patch, *addresses: str) -> None:
         file(name, address, content)
         for name, address, content in zip(("one.txt", "two.txt"), addresses, (FIRST, SECOND), strict=True)
     )
-    patch.setattr(public, "PUBLIC", {**PUBLIC, "play": replace(PUBLIC["gpt2"], files=files)})
+    patch.setattr(public, "DATASETS", {**DATASETS, "play": replace(DATASETS["gpt2"], files=files)})
 
 
 def nowhere(patch: Patch) -> None:
@@ -117,9 +117,9 @@ def test_what_is_not_the_file_is_one_line_and_nothing_is_written(
     server: str, path: str, words: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
 ) -> None:
     play(monkeypatch, f"{server}/first", f"{server}/second")
-    broken = replace(public.PUBLIC["play"].files[0], name="three.txt", address=f"{server}/{path}")
-    files = (*public.PUBLIC["play"].files, broken)
-    monkeypatch.setattr(public, "PUBLIC", {"play": replace(PUBLIC["gpt2"], files=files)})
+    broken = replace(public.DATASETS["play"].files[0], name="three.txt", address=f"{server}/{path}")
+    files = (*public.DATASETS["play"].files, broken)
+    monkeypatch.setattr(public, "DATASETS", {"play": replace(DATASETS["gpt2"], files=files)})
     assert main(["data", "play", "--to", str(tmp_path / "data")]) == 2
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
@@ -128,7 +128,7 @@ def test_what_is_not_the_file_is_one_line_and_nothing_is_written(
 
 
 def test_a_server_may_send_on_to_another_address_of_its_kind(server: str) -> None:
-    assert fetched(file("one", f"{server}/to-first", FIRST)) == FIRST
+    assert download(file("one", f"{server}/to-first", FIRST)) == FIRST
 
 
 def test_without_a_network_there_is_one_line(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
@@ -148,11 +148,11 @@ def test_without_a_network_there_is_one_line(tmp_path: Path, monkeypatch: Patch,
 def test_only_encrypted_addresses_are_opened() -> None:
     for address in ("http://127.0.0.1/x", "file:///etc/hostname", "ftp://127.0.0.1/x"):
         with pytest.raises(InputError, match="begins with https://"):
-            fetched(file("one", address, b""))
+            download(file("one", address, b""))
     handlers = {type(one).__name__ for one in public._opener().handlers}  # type: ignore[attr-defined]
     assert "HTTPSHandler" in handlers
     assert not handlers & {"HTTPHandler", "FTPHandler", "FileHandler"}
-    for data in PUBLIC.values():
+    for data in DATASETS.values():
         assert all(one.address.startswith("https://") and len(one.sha256) == 64 for one in data.files)
 
 
@@ -218,24 +218,24 @@ def test_what_cannot_be_is_one_line(
 def test_what_there_is_is_listed(capsys: Said) -> None:
     assert main(["data"]) == 0
     text = capsys.readouterr().out
-    for name, data in PUBLIC.items():
+    for name, data in DATASETS.items():
         assert f"{name}: {data.about}\n" in text
         assert data.licence in text
         assert data.source in text
 
 
-@pytest.mark.parametrize("name", list(PUBLIC))
+@pytest.mark.parametrize("name", list(DATASETS))
 def test_the_reference_data_is_what_the_checksums_say(name: str, shared: Path, tmp_path: Path) -> None:
-    assert len(put(name, tmp_path, shared)) == len(PUBLIC[name].files)
+    assert len(download_to(name, tmp_path, shared)) == len(DATASETS[name].files)
 
 
 # what experiments name -----------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_not_there_is_answered_with_the_command_that_fetches_it() -> None:
-    assert remedy("data/gpt2/vocab.bpe") == " `lm data gpt2 --to data` fetches it"
-    assert remedy("my data/multi30k/val.en.gz") == " `lm data multi30k --to 'my data'` fetches it"
-    assert remedy("data/gpt2/other.txt") == remedy("input.txt") == remedy("") == ""
+    assert download_hint("data/gpt2/vocab.bpe") == " `lm data gpt2 --to data` fetches it"
+    assert download_hint("my data/multi30k/val.en.gz") == " `lm data multi30k --to 'my data'` fetches it"
+    assert download_hint("data/gpt2/other.txt") == download_hint("input.txt") == download_hint("") == ""
 
 
 @pytest.mark.parametrize("name", ["nanogpt_char", "mini_transformer", "multi30k", "ways", "translation_multi30k"])

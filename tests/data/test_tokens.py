@@ -17,7 +17,7 @@ from lm.config.tree import InputError
 from lm.data.cache import cache_folder
 from lm.data.corpus import SPLITS, Corpus, LocalText
 from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer
-from lm.data.tokens import Facts, Tokens, prepare
+from lm.data.tokens import TextStats, Tokens, prepare
 
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: naïve café 日本 {'xyz' * (i % 7)}\n" for i in range(40)]
@@ -104,7 +104,7 @@ def test_ids_are_as_wide_as_the_vocabulary_asks(size: int, kind: type) -> None:
 def test_the_cache_is_filled_once_and_read_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
     monkeypatch.setattr(BPE, "train", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr("lm.data.tokens._write", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr("lm.data.tokens._write_entry", lambda *_: pytest.fail("encoded again"))
     assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == first
 
 
@@ -195,13 +195,13 @@ class Counted(BPE):
         return super().train(documents)
 
 
-def counted(*arguments, write=lm.data.tokens._write):
+def counted(*arguments, write=lm.data.tokens._write_entry):
     (folder / f"encoded-{number}").touch()
     time.sleep(0.3)
     write(*arguments)
 
 
-lm.data.tokens._write = counted
+lm.data.tokens._write_entry = counted
 (folder / f"ready-{number}").touch()
 while not (folder / "go").exists():
     time.sleep(0.005)
@@ -228,7 +228,7 @@ def test_processes_that_start_together_fill_the_cache_once(tmp_path: Path, cache
     assert all(facts == found[0] for facts in found)
     assert len(list(tmp_path.glob("trained-*"))) == 1
     assert len(list(tmp_path.glob("encoded-*"))) == 1
-    tokens = Tokens(Facts(**found[0]))
+    tokens = Tokens(TextStats(**found[0]))
     text = tokenizer_of(cache).decode(tokens.split["train"].tolist())
     assert "".join(TEXTS).startswith(text)
     assert text

@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm.data import IGNORED, tokens, unigram
-from lm.data.aligned import LocalPairs
+from lm.data import IGNORED, tokens
 from lm.data.batch import Data
 from lm.data.corpus import LocalText
-from lm.data.padded_rows import PaddedRows
-from lm.data.pairs import PairData
-from lm.data.text import TextData
+from lm.data.pairs import LocalPairs, PairData
+from lm.data.text import PaddedRows, TextData
 from lm.data.tokenizer import BPE, Bytes, Characters
-from lm.data.tokens import UNIGRAM, Facts, Tokens, prepare, sound
-from lm.data.unigram import row_counts, token_counts, unigram_nll
+from lm.data.tokens import UNIGRAM, TextStats, Tokens, is_usable, prepare, row_counts, token_counts, unigram_nll
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it", "slept"]
 
@@ -95,7 +92,7 @@ def test_it_is_the_loss_of_the_training_targets_frequencies_on_the_targets_of_va
 def test_counting_in_parts_is_counting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.random.RandomState(0).randint(0, 9, 1000).astype(np.uint16)
     at_once = token_counts(ids, 9)
-    monkeypatch.setattr(unigram, "CHUNK", 7)
+    monkeypatch.setattr(tokens, "COUNT_CHUNK", 7)
     assert token_counts(ids, 9).tolist() == at_once.tolist() == [int((ids == token).sum()) for token in range(9)]
     assert token_counts(ids[:0], 9).tolist() == [0] * 9
 
@@ -163,7 +160,7 @@ def test_an_entry_serves_facts_of_a_record_that_has_the_loss(tmp_path: Path) -> 
     assert data.facts is not None
     recorded = {key: value for key, value in asdict(data.facts).items() if key != "folder"}
     assert recorded["unigram_nll"] > 0
-    assert sound(Path(data.facts.folder), Facts(folder=data.facts.folder, **recorded))
+    assert is_usable(Path(data.facts.folder), TextStats(folder=data.facts.folder, **recorded))
 
 
 def test_who_prepares_text_by_itself_has_no_loss_of_targets_that_nobody_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from stand_in import StandIn
 
 from lm.config.tree import InputError
-from lm.data.tokens import Facts
+from lm.data.tokens import TextStats
 from lm.execution import cell_transfer
 from lm.execution.cell_transfer import (
     CellPackage,
@@ -61,7 +61,7 @@ def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
 
 def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "here" / "tokens" / "abc", train_npy="ids", facts_json="{}")
-    facts = Facts(str(folder), "text", "tokenizer", 9, {}, {}, {}, {})
+    facts = TextStats(str(folder), "text", "tokenizer", 9, {}, {}, {}, {})
     cell: Any = replace(StandIn("a" * 16), facts=facts)
     asked: list[bytes] = []
 

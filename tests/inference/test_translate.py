@@ -15,9 +15,9 @@ from helpers import RUN
 from lm.cli import main
 from lm.config.components import build
 from lm.config.tree import InputError, override
-from lm.data.aligned import read_lines
+from lm.data.pairs import read_lines
 from lm.inference.translate import bleu, load, translate, translated
-from lm.model.transformer import initialized
+from lm.model.transformer import build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.run import Run
@@ -172,7 +172,7 @@ def untrained(tmp_path: Path) -> Path:
     tree = {**RUN, "data": {"class_path": "PairData", "init_args": data}, "model": model}
     cell, store = check(override(tree, {"model.initializer.std": 0.5})), Store(tmp_path / "out")
     run: Run = build(cell.config, Run)
-    made = initialized(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).double()
+    made = build_and_initialize(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).double()
     state = {f"model.{name}": value for name, value in made.state_dict().items()}
     torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
     outcome = {"status": "ok", "metrics": {"nll": 9.0}, "cost": {}}

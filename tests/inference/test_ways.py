@@ -15,7 +15,7 @@ from lm.ablation.experiment import load_experiment
 from lm.config.tree import InputError, Tree, override
 from lm.inference import ways
 from lm.inference.ways import asked, decided
-from lm.model import mixing
+from lm.model import attention_impl
 from lm.report.autotune import describe_autotune
 from lm.store.ways import FILE, kept, measured_once
 from lm.training.cell import check
@@ -117,12 +117,12 @@ def test_a_way_that_this_processor_does_not_have_is_left_out(tmp_path: Path, mon
     def none(*_: Any) -> Any:
         raise RuntimeError("pack_vnni2 is only supported when avx512 is supported")
 
-    monkeypatch.setitem(mixing.WAYS, "plain", none)
+    monkeypatch.setitem(attention_impl.ATTENTION_IMPLS, "plain", none)
     tree = override(RUN, {"trainer.attention": "auto"})
     decision = decided(tree, tmp_path / "1", 1)[1]
     assert decision is not None
     assert [one["way"] for one in decision.measured] == [{"attention": "sdpa"}]
-    monkeypatch.setitem(mixing.WAYS, "sdpa", none)
+    monkeypatch.setitem(attention_impl.ATTENTION_IMPLS, "sdpa", none)
     with pytest.raises(RuntimeError, match="pack_vnni2"):
         decided(tree, tmp_path / "2", 1)
 

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from lm.config.components import build, resolve
 from lm.config.tree import load_yaml
-from lm.metrics.gradients import Groups, gradient_norm, largest_gradient, parameter_kinds, parameters_by_part
+from lm.metrics.gradients import ParameterGroups, gradient_norm, largest_gradient, parameter_kinds, parameters_by_part
 from lm.training.run import Run
 
 M = TypeVar("M", bound=nn.Module)
@@ -124,7 +124,7 @@ def test_kinds_name_the_matrices_and_set_vectors_apart() -> None:
 @pytest.mark.parametrize("make", [Parts, char_tiny])
 def test_groups_are_sums_over_their_parameters(make: type[nn.Module]) -> None:
     model = with_gradients(make().double())
-    groups, kinds = Groups(model), parameter_kinds(model)
+    groups, kinds = ParameterGroups(model), parameter_kinds(model)
     found = groups.summed(groups.gradients())
     for part, members in parameters_by_part(model).items():
         name = f"{part}.all" if part in ("embedding", "head") else part
@@ -139,7 +139,7 @@ def test_groups_are_sums_over_their_parameters(make: type[nn.Module]) -> None:
 def test_every_name_of_an_untied_model_is_the_norm_of_what_it_names() -> None:
     """The part `embedding` holds the matrix of that name and the head."""
     model = with_gradients(decoder({"embedding": {"tied": False}, "position": "Learned"}).double())
-    groups, named = Groups(model), dict(model.named_parameters())
+    groups, named = ParameterGroups(model), dict(model.named_parameters())
     assert all(parameter.grad is not None for parameter in named.values())
     norm = {name: float(known(parameter.grad).norm()) for name, parameter in named.items()}
     tokens, head, table = (norm[f"{name}.weight"] for name in ("embedding.tokens", "embedding.head", "position.table"))
@@ -181,7 +181,7 @@ def test_the_largest_gradient_is_the_largest_entry_of_all() -> None:
 
 def test_layers_come_in_order_and_one_kind_a_list() -> None:
     model = with_gradients(decoder({}).double())
-    groups = Groups(model)
+    groups = ParameterGroups(model)
     found = groups.by_layer(groups.gradients())["mlp_out"]
     expected = [float(known(block.mlp.down.weight.grad).norm()) for block in blocks(model)]
     assert found == pytest.approx(expected, rel=1e-12)
@@ -190,7 +190,7 @@ def test_layers_come_in_order_and_one_kind_a_list() -> None:
 
 def test_updates_are_what_the_optimiser_changed() -> None:
     model = with_gradients(decoder({}).double())
-    groups = Groups(model)
+    groups = ParameterGroups(model)
     before = groups.copied()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert groups.updates(before) == pytest.approx((0.01 * groups.gradients()).tolist(), rel=1e-9)
@@ -200,6 +200,6 @@ def test_bfloat16_norms_are_summed_in_float32() -> None:
     parameter = nn.Parameter(torch.ones(5000, dtype=torch.bfloat16))
     parameter.grad = torch.ones_like(parameter)
     holder = nn.ParameterDict({"p": parameter})
-    groups = Groups(nn.ModuleDict({"part": nn.Linear(1, 1)}))
+    groups = ParameterGroups(nn.ModuleDict({"part": nn.Linear(1, 1)}))
     groups.parameters, groups.names, groups.places_p = list(holder.values()), [("part", "p")], torch.tensor([0])
     assert float(groups.gradients().sqrt()[0]) == pytest.approx(5000**0.5, rel=1e-6)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lm.metrics.noise import noise, noise_of_pieces
+from lm.metrics.gradients import estimate_noise, measure_noise
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance() -> 
     for _ in range(4000):
         pieces = [torch.randn(5, 3, generator=random, dtype=torch.float64) * spread for _ in range(4)]
         losses = [lambda x=piece: ((weight - x) ** 2).sum(-1).mean() / 2 for piece in pieces]
-        found = noise_of_pieces([weight], losses, [5] * 4)
+        found = measure_noise([weight], losses, [5] * 4)
         traces.append(found.trace)
         signals.append(found.signal)
     trace, signal = torch.tensor(traces), torch.tensor(signals)
@@ -27,13 +27,13 @@ def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance() -> 
 
 
 def test_equal_pieces_have_no_noise() -> None:
-    found = noise(small=2.0, big=2.0, small_tokens=3, big_tokens=12)
+    found = estimate_noise(small=2.0, big=2.0, small_tokens=3, big_tokens=12)
     assert found.trace == 0
     assert found.signal == pytest.approx(2.0)
 
 
 def test_no_gradient_is_left_behind() -> None:
     weight, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    noise_of_pieces([weight, unused], [lambda: weight.sum(), lambda: (2 * weight).sum()], [1, 1])
+    measure_noise([weight, unused], [lambda: weight.sum(), lambda: (2 * weight).sum()], [1, 1])
     assert weight.grad is None
     assert unused.grad is None

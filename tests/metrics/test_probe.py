@@ -16,12 +16,11 @@ from torch import Tensor
 from lm.config.components import build, resolve
 from lm.config.tree import override
 from lm.data.batch import Batch
-from lm.metrics.probe import Inside, first_rows, inspect
-from lm.model import mixing
+from lm.metrics.probe import ProbeResult, first_rows, probe
+from lm.model import attention_impl
 from lm.model.block import Block, PostNorm, ReZero, ScaledResidual, Sublayer
-from lm.model.encoder_decoder import EncoderDecoder
 from lm.model.norm import LayerNorm
-from lm.model.transformer import Decoder, initialized
+from lm.model.transformer import Decoder, EncoderDecoder, build_and_initialize
 
 
 @dataclass
@@ -37,14 +36,14 @@ def batch(rows: int = 3) -> Batch:
 def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     """Attention weights (b, h, q, s) of each layer, from the plain form."""
     found: list[Tensor] = []
-    plain = mixing.attention_weights
+    plain = attention_impl.attention_weights
 
     def caught(*arguments: Any) -> Tensor:
         found.append(plain(*arguments).detach())
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixing, "attention_weights", caught)
+        patch.setattr(attention_impl, "attention_weights", caught)
         for attention in attentions(model):
             attention.way = "plain"
         model(tokens_bt)
@@ -57,7 +56,7 @@ def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
 def test_entropy_and_first_share_are_those_of_the_weights(position: str) -> None:
     model = decoder({"position": position, "initializer": "Xavier"}).double().eval()
     given = batch()
-    inside = inspect(model, given)
+    inside = probe(model, given)
     for layer, weights in enumerate(weights_of(model, given.inputs[0])):
         rows = weights.numpy()[:, :, 1:, :]
         expected = entropy(rows, axis=-1) / np.log(np.arange(2, CONTEXT + 1))
@@ -70,7 +69,7 @@ def test_equal_scores_have_the_entropy_of_all_keys() -> None:
     for attention in attentions(model):
         attention.query.weight.data.zero_()
         attention.query.bias.data.zero_()
-    inside = inspect(model, batch())
+    inside = probe(model, batch())
     assert np.allclose(inside.entropy, 1.0, atol=1e-6)
     assert np.allclose(inside.largest_logit, 0.0)
     shares = np.mean([1 / n for n in range(2, CONTEXT + 1)])
@@ -88,7 +87,7 @@ def test_the_largest_logit_is_scaled_seen_and_before_the_softmax() -> None:
     scores = 0.5 * q_bhqk @ k_bhsk.transpose(-1, -2)
     lower = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).tril()
     expected = scores[0].masked_fill(~lower, -math.inf).amax((1, 2))
-    assert inspect(model, given).largest_logit[0] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert probe(model, given).largest_logit[0] == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 def test_the_residual_stream_is_measured_after_each_block() -> None:
@@ -96,7 +95,7 @@ def test_the_residual_stream_is_measured_after_each_block() -> None:
     given, seen = batch(), []
     for block in model.blocks:
         block.register_forward_hook(lambda module, given, x_btd: seen.append(float(x_btd.norm(dim=-1).mean())))
-    inside = inspect(model, given)
+    inside = probe(model, given)
     assert inside.residual_norm == pytest.approx(seen, rel=1e-6)
 
 
@@ -107,15 +106,15 @@ def test_units_that_never_fire_are_dead() -> None:
     up.weight.data[: hidden // 4].zero_()
     up.bias.data[: hidden // 4] = -1.0
     up.bias.data[hidden // 4 :] = 10.0
-    inside = inspect(model, batch())
+    inside = probe(model, batch())
     assert inside.dead_share[1] == pytest.approx(0.25)
-    assert inspect(decoder({"mlp": "GELU"}), batch()).dead_share == []
+    assert probe(decoder({"mlp": "GELU"}), batch()).dead_share == []
 
 
 def test_looking_changes_nothing() -> None:
     model = decoder({"dropout": 0.5, "mlp": "ReLU"}).train()
     state, before = torch.random.get_rng_state(), {name: p.clone() for name, p in model.named_parameters()}
-    inspect(model, batch())
+    probe(model, batch())
     assert model.training
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
@@ -123,20 +122,20 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_collapse_is_flagged_and_health_is_not() -> None:
-    healthy = Inside(entropy=[[0.5, 0.05]], largest_logit=[[3.0, 40.0]], first_share=[[0.1, 0.2]])
+    healthy = ProbeResult(entropy=[[0.5, 0.05]], largest_logit=[[3.0, 40.0]], first_share=[[0.1, 0.2]])
     assert healthy.flags() == []
-    sharp = Inside(
+    sharp = ProbeResult(
         entropy=[[0.5, 0.6], [0.02, 0.04]], largest_logit=[[3.0, 4.0], [2e4, 1.0]], first_share=[[0.1], [0.2]]
     )
     assert sharp.flags() == [
         "attention of layer 2 of 2 collapsed: entropy of every head at most 0.040 ln n, under 0.05",
         "attention logit of layer 2 of 2 at 2e+04, over 1e+04",
     ]
-    assert Inside(entropy=[[0.5]], largest_logit=[[math.nan]], first_share=[[0.0]]).flags() != []
+    assert ProbeResult(entropy=[[0.5]], largest_logit=[[math.nan]], first_share=[[0.0]]).flags() != []
 
 
 def test_a_model_without_a_softmax_has_no_entropy() -> None:
-    inside = inspect(decoder({"attention": "LinearAttention"}), batch())
+    inside = probe(decoder({"attention": "LinearAttention"}), batch())
     assert inside.entropy == []
     assert set(inside.headline()) == {"residual_norm"}
 
@@ -161,7 +160,7 @@ def test_the_share_of_a_block_is_what_it_adds_over_what_it_adds_to(block: Any) -
                 float((x_btd - inputs[0]).norm(dim=-1).mean() / inputs[0].norm(dim=-1).mean())
             )
         )
-    inside = inspect(model, given)
+    inside = probe(model, given)
     assert inside.block_share == pytest.approx(shares, rel=1e-5)
     assert min(shares) > 0.01
 
@@ -175,7 +174,7 @@ def test_after_a_norm_of_the_stream_the_share_is_against_the_norm_of_the_stream_
 
     for part in blocks(model):
         part.register_forward_hook(seen)
-    assert inspect(model, given).block_share == pytest.approx(shares, rel=1e-9)
+    assert probe(model, given).block_share == pytest.approx(shares, rel=1e-9)
     assert min(shares) > 0.01
 
 
@@ -194,25 +193,25 @@ def test_blocks_that_add_next_to_nothing_have_no_share(arrangement: Any) -> None
     for block in blocks(model):
         for name in ("attention_residual", "mlp_residual"):
             setattr(block, name, arrangement(model.shape, LayerNorm, 0.0))
-    assert max(inspect(model, batch()).block_share) < 1e-6
+    assert max(probe(model, batch()).block_share) < 1e-6
 
 
 def test_the_share_of_a_block_that_reads_an_encoder_counts_what_it_reads() -> None:
     """A decoder's first block whose other sublayers give zero, before and after its cross-attention gives zero too."""
     tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer": "Xavier"})
-    model: Any = initialized(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
+    model: Any = build_and_initialize(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
     tokens_bt = batch().inputs[0]
     pairs = Batch((tokens_bt, tokens_bt, torch.zeros(tokens_bt.shape, dtype=torch.bool)), *batch()[1:])
     first = model.decoder[0]
     for linear in (first.attention.output, first.mlp.down):
         for parameter in linear.parameters():
             parameter.data.zero_()
-    shares = inspect(model, pairs).block_share
+    shares = probe(model, pairs).block_share
     assert len(shares) == 2 * model.depth
     assert min(shares) > 0.01
     for parameter in first.cross.output.parameters():
         parameter.data.zero_()
-    assert inspect(model, pairs).block_share[model.depth] == 0.0
+    assert probe(model, pairs).block_share[model.depth] == 0.0
 
 
 class OwnBlock(Block):
@@ -226,6 +225,6 @@ def test_a_block_of_a_users_own_is_left_out() -> None:
     model = decoder({})
     for block in blocks(model):
         block.__class__ = OwnBlock
-    inside = inspect(model, batch())
+    inside = probe(model, batch())
     assert inside.block_share == []
     assert "block_share" not in inside.measured()

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.metrics.temperature import fit_temperature, loss_and_slope, scaled
+from lm.metrics.calibration import fit_temperature, loss_and_slope, scale_logits
 
 Batch = tuple[Tensor, Tensor]
 
@@ -102,7 +102,7 @@ def test_the_fit_lowers_the_loss_and_leaves_the_top_token() -> None:
 def test_scaling_logits_of_half_precision_makes_no_ties(temperature: float) -> None:
     logits_nv = torch.arange(1, 3, 2**-7).bfloat16().repeat(2, 1)  # neighbours in bfloat16
     assert (logits_nv / 1.37).diff().eq(0).any(), "in bfloat16 there are"
-    scaled_nv = scaled(logits_nv, temperature)
+    scaled_nv = scale_logits(logits_nv, temperature)
     assert (scaled_nv.diff() > 0).eq(logits_nv.diff() > 0).all()
     torch.testing.assert_close(scaled_nv.double(), logits_nv.double() / temperature, rtol=1e-6, atol=0)
 

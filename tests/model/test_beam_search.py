@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lm.config.components import build, resolve
 from lm.config.tree import override
-from lm.model.beam_search import Ends, Hypothesis, beam_search, greedy, length_penalty
-from lm.model.encoder_decoder import EncoderDecoder
-from lm.model.transformer import Model, initialized
+from lm.model.generation import Ends, Hypothesis, beam_search, greedy_search, length_penalty
+from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
 VOCABULARY = 5
 BEGIN, END = 3, 4
@@ -28,7 +27,7 @@ def model_of(seed: int, **changes: object) -> EncoderDecoder:
     """A tiny model in float64 whose predictions are far from uniform."""
     tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer.std": 0.5})
     tree = override(tree, {f"model.{key}": value for key, value in changes.items()})
-    model = initialized(build(resolve(tree, Root), Root).model, VOCABULARY, 8, seed)
+    model = build_and_initialize(build(resolve(tree, Root), Root).model, VOCABULARY, 8, seed)
     assert isinstance(model, EncoderDecoder)
     return model.double().eval()
 
@@ -86,7 +85,9 @@ def test_the_length_penalty_is_that_of_the_paper() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
     model, source, ends = model_of(seed), sources(), Ends(BEGIN, END, 8)
-    assert_same([found[0] for found in beam_search(model, *source, ends, 1, 0.6)], greedy(model, *source, ends, 0.6))
+    assert_same(
+        [found[0] for found in beam_search(model, *source, ends, 1, 0.6)], greedy_search(model, *source, ends, 0.6)
+    )
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -121,7 +122,7 @@ def test_a_target_that_never_ends_is_given_as_it_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(EncoderDecoder, "decode", lambda *arguments: decode(*arguments) + never)
     model, ends = model_of(0), Ends(BEGIN, END, 3)
     likeliest = [found[0] for found in beam_search(model, *sources(), ends, width=1)]
-    assert_same(likeliest, greedy(model, *sources(), ends, alpha=0.6))
+    assert_same(likeliest, greedy_search(model, *sources(), ends, alpha=0.6))
     for found in (*likeliest, *(beams[0] for beams in beam_search(model, *sources(), ends))):
         assert not found.ended
         assert len(found.tokens) == 3

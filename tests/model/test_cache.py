@@ -7,12 +7,11 @@ import torch
 from helpers import CONTEXT, decoder, parts, tokens
 from torch import Tensor
 
-from lm.model.attention import Attention, Mask
+from lm.model.attention import Attention, GroupedQuery, Mask, MultiHead, MultiQuery
+from lm.model.attention_impl import AttentionArgs, plain
 from lm.model.cache import Cache, Int8Cache, quantised, restored
-from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
-from lm.model.mixing import Scores, plain
+from lm.model.generation import caches_for
 from lm.model.position import NoPosition
-from lm.model.sampling import caches_for
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
 
@@ -231,7 +230,7 @@ def test_int8_attention_is_within_the_bound_that_the_class_states() -> None:
             x_btd = spread * torch.randn(B, N, SHAPE.width, dtype=torch.float64)
             q, k, v = layer.projected(x_btd, NoPosition(SHAPE))
             k8, v8 = Int8Cache().append(k, v)
-            exact, found = (plain(q, *kv, Scores(layer.scale)) for kv in ((k, v), (k8, v8)))
+            exact, found = (plain(q, *kv, AttentionArgs(layer.scale)) for kv in ((k, v), (k8, v8)))
             e = layer.scale * q.abs().sum(-1).amax() * k.abs().amax() / 254
             bound = torch.expm1(2 * e) * v.abs().amax() + v.abs().amax() / 254
             assert 1e-4 < (found - exact).abs().amax() <= bound * (1 + 1e-6)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import CONTEXT, VOCABULARY, assert_gradients, decoder, parts, tokens
 
-from lm.model.initial import ResidualLinear
+from lm.model.initializers import ResidualLinear
 
 PARTS = parts()
 

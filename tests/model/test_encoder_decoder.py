@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from lm.config.components import build, resolve
 from lm.config.tree import InputError, override
 from lm.model.cache import Cache
-from lm.model.encoder_decoder import EncoderDecoder
-from lm.model.transformer import Model, initialized
+from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
 TARGET, SOURCE = 7, 9
 
@@ -28,7 +27,7 @@ def pair_model(changes: dict[str, Any] | None = None, seed: int = 0) -> EncoderD
     tree = override(
         {"model": {**MODEL, "class_path": "EncoderDecoder"}}, {f"model.{k}": v for k, v in (changes or {}).items()}
     )
-    model = initialized(build(resolve(tree, Root), Root).model, VOCABULARY, CONTEXT, seed)
+    model = build_and_initialize(build(resolve(tree, Root), Root).model, VOCABULARY, CONTEXT, seed)
     assert isinstance(model, EncoderDecoder)
     return model.double().eval()
 

@@ -11,18 +11,24 @@ from helpers import CONTEXT, RUN, VOCABULARY, decoder, example, noisy, tokens, w
 from torch import Tensor, nn
 
 from lm.cli import main
-from lm.model import mixing
-from lm.model.attention import Mask, SoftmaxAttention
+from lm.model import attention_impl
+from lm.model.attention import (
+    CHUNK,
+    GroupedQuery,
+    LinearAttention,
+    Mask,
+    MultiHead,
+    MultiQuery,
+    SoftmaxAttention,
+    causal_products,
+)
+from lm.model.attention_impl import ATTENTION_IMPLS, attention_weights
 from lm.model.block import PreNorm
-from lm.model.encoder_decoder import EncoderDecoder
-from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
-from lm.model.linear_attention import CHUNK, LinearAttention, causal_products
-from lm.model.mixing import WAYS, attention_weights
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm, RMSNorm
-from lm.model.position import Alibi, NoPosition
-from lm.model.rope import Rope
+from lm.model.position import Alibi, NoPosition, Rope
 from lm.model.shape import Shape
+from lm.model.transformer import EncoderDecoder
 
 TIME = 7
 SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
@@ -81,7 +87,7 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
 def test_every_way_of_attention_is_the_definition(
     make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixing, "BLOCK", 3)  # of 7 queries: two whole blocks and a rest
+    monkeypatch.setattr(attention_impl, "BLOCK", 3)  # of 7 queries: two whole blocks and a rest
     attention, x = noisy(make(SHAPE, **options)), example(2, TIME, 16)
     position = Alibi(SHAPE).double() if biased else Rope(SHAPE)
     hidden_bs = torch.zeros(2, TIME, dtype=torch.bool)
@@ -95,7 +101,7 @@ def test_every_way_of_attention_is_the_definition(
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
     assert (weights[expected_weights == 0] == 0).all()
     by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
-    for way in WAYS:
+    for way in ATTENTION_IMPLS:
         attention.way = way
         torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
 
@@ -254,7 +260,7 @@ def test_rms_norm_of_queries_and_keys_is_over_one_head() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ATTENTION_IMPLS)
 @pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}], ids=str)
 @pytest.mark.parametrize("make_position", [Rope, Alibi])
 def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], make_position: Any) -> None:
@@ -274,7 +280,7 @@ OFF_IN_BF16 = 0.02
 """Root mean square by which they may be off under autocast, as a share of their own: about five roundings."""
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ATTENTION_IMPLS)
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any, biased: bool) -> None:
     if (
@@ -283,7 +289,7 @@ def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any
         and torch.cpu._is_avx512_supported()
     ):
         pytest.skip("torch's fused attention in bf16 asks the processor, which has more than torch is told to use")
-    shape = Shape(VOCABULARY, 2 * mixing.BLOCK + 9, width=32, heads=4, layers=1)
+    shape = Shape(VOCABULARY, 2 * attention_impl.BLOCK + 9, width=32, heads=4, layers=1)
     attention = MultiHead(shape)
     position = Alibi(shape) if biased else Rope(shape)
     x = example(2, shape.context, 32).float().requires_grad_()

@@ -10,12 +10,11 @@ from helpers import CONTEXT, VOCABULARY, attentions, decoder, example, noisy, to
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lm.model.block import Arrangement, PreNorm, ReZero, Sandwich, ScaledResidual
-from lm.model.initial import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
+from lm.model.block import PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
+from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
 from lm.model.norm import LayerNorm, NoNorm
-from lm.model.position import Learned
-from lm.model.rope import Rope, RopeNTK
+from lm.model.position import Learned, Rope, RopeNTK
 from lm.model.shape import Shape
 
 TIME = 7
@@ -70,7 +69,7 @@ def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
     return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
 
 
-FORMULAS: list[tuple[type[Arrangement], Callable[[Any, Tensor, nn.Module], Tensor]]] = [
+FORMULAS: list[tuple[type[ResidualConnection], Callable[[Any, Tensor, nn.Module], Tensor]]] = [
     (Sandwich, lambda a, x, f: x + layer_norm(f(layer_norm(x, a.norm)), a.outer_norm)),
     (ReZero, lambda a, x, f: x + a.share * f(x)),
     (ScaledResidual, lambda a, x, f: x + 0.5 * f(layer_norm(x, a.norm))),
@@ -78,7 +77,7 @@ FORMULAS: list[tuple[type[Arrangement], Callable[[Any, Tensor, nn.Module], Tenso
 
 
 @pytest.mark.parametrize(("kind", "formula"), FORMULAS, ids=[kind.__name__ for kind, _ in FORMULAS])
-def test_an_arrangement_is_its_formula(kind: type[Arrangement], formula: Callable[..., Tensor]) -> None:
+def test_an_arrangement_is_its_formula(kind: type[ResidualConnection], formula: Callable[..., Tensor]) -> None:
     arrangement, x, sublayer = noisy(kind(SHAPE, LayerNorm, 0.0)), example(2, 5, 16), noisy(nn.Linear(16, 16))
     torch.testing.assert_close(arrangement(x, sublayer), formula(arrangement, x, sublayer), **EXACT)
 

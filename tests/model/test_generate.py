@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 
 from lm.model.cache import Cache, Int8Cache
-from lm.model.sampling import Choose, Sample, caches_for, draw, generate, greedy, top_k, top_p, warmed
+from lm.model.generation import Choose, Sample, caches_for, draw, generate, greedy, top_k, top_p, warmed
 
 
 def logits(rows: int = 40, vocabulary: int = 50, seed: int = 0) -> Tensor:

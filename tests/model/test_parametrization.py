@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from lm.config.components import build, resolve
 from lm.config.tree import InputError, Tree, override
 from lm.model.attention import SoftmaxAttention
-from lm.model.initial import FanIn, Normal, Xavier
+from lm.model.initializers import FanIn, Normal, Xavier
 from lm.model.mlp import MLP
 from lm.model.parametrization import MuP, Standard
 from lm.model.shape import Shape
-from lm.model.transformer import Model, initialized
+from lm.model.transformer import Model, build_and_initialize
 from lm.training.cell import Cell, check, identity
 from lm.training.optim import tables
 from lm.training.run import Run
@@ -38,7 +38,7 @@ RECIPE = override(
 def made(changes: dict[str, Any]) -> tuple[Model, torch.optim.Optimizer]:
     """A model with the first values of seed 0, and its optimiser."""
     run: Run = build(resolve(override(RECIPE, changes), Run), Run)
-    model = initialized(run.model, VOCABULARY, CONTEXT, 0)
+    model = build_and_initialize(run.model, VOCABULARY, CONTEXT, 0)
     return model, run.optim.build(model.parameters(), 10, tables(model), model.map_rate)[0]
 
 
@@ -108,7 +108,7 @@ def test_first_values_multipliers_and_rates_are_those_of_table_8(wider: int) -> 
             assert ratio == pytest.approx(wider ** (variance / 2), rel=0.2), name
         if multiplier:
             x_btd = torch.ones(1, 1, BASE * wider)
-            assert torch.equal(wide.embedding.read(x_btd), x_btd * wider**multiplier)  # type: ignore[operator, union-attr]
+            assert torch.equal(wide.embedding.scale_for_output(x_btd), x_btd * wider**multiplier)  # type: ignore[operator, union-attr]
     assert wide.embedding.factor == base.embedding.factor == BASE**0.5  # type: ignore[union-attr]
 
 
@@ -215,7 +215,7 @@ def test_a_users_own_matrix_is_a_map_unless_its_module_says_otherwise() -> None:
 
 def test_the_loss_without_all_logits_is_that_of_the_logits() -> None:
     model, _ = made({"model.width": 4 * BASE, "model.parametrization": MUP})
-    factors = model.factors(tokens())
+    factors = model.hidden_and_weight(tokens())
     assert factors is not None
     torch.testing.assert_close(factors[0] @ factors[1].t(), model(tokens()))
 

@@ -7,8 +7,7 @@ import torch
 from parity import CONTEXT, HEADS, LAYERS, VOCABULARY, WIDTH, exactly
 from torch import Tensor, nn
 
-from lm.model.position import Alibi, T5Bias, relative, relative_buckets
-from lm.model.rope import Rope, RopeLinear, RopeNTK, RopeYarn
+from lm.model.position import Alibi, Rope, RopeLinear, RopeNTK, RopeYarn, T5Bias, relative_buckets, relative_positions
 from lm.model.shape import Shape
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
@@ -47,7 +46,7 @@ def test_alibi_bias(heads: int) -> None:
     ours = Alibi(Shape(VOCABULARY, CONTEXT, 4 * heads, heads, LAYERS)).bias(10, 10)
     theirs = build_alibi_tensor(torch.ones(1, 10, dtype=torch.int64), heads, torch.float32)
     expected = theirs - theirs.transpose(1, 2)
-    seen = relative(10, 10, torch.device("cpu")) <= 0
+    seen = relative_positions(10, 10, torch.device("cpu")) <= 0
     torch.testing.assert_close(ours[:, seen], expected[:, seen], rtol=1e-6, atol=1e-6)
 
 

@@ -7,9 +7,8 @@ import torch
 from helpers import decoder, tokens
 from torch import nn
 
-from lm.model.attention import Mask, Scale, scale_factor
+from lm.model.attention import Mask, MultiHead, Scale, scale_factor
 from lm.model.block import Block, PostNorm, PreNorm
-from lm.model.heads import MultiHead
 from lm.model.mlp import GELU, ReLU
 from lm.model.norm import LayerNorm, RMSNorm
 from lm.model.position import Alibi, NoPosition

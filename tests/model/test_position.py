@@ -4,8 +4,7 @@ import pytest
 import torch
 from helpers import decoder
 
-from lm.model.position import Alibi, Learned, Sinusoidal, alibi_slopes, sinusoids
-from lm.model.rope import Rope
+from lm.model.position import Alibi, Learned, Rope, Sinusoidal, alibi_slopes, sinusoids
 from lm.model.shape import Shape
 
 SHAPE = Shape(vocabulary=11, context=8, width=16, heads=2, layers=1)
@@ -35,8 +34,8 @@ def test_products_of_sinusoids_depend_on_the_distance_alone() -> None:
 def test_rope_products_depend_on_the_distance_alone_and_norms_are_kept() -> None:
     rope = Rope(SHAPE)
     q, k = torch.randn(2, 8, dtype=torch.float64)
-    turned_q = rope.rotate(q.expand(1, 1, 30, 8))[0, 0]
-    turned_k = rope.rotate(k.expand(1, 1, 30, 8))[0, 0]
+    turned_q = rope.apply_rotary(q.expand(1, 1, 30, 8))[0, 0]
+    turned_k = rope.apply_rotary(k.expand(1, 1, 30, 8))[0, 0]
     torch.testing.assert_close(turned_q.norm(dim=-1), q.norm().expand(30), rtol=0, atol=1e-12)
     scores = turned_q @ turned_k.T
     for distance in range(-29, 30):

@@ -110,18 +110,18 @@ class Doubled(Decoder):
 @torch.no_grad()
 def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
     model = decoder({})
-    found = model.factors(tokens())
+    found = model.hidden_and_weight(tokens())
     assert found is not None
     torch.testing.assert_close(found[0] @ found[1].t(), model(tokens()))
     assert found[1].shape[0] == VOCABULARY
     model.__class__ = Doubled
-    assert model.factors(tokens()) is None
+    assert model.hidden_and_weight(tokens()) is None
     model = decoder({})
     model.embedding.__class__ = Shifted
-    assert model.factors(tokens()) is None
+    assert model.hidden_and_weight(tokens()) is None
     model = decoder({})
     model.embedding.head.register_forward_hook(lambda *_: None)
-    assert model.factors(tokens()) is None
+    assert model.hidden_and_weight(tokens()) is None
 
 
 def test_training_takes_the_loss_in_parts_where_there_are_many_logits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_without_a_compiler_the_cell_is_trained_as_written_and_says_so(
 
 
 def test_a_model_of_two_texts_is_not_compiled() -> None:
-    from lm.model.encoder_decoder import EncoderDecoder
+    from lm.model.transformer import EncoderDecoder
 
     model = EncoderDecoder.__new__(EncoderDecoder)
     torch.nn.Module.__init__(model)

@@ -28,9 +28,9 @@ from lm.data.tokenizer import UNKNOWN
 from lm.execution.cell_queue import Planned
 from lm.inference.finished import FinishedRun
 from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
-from lm.metrics.temperature import fit_temperature
+from lm.metrics.calibration import fit_temperature
 from lm.metrics.tokens import TokenStatistics
-from lm.model.transformer import initialized
+from lm.model.transformer import build_and_initialize
 from lm.store.quantities import QUANTITIES, describe
 from lm.store.record import Record
 from lm.store.store import Store
@@ -68,7 +68,7 @@ def finished_run(
 
 def built(cell: Cell) -> torch.nn.Module:
     run: Run = build(cell.config, Run)
-    return initialized(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).eval()
+    return build_and_initialize(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).eval()
 
 
 def ids_of(cell: Cell, split: str) -> np.ndarray:

@@ -21,7 +21,7 @@ from lm.config.tree import InputError, override
 from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
-from lm.model.transformer import Decoder, initialized
+from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.damage import of_rows, sealed
 from lm.store.leases import LostError
 from lm.store.record import Record
@@ -65,7 +65,7 @@ def prepared(cell: Cell) -> tuple[Run, TextData, Decoder]:
     built: Run = build(cell.config, Run)
     data = built.data(built.seed)
     data.setup("fit")
-    model = initialized(built.model, cell.facts.vocabulary, data.context, built.seed).double()
+    model = build_and_initialize(built.model, cell.facts.vocabulary, data.context, built.seed).double()
     assert isinstance(data, TextData)
     assert isinstance(model, Decoder)
     return built, data, model

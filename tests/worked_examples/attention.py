@@ -5,10 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lm.model.attention import Attention, Mask, Scale, scale_factor
+from lm.model.attention import Attention, GroupedQuery, Mask, MultiHead, MultiQuery, Scale, scale_factor
+from lm.model.attention_impl import attention_weights
 from lm.model.cache import Cache
-from lm.model.heads import GroupedQuery, MultiHead, MultiQuery
-from lm.model.mixing import attention_weights
 from lm.model.mlp import ReLU
 from lm.model.norm import LayerNorm
 from lm.model.position import NoPosition

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from lm.model.mixing import attention_weights
-from lm.model.position import Alibi, alibi_slopes, sinusoids
-from lm.model.rope import Rope
+from lm.model.attention_impl import attention_weights
+from lm.model.position import Alibi, Rope, alibi_slopes, sinusoids
 from worked_examples.tensors import Given, Numbers, largest, shape_of
 
 
@@ -37,8 +36,8 @@ def rope_relative(given: Given) -> Numbers:
     time, shape = given["time"], shape_of(given["width"], given["heads"])
     rope, size = Rope(shape), shape.head_size
     q_k, k_k = torch.randn(2, size)
-    turned_q, turned_k = (rope.rotate(x.expand(1, 1, time, size))[0, 0] for x in (q_k, k_k))
-    axes_k1tk = rope.rotate(torch.eye(size)[:, None, None].expand(size, 1, 2, size))  # each axis at positions 0 and 1
+    turned_q, turned_k = (rope.apply_rotary(x.expand(1, 1, time, size))[0, 0] for x in (q_k, k_k))
+    axes_k1tk = rope.apply_rotary(torch.eye(size)[:, None, None].expand(size, 1, 2, size))  # axes at 0 and 1
     cosines = axes_k1tk[:, 0, 1].diagonal()[: size // 2]
     pair = torch.arange(0, size, 2)
     return {

@@ -24,20 +24,20 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.data.public import PUBLIC, put
+    from lm.data.public import DATASETS, download_to
 
     if options.any and options.source is None:
         raise InputError("--any: is for files at hand; give --from DIR too")
     if options.name is None:
         if options.to is not None or options.source is not None:
-            raise InputError(f"lm data: expected a name before --to or --from, one of {', '.join(PUBLIC)}")
-        for name, data in PUBLIC.items():
+            raise InputError(f"lm data: expected a name before --to or --from, one of {', '.join(DATASETS)}")
+        for name, data in DATASETS.items():
             size = sum(file.size for file in data.files) / 1e6
             print(f"{name}: {data.about}")
             print(f"    {size:z.1f} MB; {data.licence}; {data.source}")
         return 0
     into = Path("data") if options.to is None else options.to
-    written = put(options.name, into, options.source, options.any)
+    written = download_to(options.name, into, options.source, options.any)
     said = ", ".join(map(str, written)) or f"nothing, all of {into / options.name} is there already"
     print(f"written: {said}", file=sys.stderr)
     return 0

@@ -7,15 +7,15 @@ import torch
 from helpers import decoder, example, tokens
 from torch import Tensor, nn
 
-from lm.model import joined
-from lm.model.joined import FEW_ROWS, in_one
+from lm.model import fused_linear as module
+from lm.model.fused_linear import MIN_ROWS_TO_FUSE, fused_linear
 
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
 @pytest.fixture(autouse=True)
 def _joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "wanted", lambda x: True)
+    monkeypatch.setattr(module, "should_fuse", lambda x: True)
 
 
 def maps(bias: bool = True) -> list[nn.Linear]:
@@ -30,12 +30,12 @@ def gradients(outputs: Any, weights: list[nn.Linear]) -> list[Tensor]:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_joined_maps_give_the_outputs_and_gradients_of_each(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, x = maps(bias), example(4, FEW_ROWS, 6)
+    weights, x = maps(bias), example(4, MIN_ROWS_TO_FUSE, 6)
     apart = [one(x) for one in weights]
     wanted = gradients(apart, weights)
     called: list[nn.Module] = []
     monkeypatch.setattr(nn.Linear, "__call__", lambda self, _: called.append(self))
-    together = in_one(x, *weights).split([one.out_features for one in weights], dim=-1)
+    together = fused_linear(x, *weights).split([one.out_features for one in weights], dim=-1)
     assert not called
     for left, right in zip(together, apart, strict=True):
         torch.testing.assert_close(left, right, **CLOSE)
@@ -67,15 +67,15 @@ def normed() -> list[nn.Linear]:
 
 @pytest.mark.parametrize("make", [watched, replaced, normed])
 def test_what_is_watched_or_replaced_is_called_by_itself(make: Any) -> None:
-    weights, x = make(), example(4, FEW_ROWS, 6)
-    assert torch.equal(in_one(x, *weights), torch.cat([one(x) for one in weights], dim=-1))
+    weights, x = make(), example(4, MIN_ROWS_TO_FUSE, 6)
+    assert torch.equal(fused_linear(x, *weights), torch.cat([one(x) for one in weights], dim=-1))
 
 
 @pytest.mark.parametrize("mlp", ["GELU", "SwiGLU"])
 def test_a_model_learns_the_same_with_its_maps_joined_or_apart(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for few in (1, 10**9):
-        monkeypatch.setattr(joined, "FEW_ROWS", few)
+        monkeypatch.setattr(module, "MIN_ROWS_TO_FUSE", few)
         model = decoder({"mlp": mlp}).double()
         model(tokens()).logsumexp(-1).sum().backward()
         found.append({name: p.grad for name, p in model.named_parameters()})

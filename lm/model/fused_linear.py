@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-FEW_ROWS = 32
+MIN_ROWS_TO_FUSE = 32
 
 
-def in_one(x: Tensor, *maps: nn.Linear) -> Tensor:
+def fused_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
     """What `maps` make of x (..., i), side by side, (..., sum of o), by one product where nothing stands in the way.
 
     The parameters stay those of the maps, with their names, initial values and gradients; sums may be taken in another
@@ -15,9 +15,9 @@ def in_one(x: Tensor, *maps: nn.Linear) -> Tensor:
     joining the maps takes as long as reading them.
     """
     if (
-        not wanted(x)
-        or x.numel() < FEW_ROWS * x.shape[-1]
-        or not all(map(is_bare, maps))
+        not should_fuse(x)
+        or x.numel() < MIN_ROWS_TO_FUSE * x.shape[-1]
+        or not all(map(is_plain_linear, maps))
         or len({one.bias is None for one in maps}) > 1
     ):
         return torch.cat([one(x) for one in maps], dim=-1)
@@ -25,7 +25,7 @@ def in_one(x: Tensor, *maps: nn.Linear) -> Tensor:
     return nn.functional.linear(x, torch.cat([one.weight for one in maps]), bias)
 
 
-def wanted(x: Tensor) -> bool:
+def should_fuse(x: Tensor) -> bool:
     """Whether maps of x are joined: where it pays, under autocast and in compiled code.
 
     Plain float32 keeps to the sums that were always taken, bit for bit: at a high rate, four hundred steps make of a
@@ -39,7 +39,7 @@ def autocasting(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def is_bare(module: nn.Linear) -> bool:
+def is_plain_linear(module: nn.Linear) -> bool:
     """Whether calling the module is nothing but its product."""
     return (
         type(module).forward is nn.Linear.forward

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from lm.model.position import relative
+from lm.model.position import relative_positions
 
-Way = Literal["sdpa", "folded", "plain", "blocked", "flex"]
+AttentionImpl = Literal["sdpa", "folded", "plain", "blocked", "flex"]
 """`sdpa`: torch's fused call. `folded`: the same, a penalty on distance folded into queries and keys. `plain`: two
 matrix products and a softmax, all weights in memory. `blocked`: the plain form for `BLOCK` queries at a time against
 the keys up to their end, which leaves out what causality hides. `flex`: on CUDA torch's FlexAttention where something
@@ -23,7 +23,7 @@ is added to the scores, and `sdpa` where nothing is."""
 BLOCK = 128
 
 
-class Scores(NamedTuple):
+class AttentionArgs(NamedTuple):
     """What becomes of q k^T before it is a share of each value.
 
     Args:
@@ -44,7 +44,7 @@ class Scores(NamedTuple):
 def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
     """0 where a query may see a key, minus infinity where the key is later, (q, s)."""
     zeros = torch.zeros(queries, keys, dtype=like.dtype, device=like.device)
-    return zeros.masked_fill(relative(queries, keys, like.device) > 0, -torch.inf)
+    return zeros.masked_fill(relative_positions(queries, keys, like.device) > 0, -torch.inf)
 
 
 def attention_weights(
@@ -62,13 +62,13 @@ def attention_weights(
     return (scores if bias is None else scores + bias).softmax(-1)
 
 
-def shared_out(x_bgsk: Tensor, heads: int) -> Tensor:
+def repeat_kv(x_bgsk: Tensor, heads: int) -> Tensor:
     """Keys or values with a copy of their own for each of `heads` query heads, (b, h, s, k)."""
     groups = heads // x_bgsk.shape[1]
     return x_bgsk if groups == 1 else x_bgsk.repeat_interleave(groups, dim=1)
 
 
-def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
+def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: AttentionArgs) -> Tensor:
     """What is mixed, (b, h, q, k), by torch's fused call; a softcap is none of its business."""
     if scores.softcap is not None:
         return plain(q_bhqk, k_bgsk, v_bgsk, scores)
@@ -84,36 +84,36 @@ def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tens
     )
 
 
-HALF = 256
+BF16_EXACT_INT = 256
 """Whole numbers up to it are exact in bfloat16, and so are its own multiples up to its square."""
 
 
-def folded(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def alibi_as_extra_dims(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Queries and keys, two larger, whose scaled products are the old ones plus slope * (position of the key).
 
     Under causality that is ALiBi's penalty on distance: what it lacks, slope * (position of the query), is the same for
     all keys of a row, and the softmax takes no notice. The keys' heads become as many as the queries'.
     """
     place_s = torch.arange(k_bgsk.shape[2], device=k_bgsk.device)
-    low_s = place_s % HALF
+    low_s = place_s % BF16_EXACT_INT
     place_s2 = torch.stack([place_s - low_s, low_s], dim=-1).to(k_bgsk.dtype)
     slope_h2 = (slopes_h / scale).to(q_bhqk.dtype)[:, None, None].expand(-1, 1, 2)
-    k_bhsk = shared_out(k_bgsk, q_bhqk.shape[1])
+    k_bhsk = repeat_kv(k_bgsk, q_bhqk.shape[1])
     return (
         torch.cat([q_bhqk, slope_h2.expand(*q_bhqk.shape[:3], 2)], dim=-1),
         torch.cat([k_bhsk, place_s2.expand(*k_bhsk.shape[:3], 2)], dim=-1),
     )
 
 
-def plain(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
+def plain(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: AttentionArgs) -> Tensor:
     """What is mixed, (b, h, q, k), from all weights at once."""
     heads = q_bhqk.shape[1]
     bias = _whole_bias(q_bhqk, k_bgsk, scores)
-    weights_bhqs = attention_weights(q_bhqk, shared_out(k_bgsk, heads), scores.scale, bias, scores.softcap)
-    return nn.functional.dropout(weights_bhqs, scores.dropout) @ shared_out(v_bgsk, heads)
+    weights_bhqs = attention_weights(q_bhqk, repeat_kv(k_bgsk, heads), scores.scale, bias, scores.softcap)
+    return nn.functional.dropout(weights_bhqs, scores.dropout) @ repeat_kv(v_bgsk, heads)
 
 
-def _whole_bias(q_bhqk: Tensor, k_bgsk: Tensor, scores: Scores) -> Tensor | None:
+def _whole_bias(q_bhqk: Tensor, k_bgsk: Tensor, scores: AttentionArgs) -> Tensor | None:
     """All that is added to the scores, causality too."""
     queries = q_bhqk.shape[2]
     if scores.bias is None and scores.causal and queries > 1:
@@ -121,13 +121,13 @@ def _whole_bias(q_bhqk: Tensor, k_bgsk: Tensor, scores: Scores) -> Tensor | None
     return scores.bias
 
 
-def blocked(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
+def blocked(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: AttentionArgs) -> Tensor:
     """What is mixed, (b, h, q, k), a block of queries after the other. Half of the products and of the weights that
     are kept for the gradient fall away as the context grows."""
     heads, queries, keys = *q_bhqk.shape[1:3], k_bgsk.shape[2]
     if not scores.causal or queries <= BLOCK:
         return plain(q_bhqk, k_bgsk, v_bgsk, scores)
-    k_bhsk, v_bhsk = shared_out(k_bgsk, heads), shared_out(v_bgsk, heads)
+    k_bhsk, v_bhsk = repeat_kv(k_bgsk, heads), repeat_kv(v_bgsk, heads)
     bias = scores.bias
     within = None if bias is not None else causal_bias(BLOCK, BLOCK, q_bhqk)
     mixed = []
@@ -141,7 +141,7 @@ def blocked(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> T
     return torch.cat(mixed, dim=2)
 
 
-def flex(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: Scores) -> Tensor:
+def flex(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, scores: AttentionArgs) -> Tensor:
     """What is mixed, (b, h, q, k), by a kernel made for the bias and the softcap; needs torch.compile to be one.
 
     There is none with dropout, and on a processor none that goes back.
@@ -183,6 +183,12 @@ def _diagonal(within: Tensor, size: int, end: int) -> Tensor:
     return nn.functional.pad(within[:size, :size], (end - size, 0))
 
 
-Mix = Callable[[Tensor, Tensor, Tensor, Scores], Tensor]
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]
 
-WAYS: dict[Way, Mix] = {"sdpa": sdpa, "folded": sdpa, "plain": plain, "blocked": blocked, "flex": flex}
+ATTENTION_IMPLS: dict[AttentionImpl, AttentionFunction] = {
+    "sdpa": sdpa,
+    "folded": sdpa,
+    "plain": plain,
+    "blocked": blocked,
+    "flex": flex,
+}

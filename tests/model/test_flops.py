@@ -17,24 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.inference.count import counted
-from lm.model.attention import Attention
+from lm.model.attention import Attention, MultiHead
 from lm.model.block import PreNorm
 from lm.model.cache import Cache, Int8Cache
-from lm.model.count import (
-    activation_bytes,
-    cache_bytes,
-    flops_per_row,
-    flops_per_token,
-    parameters,
-    visible_pairs,
-)
-from lm.model.encoder_decoder import EncoderDecoder
-from lm.model.heads import MultiHead
+from lm.model.flops import activation_bytes, cache_bytes, flops_per_row, flops_per_token, parameters, visible_pairs
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm
-from lm.model.position import relative
-from lm.model.rope import Rope
-from lm.model.transformer import Embedding, Model
+from lm.model.position import Rope, relative_positions
+from lm.model.transformer import Embedding, EncoderDecoder, Model
 from lm.report.count import grouped, scaled
 
 BATCH, TIME, VOCABULARY = 3, 40, 50
@@ -170,7 +160,7 @@ def test_flops_of_linear_attention_are_those_that_torch_counts(time: int) -> Non
 @pytest.mark.parametrize("window", [None, 1, 3, 10, 99])
 def test_pairs_are_those_that_a_mask_lets_through(causal: bool, window: int | None) -> None:
     for time in (1, 2, 10):
-        between = relative(time, time, torch.device("cpu"))
+        between = relative_positions(time, time, torch.device("cpu"))
         seen = (between <= 0) | (not causal)
         assert visible_pairs(time, causal, window) == (seen & (between.abs() < (window or 99))).sum()
 
@@ -191,9 +181,9 @@ def test_what_nobody_has_counted_is_refused_with_the_remedy() -> None:
 
     model = built({})
     model.blocks[0].attention = Own()
-    with pytest.raises(InputError, match=r"cannot count Own: register it with lm\.model\.count\.attention_flops"):
+    with pytest.raises(InputError, match=r"cannot count Own: register it with lm\.model\.flops\.attention_flops"):
         flops_per_token(model, TIME)
-    with pytest.raises(InputError, match=r"cannot count Linear: register it with lm\.model\.count\.attention_layers"):
+    with pytest.raises(InputError, match=r"cannot count Linear: register it with lm\.model\.flops\.attention_layers"):
         flops_per_token(nn.Linear(2, 2), TIME)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,272 @@
+"""What a configuration costs, before anything is trained: parameters, FLOPs a token, cache and activation memory.
+
+Everything is read off the modules of a model, which may lie on the meta device: sizes are counted, nothing is computed
+or measured. Legend: b batch, t context, d width, h heads, g key-value heads, k head size, f hidden width of an MLP.
+
+A module of your own needs one line for what it adds: `attention_flops.register` and `saved.register`.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from lm.config.tree import InputError
+from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
+from lm.model.block import Block, ResidualConnection, ReZero
+from lm.model.fused_linear import MIN_ROWS_TO_FUSE
+from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
+from lm.model.norm import NoNorm, Norm, RMSNorm
+from lm.model.position import Position
+from lm.model.shape import Shape
+from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
+
+# parameters ----------------------------------------------------------------------------------------------------------
+
+KINDS: dict[type[nn.Module], str] = {
+    Attention: "attention",
+    MLP: "mlp",
+    ResidualConnection: "norm",
+    Norm: "norm",
+    Position: "position",
+    Embedding: "embedding",
+}
+
+
+def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
+    """Trainable parameters by part and kind: each block by its name, and the rest of the model as part "".
+
+    A norm's part includes what a residual connection learns. A shared parameter counts once: a tied head nothing.
+    """
+    parts: dict[Tensor, str] = {}
+    kinds: dict[Tensor, str] = {}
+    for name, module in model.named_modules():  # outer modules first: a norm within attention is attention
+        if isinstance(module, Embedding):
+            kinds.setdefault(module.tokens.weight, "embedding")
+            kinds.setdefault(module.head.weight, "head")
+        kind = next((kind for cls, kind in KINDS.items() if isinstance(module, cls)), None)
+        for parameter in module.parameters():
+            if isinstance(module, Block):
+                parts.setdefault(parameter, name)
+            if kind is not None:
+                kinds.setdefault(parameter, kind)
+    found: dict[str, dict[str, int]] = {"": dict.fromkeys(("embedding", "head"), 0)}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            part, kind = found.setdefault(parts.get(parameter, ""), {}), kinds.get(parameter, "other")
+            part[kind] = part.get(kind, 0) + parameter.numel()
+    return found
+
+
+# FLOPs ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of matrix products, 2 m n k each. Norms, softmax and activations are left out.
+
+    Args:
+        linear: forward, of linear maps: 2 a weight and token.
+        attention: forward, of scores and mixing, over all pairs of query and key, as torch's own counter has it.
+        useful: of these, the pairs that causality and the window let through; fused causal kernels come near it.
+    """
+
+    linear: float
+    attention: float
+    useful: float
+
+    @property
+    def forward(self) -> float:
+        """Linear maps and attention in full."""
+        return self.linear + self.attention
+
+    @property
+    def backward(self) -> float:
+        """Two products for each of the forward pass: for the gradient of either factor. Nothing is recomputed."""
+        return 2 * self.forward
+
+    @property
+    def total(self) -> float:
+        """A step of training, the optimiser left out."""
+        return self.forward + self.backward
+
+
+def flops_per_token(model: Model, context: int) -> Flops:
+    """FLOPs a token in a row of `context` tokens; with an encoder, a target token with a source as long as the target.
+
+    Raises:
+        InputError: where the model has parts that nobody has counted.
+    """
+    row = flops_per_row(model, context)
+    return Flops(row.linear / context, row.attention / context, row.useful / context)
+
+
+def flops_per_row(model: Model, context: int) -> Flops:
+    """FLOPs of one row of `context` tokens, whole numbers."""
+    linear = sum(2 * m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
+    pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
+    return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
+
+
+@functools.singledispatch
+def attention_layers(model: Model) -> list[tuple[Attention, bool]]:
+    """Every attention layer that a row passes, and whether its queries see no later key."""
+    raise InputError(f"cannot count {type(model).__name__}: register it with lm.model.flops.attention_layers")
+
+
+@attention_layers.register
+def _(model: Decoder) -> list[tuple[Attention, bool]]:
+    return [(block.attention, model.causal) for block in _blocks(model.blocks)]
+
+
+@attention_layers.register
+def _(model: EncoderDecoder) -> list[tuple[Attention, bool]]:
+    read = [(block.attention, False) for block in _blocks(model.encoder)]
+    written = [(block.attention, True) for block in _blocks(model.decoder)]
+    return [*read, *written, *((block.cross, False) for block in _blocks(model.decoder))]
+
+
+def _blocks(blocks: nn.ModuleList) -> Iterator[Block]:
+    return (block for block in blocks if isinstance(block, Block))
+
+
+@functools.singledispatch
+def attention_flops(attention: Attention, time: int, causal: bool) -> tuple[int, int]:
+    """Forward FLOPs of scores and mixing for `time` queries and keys: over all pairs, and over those that count."""
+    raise InputError(f"cannot count {type(attention).__name__}: register it with lm.model.flops.attention_flops")
+
+
+@attention_flops.register
+def _(attention: SoftmaxAttention, time: int, causal: bool) -> tuple[int, int]:
+    each = 4 * attention.query.out_features  # 2 h k for the score of a pair, 2 h k for mixing its value
+    return each * time * time, each * visible_pairs(time, causal, attention.window)
+
+
+def visible_pairs(time: int, causal: bool, window: int | None) -> int:
+    """Pairs of query and key that a mask lets through."""
+    reach = time if window is None else min(window, time)
+    before = reach * (reach + 1) // 2 + (time - reach) * reach  # keys up to the query, itself the last
+    return before if causal else 2 * before - time
+
+
+@attention_flops.register
+def _(attention: LinearAttention, time: int, causal: bool) -> tuple[int, int]:
+    chunks = [min(CHUNK, time - start) for start in range(0, time, CHUNK)]
+    width = attention.query.out_features
+    state = 4 * width * (width // attention.heads) * time  # keys times values into a running sum, queries out of it
+    useful = sum(visible_pairs(chunk, True, None) for chunk in chunks)
+    return 4 * width * sum(c * c for c in chunks) + state, 4 * width * useful + state
+
+
+# memory --------------------------------------------------------------------------------------------------------------
+
+DTYPES = {"float32": 4, "bfloat16": 2}
+SCALE_BYTES = 4
+
+
+def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
+    """Bytes of the keys and values of `context` tokens, by dtype: 2 b t g k numbers a layer of causal self-attention.
+
+    `int8` has a byte a number and a float32 scale for each key and each value of a head, as in Int8Cache. Attention
+    without a cache holds none; windows do not shorten it.
+    """
+    sizes = [
+        (layer.key.out_features, layer.key.out_features // layer.head_size)
+        for layer, causal in attention_layers(model)
+        if causal and isinstance(layer, SoftmaxAttention)
+    ]
+    rows = 2 * batch * context
+    elements, scales = (rows * sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0)
+    return {**{name: size * elements for name, size in DTYPES.items()}, "int8": elements + SCALE_BYTES * scales}
+
+
+def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
+    """An estimate of what one training step keeps for the backward pass, by dtype, without weights and gradients.
+
+    b t (sum of `saved` over all modules) numbers; the masks, which a pass makes once: h t^2 for an encoding that biases
+    scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one matrix. It is what
+    autograd keeps on the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout; autocast keeps
+    copies of the weights besides.
+    """
+    shape = shape_of(model)
+    token = sum(activation_numel(module, shape, context) for module in model.modules())
+    token += sum(shape.width for child in model.children() if isinstance(child, nn.Dropout) and child.p)
+    biases = [position.bias(1, 1) for position in model.modules() if isinstance(position, Position)]
+    if any(bias is not None and bias.requires_grad for bias in biases):  # no fused kernel: the weights are kept
+        token += shape.heads * context * sum(isinstance(m, Block) for m in model.modules())
+    windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
+    bounded = sum(window is not None and window < context for window in windows)
+    masks = shape.heads * sum(bias is not None for bias in biases) or bounded
+    copies = sum(map(joined_weights, model.modules())) if batch * context >= MIN_ROWS_TO_FUSE else 0
+    numbers = batch * context * token + context**2 * masks
+    return {name: round(size * (numbers + copies * (name != "float32"))) for name, size in DTYPES.items()}
+
+
+def joined_weights(module: nn.Module) -> int:
+    """Weights of a module that are copied into one matrix for a single product, a copy that backward needs."""
+    if isinstance(module, SoftmaxAttention | LinearAttention):
+        return module.query.weight.numel() + module.key.weight.numel() + module.value.weight.numel()
+    return module.gate.weight.numel() + module.up.weight.numel() if isinstance(module, GatedMLP) else 0
+
+
+def shape_of(model: Model) -> Shape:
+    """The sizes of a model. Raises InputError where it does not tell them."""
+    shape = getattr(model, "shape", None)
+    if not isinstance(shape, Shape):
+        raise InputError(f"cannot count {type(model).__name__}: it has no `shape`")
+    return shape
+
+
+@functools.singledispatch
+def activation_numel(module: nn.Module, shape: Shape, time: int) -> float:
+    """Numbers a token that a module keeps for the backward pass, those of modules within it left out."""
+    return 0
+
+
+@activation_numel.register
+def _(module: Norm, shape: Shape, time: int) -> float:
+    return shape.width  # what it reads; what it gives is kept by the maps that read it
+
+
+@activation_numel.register
+def _(module: RMSNorm, shape: Shape, time: int) -> float:
+    return 2 * shape.width  # and that over its root mean square
+
+
+@activation_numel.register
+def _(module: NoNorm, shape: Shape, time: int) -> float:
+    return 0
+
+
+@activation_numel.register
+def _(module: ResidualConnection, shape: Shape, time: int) -> float:
+    kept = bool(module.dropout.p) + isinstance(module, ReZero)  # the draw; what the learned share multiplies
+    return shape.width * kept
+
+
+@activation_numel.register
+def _(module: SoftmaxAttention, shape: Shape, time: int) -> float:
+    queries, keys = module.query.out_features, module.key.out_features
+    normed = 2 * (queries + keys) if isinstance(module.query_norm, nn.RMSNorm) else 0
+    squares = 2 * (module.softcap is not None) or 3 * bool(module.dropout)  # the plain form: scores of every pair
+    return shape.width + 2 * queries + 2 * keys + normed + squares * shape.heads * time
+
+
+@activation_numel.register
+def _(module: LinearAttention, shape: Shape, time: int) -> float:
+    products = shape.heads * min(CHUNK, time) + shape.width * shape.head_size / CHUNK
+    return 12 * shape.width + products
+
+
+@activation_numel.register
+def _(module: MLP, shape: Shape, time: int) -> float:
+    hidden = module.up.out_features
+    # An activation whose slope follows from its value keeps that alone; a gated layer keeps both factors besides.
+    once = isinstance(module, (ReLU, Sigmoid, ReGLU, GLU))
+    return shape.width + hidden * (2 - once + 2 * isinstance(module, GatedMLP) + bool(module.dropout.p))
+
+
+@activation_numel.register
+def _(module: Embedding, shape: Shape, time: int) -> float:
+    return shape.width + shape.vocabulary  # what the head reads, and the logarithms of probabilities
