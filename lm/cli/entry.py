@@ -18,7 +18,7 @@ from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import own_modules, trusted_only
-from lm.config.tree import InputError, LessError, nearest, parse_value
+from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
-    except (LessError, LostError) as error:
+    except LostError as error:
         print(f"lm: {error}", file=sys.stderr)
         return UNDONE
     except (KeyboardInterrupt, SystemExit) as error:

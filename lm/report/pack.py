@@ -10,7 +10,7 @@ from pathlib import Path
 from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import is_experiment_or_search
-from lm.config.tree import InputError, LessError, nearest, path_name
+from lm.config.tree import InputError, nearest, path_name
 from lm.report.study import load_study
 from lm.store import disk
 from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
@@ -106,17 +106,15 @@ def _went_well(record: Path) -> bool:
 # packing -------------------------------------------------------------------------------------------------------------
 
 
-def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple[Archive, int]:
+def pack(folder: Path, path: Path | None = None) -> tuple[Archive, int]:
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
     Args:
         folder: folder of the experiment; its cells lie beside it.
         path: path of the pack; by default beside the folder.
-        replace: True to overwrite a pack that holds more files.
 
     Raises:
-        InputError: if there is no experiment, or the file at `path` is no pack.
-        LessError: if a pack at `path` holds files that this one would not, and `replace` is False.
+        InputError: if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
     """
     if not can_be_packed(folder):
         raise InputError(
@@ -128,13 +126,11 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
     path_name(whole.name, f"{folder}: the folder's name")
     require_own_files(folder)
     contents = _contents(whole)
-    if os.path.isfile(path) and not replace:
+    if os.path.isfile(path):
         missing = sorted({*read_archive(path).files} - {*contents})
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise LessError(
-                f"{path}: holds {missing[0]}{more}, which {folder} does not; nothing was written, --replace writes it"
-            )
+            raise InputError(f"{path}: holds {missing[0]}{more}, which {folder} lacks; delete it or choose --out")
     return write_archive(path, whole.name, contents), len(cells_of(whole))
 
 

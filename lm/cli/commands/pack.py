@@ -18,7 +18,6 @@ def add_options(command: Parser) -> None:
         "folder", type=Path, help="the folder of an experiment, a search or a ladder, such as results/quickstart"
     )
     command.add_argument("--out", type=Path, metavar="FILE", help="the pack (default: FOLDER.lmpack)")
-    command.add_argument("--replace", action="store_true", help="write it even over a pack that holds more")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -26,7 +25,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         require_place(options.out, "--out")
     from lm.report.pack import pack
 
-    archive, expected = pack(options.folder, options.out, options.replace)
+    archive, expected = pack(options.folder, options.out)
     held = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
     print(f"packed: {archive.path}: {held}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
     return 0
