@@ -18,7 +18,7 @@ from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import own_modules, trusted_only
-from lm.config.tree import InputError, LessError, nearest, parse_value
+from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
@@ -40,9 +40,8 @@ def parser() -> Parser:
     return parsers()[0]
 
 
-@functools.cache
-def parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The one parser, and those of its sub-commands by name; made once in a process."""
+def build_parsers() -> tuple[Parser, dict[str, Parser]]:
+    """Build the parser of a command line, and return it with those of the commands by name."""
     top = Parser(
         prog="lm",
         description="Ablations for transformer language models: paired, honest, resumable.",
@@ -67,6 +66,10 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         found[name].settable, found[name].resumes = command.settable, name in TRAINING
         command.add_options(found[name])
     return top, found
+
+
+parsers = functools.cache(build_parsers)
+"""The same parsers, built once in a process."""
 
 
 BARE = re.compile(r"(seed|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)=.*", re.DOTALL)
@@ -126,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
-    except (LessError, LostError) as error:
+    except LostError as error:
         print(f"lm: {error}", file=sys.stderr)
         return UNDONE
     except (KeyboardInterrupt, SystemExit) as error:

@@ -41,10 +41,6 @@ class InputError(Exception):
         super().__init__(clipped(message, LONGEST_MESSAGE))
 
 
-class LessError(Exception):
-    """What is to be written would say less than what it replaces; the message is one line: where, and what is lost."""
-
-
 def nearest(word: object, choices: Sequence[str]) -> str:
     """` Did you mean X?` for the closest of `choices`, or an empty string."""
     lowered = {choice.lower(): choice for choice in reversed(choices)}

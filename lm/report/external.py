@@ -18,7 +18,6 @@ from lm.report.external_figures import ALT, draw_runs
 from lm.report.figures import as_files
 from lm.report.notes import describe_test, format_seeds, shared_level
 from lm.report.page import listed, show
-from lm.report.report_diff import write_unless_lossy
 from lm.report.tables import (
     ARROWS,
     DETAILS,
@@ -35,7 +34,7 @@ from lm.report.tables import (
 )
 from lm.report.web.elements import tag
 from lm.report.web.static import Picture, StaticSection, static_page
-from lm.report.write import missing_from_report
+from lm.report.write import write_files
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.quantities import QUANTITIES, describe
@@ -235,12 +234,11 @@ def external_files(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
     }
 
 
-def write_comparison(runs: Runs, console: Console, into: Path | None, replace: bool) -> None:
+def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
     """Print the tables, and write the files where a folder is given.
 
     Raises:
         InputError: if the folder is that of an experiment or a search.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     table = compare_runs(runs)
     if into is None:
@@ -251,13 +249,10 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
             f"--out {into}: holds {other_reports[0]} and its report; expected a folder of this report's own"
         )
     files = external_files(runs, table)
-    missing = missing_from_report(into, files)
     try:
         terminal(runs, table, console)
     finally:  # also if standard output is closed early
-        line = write_unless_lossy(into, files, missing, "other runs, or other metrics", replace)
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+        write_files(into, files)
     print(f"report: {into / 'table.md'}", file=sys.stderr)
 
 

@@ -1,7 +1,6 @@
 """Reports of one experiment or several in the requested formats, and a check against existing files."""
 
 import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,8 @@ from lm.report.overview import ReportSource, is_damaged, load_source, overview_p
 from lm.report.page import listed
 from lm.report.paper import METADATA, Kind, paper_figures
 from lm.report.paper_table import PaperTable, markdown_paper_table, paper_table
-from lm.report.report_diff import explain_missing, write_unless_lossy
 from lm.report.tables import as_csv, escape
-from lm.report.write import ExperimentReport, missing_from_report, page_files, report_html
+from lm.report.write import ExperimentReport, page_files, report_html, write_files
 
 Files = dict[str, str | bytes]
 
@@ -139,8 +137,6 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[PaperTable]
 }
 """Functions that make the files of each format; the page includes table.csv and the default figures."""
 
-CHOSEN = "--columns chose others"
-
 DEFAULT_FORMATS = (PAGE, "latex", "csv")
 """Default formats of a report of several experiments."""
 
@@ -148,25 +144,19 @@ DEFAULT_FORMATS = (PAGE, "latex", "csv")
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, replace: bool) -> bool:
+def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, console: Console) -> bool:
     """Print the tables of experiments and write their report; return True if any data are damaged.
 
     Raises:
         InputError: if a folder cannot be read by this version, or `report_files` refuses the sources.
-        LessError: if an existing page or table has more content and `replace` is False; nothing is written then.
     """
     sources = [load_source(folder) for folder in folders]
     files = report_files(sources, request)
-    missing = missing_from_report(into, files)
     try:
         for source in sources:
             show_source(source, console)
     finally:  # also if standard output is closed early
-        results = [source.results for source in sources if isinstance(source, ExperimentReport)]
-        why = "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
-        line = write_unless_lossy(into, files, missing, why, replace)
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+        write_files(into, files)
     return any(is_damaged(source) for source in sources)
 
 

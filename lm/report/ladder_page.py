@@ -1,6 +1,5 @@
 """The report of a ladder, in the terminal and as files: two pages, table.csv, trends.csv, the figure."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +26,12 @@ from lm.report.ladder import (
 from lm.report.ladder_csv import trend_table, worth_table
 from lm.report.ladder_figure import NAME, draw_ladder
 from lm.report.page import listed, show
-from lm.report.report_diff import explain_missing, write_unless_lossy
 from lm.report.tables import as_csv, escape, markdown_row
 from lm.report.web.elements import tag
 from lm.report.web.ladder import ladder_body, ladder_html
 from lm.report.web.page import Body
 from lm.report.web.static import StaticSection
-from lm.report.write import missing_from_report
+from lm.report.write import write_files
 
 
 @dataclass(frozen=True)
@@ -134,30 +132,21 @@ def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
     }
 
 
-def write_ladder_report(
-    folder: Path, console: Console, into: Path | None = None, replace: bool = True
-) -> LadderResults:
+def write_ladder_report(folder: Path, console: Console, into: Path | None = None) -> LadderResults:
     """Print the tables of a ladder, and write its files.
 
     Args:
         folder: folder of the ladder.
         console: console to print on.
         into: folder for the files instead of `folder`.
-        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
         InputError: if there is no ladder that this version can read.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     results, into = load_ladder(folder), into or folder
     files = ladder_files(results)
-    missing = missing_from_report(into, files)
     try:
         show_ladder(results, console)
     finally:  # also if standard output is closed early
-        line = write_unless_lossy(
-            into, files, missing, "; ".join(dict.fromkeys(map(explain_missing, results.rungs))), replace
-        )
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+        write_files(into, files)
     return results

@@ -11,7 +11,7 @@ from pathlib import Path
 from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import is_experiment_or_search
-from lm.config.tree import InputError, LessError, nearest, path_name
+from lm.config.tree import InputError, nearest, path_name
 from lm.report.study import load_study
 from lm.store import disk
 from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
@@ -120,18 +120,16 @@ def _went_well(record: Path) -> bool:
 # packing -------------------------------------------------------------------------------------------------------------
 
 
-def pack(folder: Path, path: Path | None = None, replace: bool = False, thin: bool = False) -> tuple[Archive, int]:
+def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Archive, int]:
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
     Args:
         folder: folder of the experiment; its cells lie beside it.
         path: path of the pack; by default beside the folder.
-        replace: True to overwrite a pack that holds more files.
         thin: True to pack a thin learning curve in place of each whole one (`lm.store.thin_curves`).
 
     Raises:
-        InputError: if there is no experiment, or the file at `path` is no pack.
-        LessError: if a pack at `path` holds files that this one would not, and `replace` is False.
+        InputError: if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
     """
     if not can_be_packed(folder):
         raise InputError(
@@ -143,13 +141,12 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False, thin: bo
     path_name(whole.name, f"{folder}: the folder's name")
     require_own_files(folder)
     contents = _contents(whole, thin)
-    if os.path.isfile(path) and not replace:
-        missing = sorted({*read_archive(path).files} - {*contents})
+    if os.path.isfile(path):
+        thin_forms = {name.replace(f"/{HISTORY}", f"/{THIN_NAME}") for name in contents}
+        missing = sorted({*read_archive(path).files} - {*contents} - thin_forms)
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise LessError(
-                f"{path}: holds {missing[0]}{more}, which {folder} does not; nothing was written, --replace writes it"
-            )
+            raise InputError(f"{path}: holds {missing[0]}{more}, which {folder} lacks; delete it or choose --out")
     return write_archive(path, whole.name, contents), len(cells_of(whole))
 
 

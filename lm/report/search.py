@@ -7,12 +7,12 @@ from rich.console import Console
 
 from lm.report.figures import as_files
 from lm.report.importance import FEWEST, Importance, importances
-from lm.report.report_diff import missing_content, missing_csv_content, read_existing, write_unless_lossy
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
 from lm.report.web.library import MISSING, library
 from lm.report.web.search import search_html
+from lm.report.write import write_files
 from lm.store.files import write_atomic
 
 
@@ -31,36 +31,28 @@ def write_page(folder: Path, into: Path) -> None:
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
 
 
-def write_study(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Study:
+def write_study(folder: Path, console: Console, into: Path | None = None) -> Study:
     """Print the table, and write trials.csv, report.html, the figures and table.md.
 
     Args:
         folder: folder of the search.
         console: console to print on.
         into: folder for the files instead of `folder`.
-        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
         InputError: if there is no search that this version can read.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)
-    lines, figures, trials = importance_lines(importance), draw_study(study), as_csv(study.trials)
-    page = markdown(study, lines, list(figures))
+    lines, figures = importance_lines(importance), draw_study(study)
     files: dict[str, str | bytes] = {
-        "trials.csv": trials,
+        "trials.csv": as_csv(study.trials),
         "report.html": search_html(study, importance),
         **as_files(figures),
-        "table.md": page,
+        "table.md": markdown(study, lines, list(figures)),
     }
-    missing = missing_content(read_existing(into / "table.md"), page, rows=False)
-    missing = missing or missing_csv_content(read_existing(into / "trials.csv"), trials, "trials.csv")
-    why = f"its study.json holds {len(study.trials)} trials"
     try:
         terminal(study, lines, console)
     finally:  # also if standard output is closed early
-        line = write_unless_lossy(into, files, missing, why, replace)
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+        write_files(into, files)
     return study

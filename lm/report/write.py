@@ -16,18 +16,12 @@ from lm.report.claims import answers, markdown_claims, show_claims
 from lm.report.figures import as_files, draw_figures
 from lm.report.page import markdown, terminal
 from lm.report.rates import Rates, draw_rates, markdown_rates, rates_of, show_rates
-from lm.report.report_diff import (
-    explain_missing,
-    missing_content,
-    missing_csv_content,
-    read_existing,
-    write_unless_lossy,
-)
 from lm.report.study import Study
 from lm.report.tables import as_csv
 from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
 from lm.report.web.library import MISSING, library
 from lm.report.web.page import Body, body, html
+from lm.store.files import write_atomic
 
 
 @dataclass(frozen=True)
@@ -92,36 +86,29 @@ def show(report: ExperimentReport, console: Console) -> None:
         show_rates(report.results, report.rates, console)
 
 
-def missing_from_report(into: Path, files: Mapping[str, str | bytes]) -> list[str]:
-    """List what the old page and table hold and the new ones lack."""
-    page, comparisons = (str(files.get(name, read_existing(into / name))) for name in ("table.md", "table.csv"))
-    return missing_content(read_existing(into / "table.md"), page) or missing_csv_content(
-        read_existing(into / "table.csv"), comparisons, "table.csv"
-    )
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write the files of a report in their order, over those of an earlier one."""
+    for name, content in files.items():
+        write_atomic(folder / name, content)
 
 
-def write_report(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Results:
+def write_report(folder: Path, console: Console, into: Path | None = None) -> Results:
     """Print the table, and write table.csv, the figures, report.html and table.md.
 
     Args:
         folder: folder of the experiment.
         console: console to print on.
         into: folder for the files instead of `folder`.
-        replace: True to overwrite a report with more content, with a warning on standard error.
 
     Raises:
         InputError: if there is no experiment that this version can read.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     report, into = load_report(folder), into or folder
     files = {"report.html": report_html(report), **page_files(report)}
-    missing = missing_from_report(into, files)
     try:
         show(report, console)
     finally:  # also if standard output is closed early
-        line = write_unless_lossy(into, files, missing, explain_missing(report.results), replace)
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+        write_files(into, files)
     if not library():
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
     return report.results

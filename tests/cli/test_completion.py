@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from lm.cli import main
-from lm.cli.completion import NAMED, RUNS, script
+from lm.cli.commands import commands
+from lm.cli.commands.completion import names_by_argument, script
 from lm.cli.entry import parsers
 
 Said = pytest.CaptureFixture[str]
@@ -29,13 +30,10 @@ def test_the_script_knows_commands_and_what_is_shipped(shell: str, capsys: Said)
         assert word in text
 
 
-@pytest.mark.parametrize("place", sorted([*NAMED, *RUNS]), ids="-".join)
-def test_every_argument_that_has_names_of_its_own_is_one(place: tuple[str, str]) -> None:
-    command, argument = place
-    (action,) = [action for action in parsers()[1][command]._actions if action.dest == argument]
-    assert not action.option_strings
-    if place in NAMED:
-        names = NAMED[place][0]()
+def test_arguments_with_names_are_positional_and_the_names_unique() -> None:
+    for (command, argument), names in names_by_argument(list(commands())).items():
+        (action,) = [action for action in parsers()[1][command]._actions if action.dest == argument]
+        assert not action.option_strings
         assert names
         assert len(set(names)) == len(names)
 
@@ -66,7 +64,7 @@ def place(tmp_path: Path) -> Path:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text("")
     for shell in SHELLS:
-        (tmp_path / shell).write_text(script(*parsers(), shell))
+        (tmp_path / shell).write_text(script(shell))
     return here
 
 

@@ -99,8 +99,8 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
     assert "accuracy ↑" in html
     assert all(UNCHECKED in one for one in (page, html))
     assert "![differences](differences.png)" in page
-    assert main([*command[:-3], "loss", "--out", str(out)]) == 1
-    assert "--replace writes the new one" in capsys.readouterr().err
+    assert main([*command[:-3], "loss", "--out", str(out)]) == 0
+    assert "Judged: loss." in (out / "table.md").read_text()
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from lm.analysis.results import curves as curves_of
 from lm.analysis.results import load
 from lm.analysis.runs import is_experiment_or_search
 from lm.cli import main
-from lm.config.tree import InputError, LessError
+from lm.config.tree import InputError
 from lm.report.pack import cells_of, open_results, pack, unpack
 from lm.report.tables import as_csv
 from lm.store.archive import ENDING, read_archive
@@ -231,13 +231,12 @@ def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pyt
     before = file.read_bytes()
     Store(folder.parent).history("arm-0").unlink()
     Store(folder.parent).history("arm-1").unlink()
-    with pytest.raises(LessError):
-        pack(folder)
-    assert main(["pack", str(folder)]) == 1
+    assert main(["pack", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{file}: holds cells/arm-0/history.csv and 1 more, which {folder} does not" in line
+    assert f"{file}: holds cells/arm-0/history.csv and 1 more, which {folder} lacks" in line
     assert file.read_bytes() == before
-    assert main(["pack", str(folder), "--replace"]) == 0
+    file.unlink()
+    assert main(["pack", str(folder)]) == 0
     assert "cells/arm-0/history.csv" not in read_archive(file).files
     letter = folder.parent / "letter.txt"
     letter.write_text("dear colleague")
@@ -367,3 +366,11 @@ def test_every_cell_of_every_reference_is_there() -> None:
     for name, text in references.named("experiment.json").items():
         for arm in json.loads(text)["arms"].values():
             assert set(arm["cells"].values()) <= records.keys(), name
+
+
+def test_a_whole_pack_replaces_a_thin_one_and_not_the_reverse(folder: Path) -> None:
+    pack(folder, thin=True)
+    whole, _ = pack(folder)
+    assert any(name.endswith("history.csv") for name in whole.files)
+    with pytest.raises(InputError, match=r"history\.csv and 5 more, which"):
+        pack(folder, thin=True)

@@ -181,7 +181,7 @@ def test_damaged_losses_by_document_are_named_whichever_split_they_are_of(
     (line,) = [line for line in notes(results, compare(results)) if line.startswith("Warning: the losses by document")]
     assert "of arm seed 1 are damaged" in line
     assert f"cells/arm-1/{path.name}: {'cannot be read' if how == 'missing' else 'is not what training wrote'}" in line
-    assert main(["report", str(folder), "--replace"]) == 1
+    assert main(["report", str(folder)]) == 1
 
 
 def test_a_copy_of_the_records_alone_has_no_losses_by_document_and_is_not_damaged(folder: Path) -> None:

@@ -7,7 +7,6 @@ import math
 import pandas as pd
 import pytest
 
-from lm.report.report_diff import missing_csv_content
 from lm.report.tables import as_csv
 from lm.store.files import curve
 from lm.store.spreadsheet import marked, unmarked, unmarked_rows
@@ -38,13 +37,6 @@ def test_a_table_marks_its_texts_and_its_heads_alone() -> None:
     assert heads == ["'=arm", "any", "value"]
     assert rows == [["'=1+1", "'-a", "-0.5"], ["plain", "-0.5", "inf"], ["", "3", "-9.0"]]
     assert unmarked_rows(as_csv(table))[1] == ["=1+1", "-a", "-0.5"]
-
-
-def test_a_table_from_before_texts_were_marked_says_as_much() -> None:
-    table = pd.DataFrame({"arm": ["=1+1", "plain"], "value": [1.0, 2.0]})
-    before = table.to_csv(index=False, lineterminator="\n")
-    assert before != as_csv(table)
-    assert missing_csv_content(before, as_csv(table), "table.csv") == []
 
 
 def test_a_curve_marks_its_heads() -> None:

@@ -49,7 +49,6 @@ def add_options(command: Parser) -> None:
     pairing.add_argument("--paired", action="store_true", help="pair runs by seed, on the seeds that two arms share")
     pairing.add_argument("--unpaired", action="store_true", help="do not pair runs by seed; no seeds are needed")
     command.add_argument("--out", type=Path, metavar="DIR", help="write tables, figures and a page there")
-    command.add_argument("--replace", action="store_true", help="write them even over a report that says more")
     command.add_argument("--json", action="store_true", help="print comparisons and notes for programs")
 
 
@@ -91,7 +90,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.json:
         print(as_json(runs))
     else:
-        write_comparison(runs, Console(), options.out, options.replace)
+        write_comparison(runs, Console(), options.out)
     return 0
 
 

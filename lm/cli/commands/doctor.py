@@ -1,4 +1,4 @@
-"""`lm doctor`: what is installed, what there is to compute with, and what would be chosen."""
+"""`lm doctor`: what is installed, what this machine has, and what an experiment would choose."""
 
 import argparse
 import json
@@ -6,26 +6,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser
+from lm.cli.options import RESULTS, Parser
 
-HELP = "say what is installed, which devices there are, and what would be chosen and why"
+HELP = "report what is installed, which devices there are, and what would be chosen and why"
 EXAMPLES = ("lm doctor", "lm doctor --imports --json")
 
 
 def add_options(command: Parser) -> None:
-    command.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (default: results)"
-    )
+    command.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="folder of results (results)")
     command.add_argument("--imports", action="store_true", help="import every package too, which takes seconds")
-    command.add_argument("--json", action="store_true", help="for machines")
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.cli.doctor import examined
-    from lm.cli.findings import lines
+    from lm.cli.doctor import examine, format_report
 
-    found = examined(options.out, options.imports)
-    print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))
-    for line in found["wrong"]:
+    report = examine(options.out, options.imports)
+    print(json.dumps(report, indent=2) if options.json else format_report(report))
+    for line in report["wrong"]:
         print(f"lm: {line}", file=sys.stderr)
-    return 0 if found["ok"] else 1
+    return 0 if report["ok"] else 1

@@ -23,7 +23,6 @@ def add_options(command: Parser) -> None:
         action="store_true",
         help="shorten learning curves to loss, gradient norm and validations: a tenth of the size",
     )
-    command.add_argument("--replace", action="store_true", help="write it even over a pack that holds more")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -31,7 +30,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         require_place(options.out, "--out")
     from lm.report.pack import pack
 
-    archive, expected = pack(options.folder, options.out, options.replace, options.thin)
+    archive, expected = pack(options.folder, options.out, options.thin)
     held = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
     print(f"packed: {archive.path}: {held}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
     return 0

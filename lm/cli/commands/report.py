@@ -34,7 +34,6 @@ def add_options(command: Parser) -> None:
     command.add_argument(
         "--check", action="store_true", help="write nothing, and name the files that differ from what is rebuilt"
     )
-    command.add_argument("--replace", action="store_true", help="write it even over a report that says more")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -80,18 +79,18 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
         asked = parse_request(options.format, options.columns, several=len(folders) > 1)
         if options.check:
             return check_report(folders, into, asked)
-        damaged = write_formats(folders, into, asked, Console(), options.replace)
+        damaged = write_formats(folders, into, asked, Console())
         print(f"report: {into}", file=sys.stderr)
         return 1 if damaged else 0
     damaged = False
     if ladders:
         from lm.report.ladder_page import write_ladder_report
 
-        damaged = write_ladder_report(folders[0], Console(), into, options.replace).damaged
+        damaged = write_ladder_report(folders[0], Console(), into).damaged
     elif searches:
-        write_study(folders[0], Console(), into, options.replace)
+        write_study(folders[0], Console(), into)
     else:
-        results = write_report(folders[0], Console(), into, options.replace)
+        results = write_report(folders[0], Console(), into)
         damaged = results.harmed
     if into != options.folders[0]:
         print(f"report: {into / 'table.md'}", file=sys.stderr)
