@@ -15,7 +15,7 @@ from lm.analysis.averages import with_averages
 from lm.analysis.comparability import differing_provenance
 from lm.analysis.curve import curve_table
 from lm.analysis.health import faults, unhealthy
-from lm.config.tree import InputError, load_yaml
+from lm.config.tree import InputError, load_yaml, nearest
 from lm.store.checks import of_files
 from lm.store.damage import is_number, of_curve
 from lm.store.documents import KEPT
@@ -206,6 +206,13 @@ def _checked_manifest(manifest: Any, path: Path) -> Manifest:
     for arm, described in manifest["arms"].items():
         if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
             raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; run `lm ablate` again")
+    for index, claim in enumerate(manifest.get("claims", ())):
+        arms = {**(claim.get("contrast") or {}), **(claim.get("over") or {})}
+        if strange := next((arm for arm in arms if arm not in manifest["arms"]), None):
+            raise InputError(
+                f"{path}: claims[{index}]: no arm {strange!r} in it.{nearest(strange, list(manifest['arms']))} "
+                "Run `lm ablate` again"
+            )
     return cast(Manifest, manifest)
 
 

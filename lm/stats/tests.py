@@ -64,7 +64,7 @@ def rate_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[f
 
 def smallest_p(n: int) -> float:
     """Return the smallest two-sided p of an exact sign-flip test of n pairs: 2 / 2^n."""
-    return min(1.0, 2.0 / 2**n)
+    return min(1.0, 2.0 ** (1 - n))
 
 
 def attainable(n: int, alpha: float = ALPHA) -> float:

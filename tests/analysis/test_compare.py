@@ -36,6 +36,7 @@ from lm.store.record import Record
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+CLAIM_OF_BETER = {"claim": "x", "metric": "nll", "relation": "lower", "contrast": {"beter": 1.0, "base": -1.0}}
 MIXED = [2.1, 2.0, 1.95, 2.0, 2.3, 1.9]
 
 
@@ -606,6 +607,7 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
         ({"arms": []}, "arms: is damaged, found \\[\\]"),
         ({"baseline": "gone"}, "no arm 'gone'"),
         ({"seeds": [0, 99]}, "arms.base.cells: expected a cell for each"),
+        ({"claims": [CLAIM_OF_BETER]}, r"claims\[0\]: no arm 'beter' in it. Did you mean better\?"),
     ],
 )
 def test_a_manifest_that_was_changed_by_hand_is_refused(

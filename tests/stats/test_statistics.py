@@ -133,6 +133,11 @@ def test_the_smallest_p_is_that_of_differences_all_of_one_sign(n: int) -> None:
     assert smallest_p(n) == pytest.approx(enumerated_p([1.0 + i for i in range(n)]), rel=1e-12)
 
 
+def test_the_smallest_p_of_thousands_of_seeds_is_zero() -> None:
+    assert smallest_p(1_000) == 2.0**-999
+    assert smallest_p(10_000) == 0.0
+
+
 @pytest.mark.parametrize(("n", "p"), [(1, 1.0), (3, 0.25), (5, 0.0625), (6, 0.03125)])
 def test_the_smallest_p_of_few_seeds(n: int, p: float) -> None:
     assert smallest_p(n) == sign_flip_p([-1.0 - i for i in range(n)]) == p
