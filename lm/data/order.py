@@ -36,14 +36,6 @@ def update_order_hash(digest: str, rows_b: np.ndarray) -> str:
     return hashlib.sha256(digest.encode() + np.ascontiguousarray(rows_b, dtype="<i8").tobytes()).hexdigest()
 
 
-def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:
-    """Compute the hash that `steps` batches in the right order result in."""
-    digest = ""
-    for step in range(steps):
-        digest = update_order_hash(digest, batch_rows(seed, step, batch_size, rows))
-    return digest
-
-
 def rank_slice(rank: int, world: int, size: int) -> slice:
     """Return the contiguous part of `size` rows that process `rank` of `world` takes."""
     return slice(rank * size // world, (rank + 1) * size // world)

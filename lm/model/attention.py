@@ -156,7 +156,11 @@ class SoftmaxAttention(Attention):
         cache: Cache | None = None,
     ) -> Tensor:
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
-        if self.impl == "folded" and mask.slopes_h is not None and self._folds(q_bhqk, k_bgsk, mask):
+        if (  # nothing is added to the scores but the penalty on distance
+            (self.impl == "folded" and mask.slopes_h is not None)
+            and (mask.hidden_bs is None and self.window is None and self.softcap is None)
+            and (mask.causal and q_bhqk.shape[2] == k_bgsk.shape[2])
+        ):
             q_bhqk, k_bgsk = alibi_as_extra_dims(q_bhqk, k_bgsk, mask.slopes_h, self.scale)
             v_bgsk, bias = repeat_kv(v_bgsk, q_bhqk.shape[1]), None
         else:
@@ -187,11 +191,6 @@ class SoftmaxAttention(Attention):
         if cache is not None:
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
-
-    def _folds(self, q_bhqk: Tensor, k_bgsk: Tensor, mask: Mask) -> bool:
-        """Return True if the position encoding alone adds to the scores, by distance."""
-        alone = mask.hidden_bs is None and self.window is None and self.softcap is None
-        return alone and mask.causal and q_bhqk.shape[2] == k_bgsk.shape[2]
 
     def _split(self, x_btd: Tensor) -> Tensor:
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)

@@ -1,4 +1,4 @@
-"""Text from a model: sampling from a decoder, greedy and beam search with an encoder-decoder.
+"""Text from a model: sampling from a decoder, beam search with an encoder-decoder.
 
 Legend: b batch, w beam, r rows = b w, s source time, t (target) time, d width, v vocabulary.
 """
@@ -6,12 +6,13 @@ Legend: b batch, w beam, r rows = b w, s source time, t (target) time, d width, 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lm.model.attention import Attention
+from lm.model.block import Block
 from lm.model.cache import Cache
 from lm.model.transformer import Decoder, EncoderDecoder
 
@@ -199,7 +200,7 @@ class Stepper:
         self.model = model
         self.memory_rsd = model.encode(source_bs, hidden_bs).repeat_interleave(width, dim=0)
         self.hidden_rs = hidden_bs.repeat_interleave(width, dim=0)
-        cacheable = all(bool(block.attention.cached) for block in _blocks(model))
+        cacheable = all(bool(cast(Block, block).attention.cached) for block in model.decoder)
         self.caches = [Cache() for _ in model.decoder] if cached and cacheable else None
 
     def __call__(self, tokens_rt: Tensor) -> Tensor:
@@ -210,42 +211,13 @@ class Stepper:
 
     def reorder(self, rows_r: Tensor) -> None:
         """Make row i continue row `rows_r[i]`, a row of the same source."""
-        if self.caches is not None:
-            self.caches = [_reordered(cache, rows_r) for cache in self.caches]
-
-
-def _reordered(cache: Cache, rows_r: Tensor) -> Cache:
-    reordered = Cache()
-    if cache.key_bgtk is not None and cache.value_bgtk is not None:
-        reordered.append(cache.key_bgtk[rows_r], cache.value_bgtk[rows_r])
-    return reordered
-
-
-def _blocks(model: EncoderDecoder) -> list[Any]:
-    return list(model.decoder)
-
-
-@torch.inference_mode()
-def greedy_search(
-    model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, ends: Ends, alpha: float = 0.0, cached: bool = True
-) -> list[Hypothesis]:
-    """Take the likeliest token each time; returns one hypothesis per source."""
-    step = Stepper(model, source_bs, hidden_bs, cached=cached)
-    tokens_bt = torch.full((len(source_bs), 1), ends.begin, device=source_bs.device)
-    total_b = torch.zeros(len(source_bs), dtype=torch.float64, device=source_bs.device)
-    for _ in range(ends.longest):
-        ended_b = (tokens_bt == ends.end).any(-1)
-        if ended_b.all():
-            break
-        likeliest_b, token_b = step(tokens_bt).max(-1)
-        total_b += likeliest_b.double().masked_fill(ended_b, 0.0)
-        tokens_bt = torch.cat([tokens_bt, token_b[:, None]], dim=1)
-    hypotheses = []
-    for tokens, total in zip(tokens_bt[:, 1:].tolist(), total_b.tolist(), strict=True):
-        ended = ends.end in tokens
-        target = tokens[: tokens.index(ends.end) + 1] if ended else tokens
-        hypotheses.append(Hypothesis(target, total / length_penalty(len(target), alpha), ended))
-    return hypotheses
+        if self.caches is None:
+            return
+        held = self.caches
+        self.caches = [Cache() for _ in held]
+        for cache, old in zip(self.caches, held, strict=True):
+            if old.key_bgtk is not None and old.value_bgtk is not None:
+                cache.append(old.key_bgtk[rows_r], old.value_bgtk[rows_r])
 
 
 @dataclass
@@ -294,7 +266,13 @@ def beam_search(
         step.reorder(_extend(beams, total_bwv, ends, alpha))
         if all(len(ended) >= width for ended in beams.ended):
             break
-    return [_ranked(beams, index, alpha) for index in range(batch)]
+    for ended, totals_w, tokens_wt in zip(beams.ended, beams.total_bw, beams.tokens_bwt, strict=True):
+        if not ended:
+            best = int(totals_w.argmax())
+            tokens = tokens_wt[best, 1:].tolist()
+            ended.append(Hypothesis(tokens, float(totals_w[best]) / length_penalty(len(tokens), alpha), False))
+        ended.sort(key=lambda hypothesis: -hypothesis.score)
+    return beams.ended
 
 
 def _extend(beams: _Beams, total_bwv: Tensor, ends: Ends, alpha: float) -> Tensor:
@@ -318,12 +296,3 @@ def _extend(beams: _Beams, total_bwv: Tensor, ends: Ends, alpha: float) -> Tenso
     total_bw = total_bc.gather(1, live_bw)
     beams.total_bw = total_bw.masked_fill(token_bw == ends.end, -torch.inf)  # where too few do not end
     return (index_b * width + row_bw).flatten()
-
-
-def _ranked(beams: _Beams, index: int, alpha: float) -> list[Hypothesis]:
-    if beams.ended[index]:
-        return sorted(beams.ended[index], key=lambda hypothesis: -hypothesis.score)
-    best = int(beams.total_bw[index].argmax())
-    tokens = beams.tokens_bwt[index, best, 1:].tolist()
-    score = float(beams.total_bw[index, best]) / length_penalty(len(tokens), alpha)
-    return [Hypothesis(tokens, score, False)]

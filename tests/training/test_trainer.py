@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, known
+from helpers import RUN, known, order_hash
 
 from lm.config.components import build
 from lm.config.tree import InputError, override
-from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, build_and_initialize
