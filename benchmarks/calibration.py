@@ -17,7 +17,7 @@ from torchmetrics.classification import MulticlassCalibrationError
 from benchmarks.asked import Asked
 from benchmarks.memory import added, in_child
 from benchmarks.rows import Row, row, rows_of
-from lm.metrics.calibration import bin_of, calibration_floor
+from lm.metrics.calibration import bin_index, calibration_floor
 from lm.metrics.tokens import TokenStatistics
 
 VOCABULARY, BATCH, CLASSES = 8192, 4096, 100
@@ -96,7 +96,7 @@ def memory_here(name: str, tokens: int) -> float:
 
 def floor_of(confidence_n: Tensor) -> float:
     """The calibration floor with 15 bins of given confidences."""
-    bin_n, confidence_n = bin_of(confidence_n, 15), confidence_n.double()
+    bin_n, confidence_n = bin_index(confidence_n, 15), confidence_n.double()
     values = (torch.ones_like(confidence_n), confidence_n, confidence_n * (1 - confidence_n))
     sums = [torch.zeros(15, dtype=torch.float64).index_add_(0, bin_n, value_n) for value_n in values]
     return calibration_floor(*sums)

@@ -10,6 +10,7 @@ from torch import Tensor
 from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
+from lm.data.order import batch_rows, update_order_hash
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.attention_impl import attention_weights, causal_bias, repeat_kv
 from lm.model.block import Block
@@ -135,3 +136,11 @@ def weights_of(attention: SoftmaxAttention, q_bhqk: Tensor, k_bgsk: Tensor, mask
     if bias is None and mask.causal:
         bias = causal_bias(queries, keys, q_bhqk)
     return attention_weights(q_bhqk, repeat_kv(k_bgsk, heads), attention.scale, bias, attention.softcap)
+
+
+def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:
+    """Compute the hash that `steps` batches in the right order result in."""
+    digest = ""
+    for step in range(steps):
+        digest = update_order_hash(digest, batch_rows(seed, step, batch_size, rows))
+    return digest

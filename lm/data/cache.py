@@ -1,6 +1,6 @@
-"""The cache of prepared text: entries are made once, never changed, looked at before use and made again if damaged.
+"""The cache of prepared text: entries are written once, never changed, checked before use and rebuilt if damaged.
 
-An entry is a folder; `sums.json` in it has a check sum of every other file. One without is sound if its parts agree.
+An entry is a folder; `sums.json` in it has a checksum of every other file. One without is sound if its parts agree.
 """
 
 import contextlib
@@ -28,28 +28,30 @@ SUMS = "sums.json"
 
 
 class DamageError(Exception):
-    """What is wrong with an entry of the cache."""
+    """Damage of an entry of the cache; the message says which."""
 
 
 def cache_folder() -> Path:
-    """`$LM_CACHE`, or `lm` in the user's cache folder."""
+    """Return `$LM_CACHE`, or `lm` in the user's cache folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
     return Path(os.environ.get("LM_CACHE") or default)
 
 
 def keep_compiled_code() -> None:
-    """Has torch.compile keep its code in the cache, for the next process that asks for it; to be called before torch is
-    imported. Where the user has said otherwise, or nothing can be written there, torch goes its own way."""
+    """Make torch.compile keep its code in the cache for later processes; to be called before torch is imported.
+
+    It changes nothing where the user has set a folder, or the cache cannot be written to.
+    """
     folder = cache_folder() / "inductor"
-    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
-    if there.is_dir() and os.access(there, os.W_OK):
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if existing.is_dir() and os.access(existing, os.W_OK):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.absolute()))
         os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
 
 
 @contextlib.contextmanager
 def cache_io_errors() -> Iterator[None]:
-    """Answers a cache that cannot be written to or read with one line. A full disk is another matter."""
+    """Turn an OSError of the cache into an InputError of one line. A full disk stays an OSError."""
     try:
         yield
     except OSError as error:
@@ -62,7 +64,7 @@ def cache_io_errors() -> Iterator[None]:
 
 
 def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
-    """Fills an entry unless it is filled; one that is damaged is made again, and a line says so.
+    """Fill an entry unless it is filled; one that is damaged is rebuilt, with a warning.
 
     Args:
         folder: of the entry.
@@ -77,16 +79,16 @@ def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[P
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(Path(f"{folder}.lock"), f"{folder}, which another process prepares"):
-            found = find_damage(folder, check)
-            if found is None:
+            damage = find_damage(folder, check)
+            if damage is None:
                 return
             if folder.exists():
-                warn_rebuilt(folder, found)
+                warn_rebuilt(folder, damage)
             _make(folder, write)
 
 
 def find_damage(folder: Path, check: Callable[[Path], None]) -> str | None:
-    """What is wrong with an entry, None where nothing is."""
+    """Describe the damage of an entry; None where there is none."""
     try:
         check_sums(folder)
         check(folder)
@@ -95,15 +97,15 @@ def find_damage(folder: Path, check: Callable[[Path], None]) -> str | None:
     return None
 
 
-def warn_rebuilt(place: Path, damage: str) -> None:
-    """Says that something in the cache is made again."""
-    print(f"{place}: damaged ({damage}); made again", file=sys.stderr)
+def warn_rebuilt(path: Path, damage: str) -> None:
+    """Print that something in the cache is rebuilt."""
+    print(f"{path}: damaged ({damage}); made again", file=sys.stderr)
 
 
 def _make(folder: Path, write: Callable[[Path], None]) -> None:
-    """Makes an entry, for who holds its lock; nobody else is at work on what lies beside it under its name."""
-    for left in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Build an entry; the caller holds its lock, so that nobody else works on files beside it with its name."""
+    for stale in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(stale, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         write(temporary)
@@ -119,7 +121,7 @@ def _make(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def check_sum(path: Path) -> int:
-    """The CRC-32 of a file."""
+    """Compute the CRC-32 of a file."""
     total = 0
     with path.open("rb") as file:
         while data := file.read(1 << 20):
@@ -128,7 +130,7 @@ def check_sum(path: Path) -> int:
 
 
 def check_sums(folder: Path) -> None:
-    """Raises DamageError where a file is not what was written."""
+    """Raise DamageError where a file is not what was written."""
     if not (folder / SUMS).is_file():
         return
     sums = stored_json(folder / SUMS)
@@ -140,18 +142,18 @@ def check_sums(folder: Path) -> None:
 
 
 def stored_json(path: Path) -> dict[str, Any]:
-    """A mapping stored in an entry. Raises DamageError where there is none."""
+    """Read a mapping stored in an entry. Raises DamageError where there is none."""
     try:
-        found = read_json(path) if path.is_file() else None
+        content = read_json(path) if path.is_file() else None
     except InputError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise DamageError(f"{path.name} is {'no mapping' if path.is_file() else 'missing'}")
-    return found
+    return content
 
 
 def stored_array(path: Path, mapped: bool = True) -> np.ndarray:
-    """An array stored in an entry. Raises DamageError where it cannot be read to its end."""
+    """Read an array stored in an entry. Raises DamageError where it cannot be read to its end."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except FileNotFoundError:
@@ -161,22 +163,22 @@ def stored_array(path: Path, mapped: bool = True) -> np.ndarray:
 
 
 def stored_tokenizer(path: Path, sha256: str) -> tokenizers.Tokenizer:
-    """The tokenizer with this hash. Raises DamageError where the file holds none or another."""
+    """Read the tokenizer with this hash. Raises DamageError where the file holds none or another."""
     try:
-        found = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DamageError(f"{path.name} is missing") from None
     except OSError:
         raise
     except Exception as error:  # the Rust side raises bare Exception
         raise DamageError(f"{path.name} is no tokenizer: {' '.join(str(error).split())}") from None
-    if hashlib.sha256(found.to_str().encode()).hexdigest() != sha256:
+    if hashlib.sha256(tokenizer.to_str().encode()).hexdigest() != sha256:
         raise DamageError(f"{path.name} is another tokenizer")
-    return found
+    return tokenizer
 
 
 def check_ids(ids: np.ndarray, name: str, vocabulary: int) -> None:
-    """Raises DamageError where an array is none of ids, or one is beyond the vocabulary."""
+    """Raise DamageError where an array does not hold ids of the vocabulary."""
     if ids.ndim != 1 or ids.dtype.kind != "u":
         raise DamageError(f"{name} holds {ids.dtype} of shape {ids.shape}, expected ids")
     if len(ids) and int(ids.max()) >= vocabulary:
@@ -184,7 +186,7 @@ def check_ids(ids: np.ndarray, name: str, vocabulary: int) -> None:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Stores an array by Python's own writing, which tells of every byte that a disk does not take."""
+    """Store an array by Python's own writing, which reports every byte that a disk does not take."""
     try:
         with path.open("wb") as file:
             np.lib.format.write_array(SimpleNamespace(write=file.write), array, allow_pickle=False)
@@ -193,5 +195,5 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 def damage_as_os_error(folder: Path, damage: DamageError) -> OSError:
-    """What a damaged entry is to a run that has begun: a failure of the disk, no result."""
+    """Turn damage of an entry into the OSError that a run in progress fails with."""
     return OSError(errno.EIO, f"damaged ({damage})", str(folder))

@@ -1,4 +1,4 @@
-"""Where the text comes from. A corpus yields documents; every document belongs to exactly one split."""
+"""Sources of text. A corpus yields documents; every document belongs to exactly one split."""
 
 import contextlib
 import functools
@@ -24,17 +24,17 @@ from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")
 MAX_FILES = 100_000
-"""Paths that a glob may match; more are a slip of the pen, such as a whole file system."""
+"""Paths that a glob may match; more are a mistake, such as a whole file system."""
 
 Splits = dict[str, list[str]]
 LEFT_OUT = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
 
 ANSWER_SECONDS = 4.0
-"""In which the hub answers, or counts as out of reach."""
+"""Seconds in which the Hugging Face hub answers, or counts as out of reach."""
 
 
 def expand_user(path: str) -> Path:
-    """The path with `~` for a user's folder; as it is where nobody has that name."""
+    """Expand `~` for a user's folder; a path with an unknown user stays as it is."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -42,7 +42,7 @@ def expand_user(path: str) -> Path:
 
 
 def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
-    """Cuts a sequence of documents into train, validation and test, in that order, without cutting a document.
+    """Split documents into train, validation and test, in that order, without cutting a document.
 
     Args:
         documents: the texts, in the corpus's fixed order.
@@ -61,7 +61,7 @@ def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Spl
 
 
 def fingerprint(splits: Splits) -> str:
-    """The SHA-256 of all documents with their boundaries and splits: the same text gives the same fingerprint."""
+    """Compute the SHA-256 of all documents with their boundaries and splits."""
     digest = hashlib.sha256()
     for name in SPLITS:
         digest.update(f"{name}:{len(splits[name])}\n".encode())
@@ -77,10 +77,10 @@ class Corpus(ABC):
 
     @abstractmethod
     def documents(self) -> Iterator[str]:
-        """The texts, in a fixed order."""
+        """Yield the texts, in a fixed order."""
 
     def splits(self, fractions: Sequence[float]) -> Splits:
-        """Train, validation and test documents; by default cut by share of characters, in corpus order.
+        """Return train, validation and test documents; by default split by share of characters, in corpus order.
 
         A text that is one document is cut at the ends of lines: else no split but the first would have any of it.
         """
@@ -89,17 +89,17 @@ class Corpus(ABC):
             raise InputError(f"data.corpus: {type(self).__name__} holds no text")
         if len(documents) == 1:
             lines = split_documents(documents[0].splitlines(keepends=True), fractions)
-            return {name: ["".join(found)] if found else [] for name, found in lines.items()}
+            return {name: ["".join(part)] if part else [] for name, part in lines.items()}
         return split_documents(documents, fractions)
 
     def entropy_rate(self) -> float | None:
-        """Nats per character of the best possible predictor of a long text, exactly; None where no one knows it."""
+        """Return the exact nats per character of the best predictor of a long text; None where unknown."""
         return None
 
 
 @functools.cache
 def _sources(root: Path) -> list[Path]:
-    """The Python files below a folder by the hash of their relative paths; looked for once, which takes longest."""
+    """List the Python files below a folder by the hash of their relative paths; once, as it takes longest."""
     names: list[Path] = []
     for folder, inner, files in os.walk(root):
         inner[:] = [name for name in inner if name not in LEFT_OUT]
@@ -128,15 +128,15 @@ class StdlibText(Corpus):
 
     def documents(self) -> Iterator[str]:
         root = Path(sysconfig.get_paths()["stdlib"])
-        left = self.size
+        remaining = self.size
         for name in _sources(root):
             try:
-                text = (root / name).read_text(encoding="utf-8")[: min(left, self.longest)]
+                text = (root / name).read_text(encoding="utf-8")[: min(remaining, self.longest)]
             except UnicodeDecodeError:
                 continue  # a handful of sources declare another encoding
             yield text
-            left -= len(text)
-            if left <= 0:
+            remaining -= len(text)
+            if remaining <= 0:
                 return
 
 
@@ -160,8 +160,8 @@ class LocalText(Corpus):
         self.document = document
 
     def files(self) -> list[Path]:
-        """The files that the patterns name, sorted. Raises InputError for a pattern that names none."""
-        found: list[Path] = []
+        """List the files that the patterns name, sorted. Raises InputError for a pattern that names none."""
+        paths: list[Path] = []
         for pattern in self.patterns:
             literal = expand_user(pattern)
             globbed = self._matching(str(literal))
@@ -171,19 +171,19 @@ class LocalText(Corpus):
                 siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
                 hint = download_hint(pattern) or nearest(pattern, siblings)
                 raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{hint}")
-            found.extend(matches)
-        return list(dict.fromkeys(found))
+            paths.extend(matches)
+        return list(dict.fromkeys(paths))
 
     @staticmethod
     def _matching(pattern: str) -> list[Path]:
-        """The paths that a glob matches, sorted. Raises InputError where it matches far too many."""
+        """List the paths that a glob matches, sorted. Raises InputError where it matches far too many."""
         try:
-            found = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_FILES + 1))
+            paths = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_FILES + 1))
         except (OSError, ValueError, re.error):  # a NUL, or a name too long
             return []
-        if len(found) > MAX_FILES:
+        if len(paths) > MAX_FILES:
             raise InputError(f"data.corpus.path: {shown(pattern)} matches over {MAX_FILES:,} paths; name fewer")
-        return sorted(map(Path, found))
+        return sorted(map(Path, paths))
 
     def documents(self) -> Iterator[str]:
         for path in self.files():
@@ -217,11 +217,11 @@ class LocalText(Corpus):
             row = None
             try:
                 row = json.loads(line)
-                found = row[self.field]
-                if not isinstance(found, str):
+                document = row[self.field]
+                if not isinstance(document, str):
                     raise TypeError
-                found.encode("utf-8")
-                yield found
+                document.encode("utf-8")
+                yield document
             except (ValueError, TypeError, KeyError, RecursionError):
                 keys = list(row) if isinstance(row, dict) else []
                 raise InputError(
@@ -251,7 +251,9 @@ class HubError(Exception):
 
 
 def load_dataset(path: str, name: str | None) -> Any:
-    """Return the splits of a dataset, by name; from the copy on this machine where the hub does not answer.
+    """Load the splits of a dataset, by name; from the copy on this machine where the hub does not answer.
+
+    The hub's own client would try for half a minute.
 
     Args:
         path: the dataset, a loader that comes with `datasets`, or a folder.
@@ -264,40 +266,40 @@ def load_dataset(path: str, name: str | None) -> Any:
     from huggingface_hub import constants
 
     datasets.disable_progress_bars()
-    asked = not (Path(path).exists() or datasets.config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE)
-    silent = asked and not answers(datasets.config.HF_ENDPOINT)
+    remote = not (Path(path).exists() or datasets.config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE)
+    unreachable = remote and not answers(datasets.config.HF_ENDPOINT)
     try:
-        with offline() if silent else contextlib.nullcontext():
+        with offline() if unreachable else contextlib.nullcontext():
             return datasets.load_dataset(path, name)
     except Exception as error:  # of the hub, of its client, and of every reader of a file format
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if silent:
+        if unreachable:
             reason = f"{datasets.config.HF_ENDPOINT} does not answer, and without it: {reason}"
         raise HubError(reason) from None
 
 
 def answers(address: str, seconds: float | None = None) -> bool:
-    """Return whether the hub at an address answers at all; False after so many seconds, ANSWER_SECONDS by default."""
-    heard = threading.Event()
-    most = ANSWER_SECONDS if seconds is None else seconds
+    """Return True if the hub at an address answers within so many seconds, ANSWER_SECONDS by default."""
+    answered = threading.Event()
+    timeout = ANSWER_SECONDS if seconds is None else seconds
 
-    def ask() -> None:
+    def send_request() -> None:
         from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
         with contextlib.suppress(Exception):  # of whatever client the library uses
-            get_session().head(address, timeout=most)
-            heard.set()
-        over.set()
+            get_session().head(address, timeout=timeout)
+            answered.set()
+        finished.set()
 
-    over = threading.Event()
-    threading.Thread(target=ask, daemon=True).start()  # looking up a name heeds no timeout
-    over.wait(most)
-    return heard.is_set()
+    finished = threading.Event()
+    threading.Thread(target=send_request, daemon=True).start()  # looking up a name heeds no timeout
+    finished.wait(timeout)
+    return answered.is_set()
 
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Keep the hub's client from asking it anything."""
+    """Keep the hub's client from sending requests."""
     import datasets
     from huggingface_hub import constants
 
@@ -343,7 +345,7 @@ class HubText(Corpus):
         yield from itertools.chain.from_iterable(self._load().values())
 
     def splits(self, fractions: Sequence[float]) -> Splits:
-        found = self._load()
-        if {"train", "validation"} <= set(found):
-            return {name: [text for text in found.get(name, []) if text] for name in SPLITS}
-        return split_documents([t for texts in found.values() for t in texts if t], fractions)
+        loaded = self._load()
+        if {"train", "validation"} <= set(loaded):
+            return {name: [text for text in loaded.get(name, []) if text] for name in SPLITS}
+        return split_documents([t for texts in loaded.values() for t in texts if t], fractions)

@@ -10,46 +10,38 @@ from lm.config.tree import canonical
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed for the stream that `parts` name: independent streams, the same on every machine."""
+    """Derive a 63-bit seed for the random stream that `parts` name: independent streams, equal on all machines."""
     return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8], "big") >> 1
 
 
 @functools.lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
-    """The order of the rows in one pass over the text, int64 of shape (rows,).
+    """Return the order of the rows in one pass over the text, int64 of shape (rows,).
 
-    Drawn from RandomState, whose stream numpy keeps frozen between versions.
+    It is drawn from RandomState, whose stream numpy keeps frozen between versions.
     """
     random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
     return random.permutation(rows)
 
 
 def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
-    """The row numbers of batch `step`, int64 of shape (batch_size,), counted through as many passes as it takes."""
+    """Return the row numbers of batch `step`, int64 of shape (batch_size,), over as many passes as it takes."""
     positions = np.arange(step * batch_size, (step + 1) * batch_size)
-    epochs, places = np.divmod(positions, rows)
-    return np.concatenate([permutation(seed, int(e), rows)[places[epochs == e]] for e in np.unique(epochs)])
+    epochs, indices = np.divmod(positions, rows)
+    return np.concatenate([permutation(seed, int(e), rows)[indices[epochs == e]] for e in np.unique(epochs)])
 
 
 def update_order_hash(digest: str, rows_b: np.ndarray) -> str:
-    """The hash of an order so far, given the hash before and the next batch's row numbers."""
+    """Update the hash of an order with the next batch's row numbers."""
     return hashlib.sha256(digest.encode() + np.ascontiguousarray(rows_b, dtype="<i8").tobytes()).hexdigest()
 
 
-def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:
-    """The hash that `steps` batches in the right order must come to."""
-    digest = ""
-    for step in range(steps):
-        digest = update_order_hash(digest, batch_rows(seed, step, batch_size, rows))
-    return digest
-
-
 def rank_slice(rank: int, world: int, size: int) -> slice:
-    """The contiguous part of `size` rows that process `rank` of `world` takes."""
+    """Return the contiguous part of `size` rows that process `rank` of `world` takes."""
     return slice(rank * size // world, (rank + 1) * size // world)
 
 
 def evaluation_rows(rows: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Every row once, in order, `batch_size` at a time; the last batch may be shorter."""
+    """Yield every row once, in order, `batch_size` at a time; the last batch may be shorter."""
     for start in range(0, rows, batch_size):
         yield np.arange(start, min(start + batch_size, rows))

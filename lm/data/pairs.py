@@ -1,4 +1,4 @@
-"""Pairs of texts as token ids, and in batches of similar lengths.
+"""Pairs of texts, such as sentences and their translations, as token ids, and in batches of similar lengths.
 
 CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
     train.source.npy, train.source.ends.npy, ...    token ids end to end, and where each text ends
@@ -72,7 +72,7 @@ class LocalPairs:
         }
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
-        """All lines of both sides of a split, stripped, in order; none for a split that was not given.
+        """Read all lines of both sides of a split, stripped, in order; none for a split without files.
 
         Raises:
             InputError: for files that cannot be read or differ in their number of lines.
@@ -92,27 +92,31 @@ class LocalPairs:
         return sides
 
     def pairs(self) -> tuple[Pairs, dict[str, int]]:
-        """The pairs of each split, and how many were left out because a side is empty."""
-        kept, empty = {}, {}
+        """Return the pairs of each split, and how many were left out because a side is empty."""
+        pairs, empty = {}, {}
         for split in SPLITS:
-            found = list(zip(*self.lines(split), strict=True))
-            kept[split] = [pair for pair in found if all(pair)]
-            empty[split] = len(found) - len(kept[split])
-        return kept, empty
+            lines = list(zip(*self.lines(split), strict=True))
+            pairs[split] = [pair for pair in lines if all(pair)]
+            empty[split] = len(lines) - len(pairs[split])
+        return pairs, empty
 
 
 def read_lines(path: str, name: str) -> list[str]:
-    """The lines of a text file, plain or .gz, each stripped. Raises InputError, with `name` for where it was asked."""
-    place = expand_user(path)
+    """Read the lines of a text file, plain or .gz, each stripped.
+
+    Raises:
+        InputError: where it cannot be read, with `name` for the setting that names it.
+    """
+    file = expand_user(path)
     try:
-        require_regular(place)
-        data = place.read_bytes()
-        text = (gzip.decompress(data) if place.suffix == ".gz" else data).decode("utf-8")
+        require_regular(file)
+        data = file.read_bytes()
+        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
     except (OSError, EOFError, zlib.error) as error:
-        siblings = [str(p) for p in place.parent.iterdir()] if os.path.isdir(place.parent) else []
-        hint = "" if os.path.exists(place) else download_hint(path) or nearest(path, siblings)
+        siblings = [str(p) for p in file.parent.iterdir()] if os.path.isdir(file.parent) else []
+        hint = "" if os.path.exists(file) else download_hint(path) or nearest(path, siblings)
         raise InputError(
             f"{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}"
         ) from None
@@ -126,7 +130,8 @@ def read_lines(path: str, name: str) -> list[str]:
 class PairTokens:
     """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them.
 
-    Raises OSError where they were damaged since.
+    Raises:
+        OSError: where they were damaged since.
     """
 
     def __init__(self, facts: TextStats) -> None:
@@ -143,42 +148,42 @@ class PairTokens:
         self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
 
     def lengths(self, split: str, side: str) -> np.ndarray:
-        """Tokens of each text, without begin and end."""
+        """Return the tokens of each text, without begin and end."""
         return np.diff(self.ends[f"{split}.{side}"], prepend=0)
 
     def text(self, split: str, side: str, row: int) -> np.ndarray:
-        """The token ids of one text."""
+        """Return the token ids of one text."""
         ends = self.ends[f"{split}.{side}"]
         return self.ids[f"{split}.{side}"][ends[row - 1] if row else 0 : ends[row]]
 
 
 def pairs_folder(text: str, tokenizer: str) -> Path:
-    """Where the ids of pairs with this fingerprint, cut by the tokenizer with this hash, lie or would lie."""
+    """Return the folder of the ids of pairs with this fingerprint and of this tokenizer's hash."""
     return cache_folder() / "pairs" / run_id([text, tokenizer])[:32]
 
 
 def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
-    """Reads the files, trains one tokenizer on both sides and encodes them, each only if no one has before.
+    """Read the files, train one tokenizer on both sides and encode them, each unless it is cached.
 
-    Tokens and bytes of the facts are those of the targets, with an end each; documents are pairs.
+    Tokens and bytes of the statistics are those of the targets, with an end each; documents are pairs.
     """
     pairs, empty = corpus.pairs()
-    flat = {split: [text for pair in found for text in pair] for split, found in pairs.items()}
+    flat = {split: [text for pair in of_split for text in pair] for split, of_split in pairs.items()}
     text = fingerprint(flat)
     trained = train_tokenizer(tokenizer.with_specials(), flat["train"], text)
     tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = pairs_folder(text, tokenizer_hash)
     facts = TextStats(str(folder.resolve()), text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
     facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
-    for split, found in pairs.items():
-        facts.documents[split] = len(found)
-        facts.bytes[split] = sum(len(target.encode()) for _, target in found)
+    for split, of_split in pairs.items():
+        facts.documents[split] = len(of_split)
+        facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
     ensure_entry(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
     return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
 
 
 def check_pairs(folder: Path, facts: TextStats) -> None:
-    """Raises DamageError for an entry without the pairs and the tokenizer of `facts`, or whose parts disagree."""
+    """Raise DamageError for an entry without the pairs and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     expected = {key: getattr(facts, key) for key in ("fingerprint", "tokenizer", "vocabulary", "documents", "bytes")}
     # How many are too long depends on the context, and is counted anew each time.
@@ -195,9 +200,9 @@ def check_pairs(folder: Path, facts: TextStats) -> None:
             check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
             _check_ends(stored_array(folder / f"{split}.{side}.ends.npy", mapped=False), len(ids), facts, split)
     targets = {split: stored_array(folder / f"{split}.{SIDES[-1]}.npy") for split in SPLITS}
-    told = {split: len(ids) + facts.documents[split] for split, ids in targets.items()}
-    if stored.get("tokens") != told or set(stored.get("unknown") or {}) != set(SPLITS):
-        raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {told!r}")
+    counted = {split: len(ids) + facts.documents[split] for split, ids in targets.items()}
+    if stored.get("tokens") != counted or set(stored.get("unknown") or {}) != set(SPLITS):
+        raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {counted!r}")
 
 
 def _check_ends(ends: np.ndarray, ids: int, facts: TextStats, split: str) -> None:
@@ -210,15 +215,15 @@ def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: T
     kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
     unknown = tokenizer.token_to_id(UNKNOWN)
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": dict.fromkeys(pairs, 0)}
-    for split, found in pairs.items():
-        for side, texts in zip(SIDES, zip(*found, strict=True) if found else ((), ()), strict=True):
+    for split, of_split in pairs.items():
+        for side, texts in zip(SIDES, zip(*of_split, strict=True) if of_split else ((), ()), strict=True):
             encoded = encode_lines(tokenizer, texts)
             ids = np.concatenate([np.zeros(0, np.int64), *encoded])
             write_array(folder / f"{split}.{side}.npy", ids.astype(kind))
             ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
             write_array(folder / f"{split}.{side}.ends.npy", ends)
             counted["unknown"][split] += 0 if unknown is None else int((ids == unknown).sum())
-        counted["tokens"][split] = len(ids) + len(found)  # the side written last is the target
+        counted["tokens"][split] = len(ids) + len(of_split)  # the side written last is the target
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
     tokenizer.save(str(folder / "tokenizer.json"))
     stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
@@ -226,7 +231,7 @@ def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: T
 
 
 def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:
-    """The token ids of each line, int64; a special token's name in a line is text like any other."""
+    """Return the token ids of each line, int64; a special token's name in a line is text like any other."""
     tokenizer.encode_special_tokens = True
     encoded = tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
     return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encoded]
@@ -236,7 +241,7 @@ def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarray:
-    """The rows one under another, filled up to the longest, int64."""
+    """Stack rows, filled up to the longest, int64."""
     table = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
     for index, row in enumerate(rows):
         table[index, : len(row)] = row
@@ -244,11 +249,12 @@ def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndar
 
 
 def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Cuts the rows of `order` into batches whose padded source and target tokens are `budget` together at most.
+    """Yield batches of `order` whose padded source and target tokens are `budget` together at most.
 
     Args:
         order: row numbers.
         source, target: tokens of each row's two sides.
+        budget: tokens of a batch.
     """
     start, longest_source, longest_target = 0, 0, 0
     for index, row in enumerate(order):
@@ -300,15 +306,15 @@ class PairData(Data):
             self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
 
     def _counted(self, facts: TextStats) -> TextStats:
-        """The facts with the number of pairs that are too long, and the loss of a unigram model on the others."""
+        """Add to the statistics the pairs that are too long, and the loss of a unigram model on the others."""
         tokens, targets = PairTokens(facts), dict[str, np.ndarray]()
         for split in SPLITS:
-            kept = len(rows := self._fitting(tokens, split))
+            count = len(rows := self._fitting(tokens, split))
             ids, lengths = tokens.ids[f"{split}.{SIDES[-1]}"], tokens.lengths(split, SIDES[-1])
             targets[split] = row_counts(ids, lengths, rows, facts.vocabulary)
-            targets[split][tokens.end] += kept
-            facts.documents[f"{split}_too_long"] = facts.documents[split] - kept
-            if not kept and split != "test":
+            targets[split][tokens.end] += count
+            facts.documents[f"{split}_too_long"] = facts.documents[split] - count
+            if not count and split != "test":
                 raise InputError(
                     f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
                     "give more text or a larger data.context"
@@ -350,8 +356,8 @@ class PairData(Data):
         batches = self.batches["train"]
 
         def rows(step: int) -> np.ndarray:
-            epoch, place = divmod(step, len(batches))
-            rows_b = batches[permutation(self.seed, epoch, len(batches))[place]]
+            epoch, index = divmod(step, len(batches))
+            rows_b = batches[permutation(self.seed, epoch, len(batches))[index]]
             return rows_b[rank_slice(rank, world, len(rows_b))]
 
         return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
@@ -365,15 +371,14 @@ class PairData(Data):
         return clusters_per_row(len(self.tokens.lengths(split, SIDES[-1])))
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
-        """The pairs with these numbers."""
+        """Return the pairs with these numbers."""
         source, target = ([self.tokens.text(split, side, row) for row in rows_b] for side in SIDES)
         inputs_bt = pad_rows([[self.tokens.begin, *ids] for ids in target], self.tokens.padding)
         targets_bt = pad_rows([[*ids, self.tokens.end] for ids in target], IGNORED)
         return Batch((tensor(inputs_bt), *self.sources(source)), tensor(targets_bt), tensor(rows_b))
 
     def sources(self, texts: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """What the encoder reads of these token ids, (b, s), cut to the context with its end; and what of it is
-        padding, (b, s)."""
+        """Return the encoder's input (b, s), cut to the context with its end, and True for its padding, (b, s)."""
         rows = [[*ids[: self.context - 1], self.tokens.end] for ids in texts]
         hidden_bs = np.arange(max(map(len, rows))) >= np.asarray([[len(row)] for row in rows])
         return tensor(pad_rows(rows, self.tokens.padding)), torch.from_numpy(hidden_bs)

@@ -1,4 +1,4 @@
-"""Public texts that experiments name: fetched from pinned addresses, and known by their checksums.
+"""Public datasets that experiments name: downloaded from pinned addresses, and verified by their checksums.
 
 An address names a commit, or a file that its owner publishes a checksum of, so that it always means the same bytes.
 """
@@ -19,7 +19,7 @@ from lm.config.tree import InputError, nearest, require_place, require_regular
 from lm.store.files import write_atomic
 
 SECONDS, LONGEST = 30.0, 600.0
-"""How long a server may say nothing, and how long a file may take."""
+"""Seconds that a server may be silent, and that a file may take."""
 
 BLOCK = 1 << 16
 
@@ -29,8 +29,8 @@ class File:
     """A file as its owner publishes it.
 
     Args:
-        name: in the folder of its data.
-        address: where it is fetched from.
+        name: in the folder of its dataset.
+        address: where it is downloaded from.
         size: in bytes.
         sha256: of its bytes.
         also: checksums of the same content laid out in another way.
@@ -45,7 +45,7 @@ class File:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data that is fetched under one name."""
+    """A dataset that is downloaded under one name."""
 
     about: str
     licence: str
@@ -122,21 +122,21 @@ DATASETS: Mapping[str, Dataset] = {
         ),
     ),
 }
-"""All that there is, by name."""
+"""All datasets by name."""
 
 _SCHEMES = ("https",)
-"""What an address may begin with, also one that a server sends on to."""
+"""Schemes of an address, also of one that a server redirects to."""
 
 
 def find_dataset(name: str) -> Dataset:
-    """The data of this name. Raises InputError where there is none, with the nearest."""
+    """Return the dataset of this name. Raises InputError where there is none, with the nearest."""
     if name not in DATASETS:
         raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
     return DATASETS[name]
 
 
 def download_hint(path: str) -> str:
-    """What a person may type where a file of public data is not there; empty for other files."""
+    """Return the command that downloads a missing file of a dataset; empty for other files."""
     *_, folder, name = ("", "", *Path(path).parts)
     if folder in DATASETS and any(file.name == name for file in DATASETS[folder].files):
         return f" `lm data {folder} --to {quote(str(Path(path).parent.parent))}` fetches it"
@@ -147,58 +147,58 @@ def download_hint(path: str) -> str:
 
 
 def download_to(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
-    """Puts the files of some data into `into/NAME`; returns those written, the others being there already.
+    """Put the files of a dataset into `into/NAME`; returns those written, the others being present already.
 
     Nothing is written unless all files can be.
 
     Args:
-        name: of the data.
-        into: the folder, made where it is not there.
-        source: a folder that has the files, in itself or in a folder of that name; None fetches them.
+        name: of the dataset.
+        into: the folder, created where it is missing.
+        source: a folder that has the files, in itself or in a folder of that name; None downloads them.
         unlike: take files whose checksums differ, from `source`.
 
     Raises:
-        InputError: where a file cannot be had, is not what is expected, or another is there in its place.
+        InputError: where a file cannot be had, is not what is expected, or another is in its place.
     """
     data, folder = find_dataset(name), into / name
     require_place(folder, "--to", folder=True)
-    found = {} if source is None else _local_copies(name, data.files, source, unlike)
-    wanted = [file for file in data.files if not _is_present(file, folder / file.name, found.get(file.name))]
-    contents = [found[file.name].read_bytes() if found else download(file) for file in wanted]
-    for file, content in zip(wanted, contents, strict=True):
+    copies = {} if source is None else _local_copies(name, data.files, source, unlike)
+    missing = [file for file in data.files if not _is_present(file, folder / file.name, copies.get(file.name))]
+    contents = [copies[file.name].read_bytes() if copies else download(file) for file in missing]
+    for file, content in zip(missing, contents, strict=True):
         write_atomic(folder / file.name, content)
-    return [folder / file.name for file in wanted]
+    return [folder / file.name for file in missing]
 
 
 def _is_present(file: File, path: Path, source: Path | None) -> bool:
-    """Whether the file lies at `path`, or what is at hand instead. Raises InputError where another does."""
+    """Return True if `path` is the file, or equals the local copy. Raises InputError if it is another."""
     require_place(path, "--to")
     if not path.exists():
         return False
-    found = digest(path)
-    if found in (file.sha256, *file.also) or (source is not None and found == digest(source)):
+    checksum = digest(path)
+    if checksum in (file.sha256, *file.also) or (source is not None and checksum == digest(source)):
         return True
-    raise InputError(f"{path}: is there, with SHA-256 {found}, expected {file.sha256}; choose another folder")
+    raise InputError(f"{path}: is there, with SHA-256 {checksum}, expected {file.sha256}; choose another folder")
 
 
 def _local_copies(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
-    """Where files lie in a folder. Raises InputError where they lack, or are others and these are not wanted."""
-    places = {file.name: [source / name / file.name, source / file.name] for file in files}
-    found = {file: path for file, both in places.items() for path in reversed(both) if path.is_file()}
-    if missing := [file.name for file in files if file.name not in found]:
+    """Find files in a folder. Raises InputError where they lack, or are others and these are not accepted."""
+    candidates = {file.name: [source / name / file.name, source / file.name] for file in files}
+    copies = {file: path for file, paths in candidates.items() for path in reversed(paths) if path.is_file()}
+    if missing := [file.name for file in files if file.name not in copies]:
         raise InputError(f"--from {source}: lacks {', '.join(missing)}, there or in its folder {name}")
     for file in files:
-        path = found[file.name]
-        summed = digest(path)
-        if summed not in (file.sha256, *file.also) and not unlike:
+        path = copies[file.name]
+        checksum = digest(path)
+        if checksum not in (file.sha256, *file.also) and not unlike:
             raise InputError(
-                f"{path}: is another file, with SHA-256 {summed}, expected {file.sha256}; --any takes it all the same"
+                f"{path}: is another file, with SHA-256 {checksum}, expected {file.sha256}; --any takes it all the same"
             )
-    return found
+    return copies
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file. Raises InputError where it cannot be read."""
+    """Compute the SHA-256 of a file. Raises InputError where it cannot be read."""
     try:
         require_regular(path)
         with path.open("rb") as file:
@@ -211,7 +211,7 @@ def digest(path: Path) -> str:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a server that sends on to another address, unless that is of a kind that nobody vouches for."""
+    """A handler of redirects that refuses addresses of other schemes."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         _require_scheme(newurl)
@@ -224,7 +224,7 @@ def _require_scheme(address: str) -> None:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """What opens addresses of the schemes that may be, and no others; the environment may name a proxy."""
+    """Build the opener of addresses of the allowed schemes; the environment may name a proxy."""
     opener = urllib.request.OpenerDirector()
     kinds = {"https": urllib.request.HTTPSHandler, "http": urllib.request.HTTPHandler}
     for handler in (
@@ -241,7 +241,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def download(file: File) -> bytes:
-    """The content of a file from its address. Raises InputError where it cannot be had, or is another."""
+    """Download a file. Raises InputError where it cannot be had, or is another."""
     _require_scheme(file.address)
     offline = "without a network, take the files from a folder with --from DIR"
     try:
@@ -251,19 +251,19 @@ def download(file: File) -> bytes:
         raise InputError(f"{file.address}: the server answers {error.code} {error.reason}; {offline}") from None
     except (OSError, http.client.HTTPException) as error:  # URLError is one of the first
         reason = getattr(error, "reason", None) or error
-        said = " ".join(str(reason).split()) or type(error).__name__
-        raise InputError(f"{file.address}: cannot be fetched ({said}); {offline}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
+        text = " ".join(str(reason).split()) or type(error).__name__
+        raise InputError(f"{file.address}: cannot be fetched ({text}); {offline}") from None
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != file.sha256:
         raise InputError(
-            f"{file.address}: {len(content):,} bytes with SHA-256 {found}, expected {file.size:,} with {file.sha256}; "
+            f"{file.address}: {len(content):,} bytes with SHA-256 {sha256}, expected {file.size:,} with {file.sha256}; "
             "nothing is written"
         )
     return content
 
 
 def _read(answer: http.client.HTTPResponse, file: File) -> bytes:
-    """What a server sends, no more than the file has."""
+    """Read a server's answer, no more than the file's size."""
     parts, length, end = [], 0, time.monotonic() + LONGEST
     while part := answer.read(BLOCK):
         parts.append(part)

@@ -1,4 +1,4 @@
-"""Text of known entropy: the best possible loss, and the right probability of every character, are known exactly."""
+"""Text of known entropy: the lowest possible loss and the probability of every character are known exactly."""
 
 import itertools
 import string
@@ -13,7 +13,7 @@ from scipy.special import gammaincinv
 from lm.data.corpus import SPLITS, Corpus, Splits
 
 MAX_CONTEXTS = 4096
-"""Contexts that a Markov chain may have; its stationary distribution is one dense system of as many equations."""
+"""Contexts of a Markov chain; its stationary distribution is one dense system of as many equations."""
 
 MAX_CHARACTERS = 10**8
 """Characters of a text, which is written in memory."""
@@ -22,7 +22,7 @@ MAX_DEPTH = 10_000
 """Brackets open at once; probabilities are kept for each depth."""
 
 UNIFORM_SHARE = 0.01
-"""Of the uniform distribution in every row of a Markov chain, so that any letter may follow any context."""
+"""Share of the uniform distribution in every row of a Markov chain, so that any letter may follow any context."""
 
 BRACKETS = "()<>[]{}"
 
@@ -30,7 +30,7 @@ BRACKETS = "()<>[]{}"
 
 
 def uniforms(stream: np.random.PCG64, count: int) -> np.ndarray:
-    """The next `count` numbers in [0, 1) from a generator whose raw bits are the same in every version of numpy."""
+    """Draw `count` numbers in [0, 1) from a generator whose raw bits are the same in every version of numpy."""
     return np.asarray((stream.random_raw(count) >> np.uint64(11)) * 2.0**-53)
 
 
@@ -58,37 +58,37 @@ class Source(Corpus):
         yield self.write(np.random.PCG64([self.seed, 1]), self.size)
 
     def splits(self, fractions: Sequence[float]) -> Splits:
-        """One text a split, of exactly its share of the characters; none where that is no character."""
+        """Return one text per split, of exactly its share of the characters; none where that is no character."""
         stream = np.random.PCG64([self.seed, 1])
         ends = [0, *(round(share * self.size) for share in itertools.accumulate(fractions))]
         lengths = dict(zip(SPLITS, np.diff(ends).tolist(), strict=True))
         return {name: [self.write(stream, length)] if length else [] for name, length in lengths.items()}
 
     def codes(self, text: str) -> np.ndarray:
-        """The places of a text's letters in the alphabet. Raises ValueError for a letter outside it."""
+        """Return the indices of a text's letters in the alphabet. Raises ValueError for a letter outside it."""
         table = np.full(128, -1)
         table[np.frombuffer(self.alphabet.encode(), dtype=np.uint8)] = np.arange(len(self.alphabet))
-        found = table[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
-        wrong = np.flatnonzero(found < 0)
+        codes = table[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
+        wrong = np.flatnonzero(codes < 0)
         if len(wrong):
             raise ValueError(f"text[{wrong[0]}]={text[wrong[0]]!r} must be one of {self.alphabet}")
-        return found
+        return codes
 
     @abstractmethod
     def write(self, stream: np.random.PCG64, length: int) -> str:
-        """A text of `length` characters; a longer one from the same stream begins with it."""
+        """Write a text of `length` characters; a longer one from the same stream begins with it."""
 
     @abstractmethod
     def entropy_rate(self) -> float:
-        """Nats per character that no predictor can undercut in a long text."""
+        """Compute the nats per character that no predictor can undercut in a long text."""
 
     @abstractmethod
     def distribution(self, history: str) -> np.ndarray:
-        """The exact probability of each letter of the alphabet after a text, shape (letters,)."""
+        """Compute the exact probability of each letter of the alphabet after a text, shape (letters,)."""
 
     @abstractmethod
     def log_likelihood(self, text: str) -> np.ndarray:
-        """The exact log-probability of each character given those before it, in nats, shape (characters,).
+        """Compute the log-probability of each character given those before it, in nats, shape (characters,).
 
         Raises:
             ValueError: for a text that the process cannot write.
@@ -99,7 +99,7 @@ class MarkovText(Source):
     """A random Markov chain over letters: a model needs only the last `order` characters to be perfect.
 
     Each row of probabilities is drawn from a symmetric Dirichlet distribution and mixed with a hundredth of the uniform
-    one. A text starts in the stationary distribution, so that any stretch of it follows the same law.
+    one. A text starts in the stationary distribution, so that any segment of it follows the same law.
 
     Args:
         symbols: letters, from a on.
@@ -144,22 +144,22 @@ class MarkovText(Source):
         system[np.diag_indices(contexts)] += 1
         source = np.arange(contexts)[:, None]
         system[source, self.following(source, np.arange(self.symbols))] -= self.rows_sn
-        found = np.linalg.solve(system.T, np.ones(contexts))
-        return np.asarray(found / found.sum())
+        solution = np.linalg.solve(system.T, np.ones(contexts))
+        return np.asarray(solution / solution.sum())
 
     def following(self, context: np.ndarray, letter: np.ndarray) -> np.ndarray:
-        """The context after a letter: the oldest letter drops out."""
+        """Return the context after a letter: the oldest letter drops out."""
         return (context * self.symbols + letter) % self.symbols**self.order
 
     def shares(self, length: int) -> np.ndarray:
-        """The probability of each stretch of `length` letters, at most `order`, as one number each."""
+        """Compute the probability of each sequence of `length` letters, at most `order`, as one number each."""
         return self.stationary_s.reshape(self.symbols**length, -1).sum(axis=1)
 
     def write(self, stream: np.random.PCG64, length: int) -> str:
         cumulative = np.cumsum(self.rows_sn, axis=1)[:, :-1].tolist()
         first, *rest = uniforms(stream, length).tolist()
         context = bisect_right(np.cumsum(self.stationary_s)[:-1].tolist(), first)
-        letters = [context // self.symbols**place % self.symbols for place in reversed(range(self.order))]
+        letters = [context // self.symbols**power % self.symbols for power in reversed(range(self.order))]
         for number in rest[self.order - 1 :]:
             letter = bisect_right(cumulative[context], number)
             context = (context * self.symbols + letter) % len(cumulative)
@@ -180,14 +180,14 @@ class MarkovText(Source):
 
     def log_likelihood(self, text: str) -> np.ndarray:
         letters = self.codes(text)
-        found = np.zeros(len(letters))
-        for place in range(min(self.order, len(letters))):
-            found[place] = np.log(self.distribution(text[:place])[letters[place]])
+        log_probability = np.zeros(len(letters))
+        for index in range(min(self.order, len(letters))):
+            log_probability[index] = np.log(self.distribution(text[:index])[letters[index]])
         contexts = np.zeros(max(len(letters) - self.order, 0), dtype=np.int64)
-        for place in range(self.order):
-            contexts = contexts * self.symbols + letters[place : place + len(contexts)]
-        found[self.order :] = np.log(self.rows_sn)[contexts, letters[self.order :]]
-        return found
+        for index in range(self.order):
+            contexts = contexts * self.symbols + letters[index : index + len(contexts)]
+        log_probability[self.order :] = np.log(self.rows_sn)[contexts, letters[self.order :]]
+        return log_probability
 
 
 class BracketText(Source):
@@ -225,7 +225,7 @@ class BracketText(Source):
 
     @cached_property
     def stationary_d(self) -> np.ndarray:
-        """The share of the places of a long text that have this many brackets open before them.
+        """The share of positions in a long text that have this many brackets open before them.
 
         Depth goes up as often as it comes down again, which fixes the ratio of neighbours.
         """
@@ -263,11 +263,11 @@ class BracketText(Source):
             else:
                 unclosed.append(letter)
         opens = self.opening_d[len(unclosed)]
-        found = np.zeros(2 * self.kinds)
-        found[::2] = opens / self.kinds
+        probability = np.zeros(2 * self.kinds)
+        probability[::2] = opens / self.kinds
         if unclosed:
-            found[unclosed[-1] + 1] = 1 - opens
-        return found
+            probability[unclosed[-1] + 1] = 1 - opens
+        return probability
 
     def log_likelihood(self, text: str) -> np.ndarray:
         letters_t = self.codes(text)
@@ -281,7 +281,7 @@ class BracketText(Source):
         return np.where(closes_t, closed_d[before_t], opened_d[before_t])
 
     def _check(self, text: str, letters_t: np.ndarray, closes_t: np.ndarray, before_t: np.ndarray) -> None:
-        """Raises ValueError at the first bracket that cannot stand where it does."""
+        """Raise ValueError at the first bracket that is not allowed where it is."""
         level_t = before_t + ~closes_t  # that a bracket opens or closes; on one level the two take turns
         order = np.argsort(level_t, kind="stable")
         partner_t = np.full(len(letters_t), -1)

@@ -1,6 +1,7 @@
-"""Fixed-length blocks of packed text."""
+"""Text as batches: fixed-length blocks of packed text, or one padded document per row."""
 
 import itertools
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Literal
 
@@ -29,11 +30,52 @@ from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, prepare, token_counts, unigram_nll
 
 MAX_TABLE_TOKENS = 2**27
-"""Tokens; rows are held in memory."""
+"""Tokens of rows, which are held in memory."""
 
 
-class TextData(Data):
-    """Blocks of `context` tokens, each predicting its next token; blocks do not overlap but for the one shared token.
+class RowData(Data):
+    """Text as rows of one length, `batch_size` of them in a batch."""
+
+    seed: int
+    batch_size: int
+    evaluation_batch_size: int
+    evaluate_on: Literal["train", "validation"] = "validation"
+    tokens: Tokens | None = None
+
+    @abstractmethod
+    def count_rows(self, split: str) -> int:
+        """Count the rows of a split."""
+
+    @abstractmethod
+    def gather(self, split: str, rows_b: np.ndarray) -> Batch:
+        """Return the rows with these numbers."""
+
+    def bytes_per_token(self) -> Tensor:
+        assert self.tokens is not None
+        return torch.from_numpy(self.tokens.bytes_per_token)
+
+    def check_devices(self, world: int) -> None:
+        if self.batch_size % world:
+            raise InputError(f"data.batch_size: {self.batch_size} rows cannot be shared evenly among {world} devices")
+
+    def evaluated_split(self, split: str) -> str:
+        """Return the split whose rows are read to evaluate on a split."""
+        return self.evaluate_on if split == "validation" else split
+
+    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
+        total, own_rows = self.count_rows("train"), rank_slice(rank, world, self.batch_size)
+        rows = lambda step: batch_rows(self.seed, step, self.batch_size, total)[own_rows]  # noqa: E731
+        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
+
+    def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
+        source = self.evaluated_split(split)
+        batches = list(evaluation_rows(self.count_rows(source), self.evaluation_batch_size))
+        rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
+        return Batches(rows, lambda rows_b: self.gather(source, rows_b), 0, len(batches))
+
+
+class TextData(RowData):
+    """Blocks of `context` tokens, each predicting its next token; neighbours share one token.
 
     Args:
         seed: decides the order of batches; supplied by the run.
@@ -72,24 +114,23 @@ class TextData(Data):
         self.batch_size = batch_size
         self.split = split
         self.evaluation_batch_size = evaluation_batch_size or 4 * batch_size
-        self.tokens: Tokens | None = None
 
     def prepare_data(self) -> None:
-        """Fills the cache unless it is filled. Raises InputError where a split is shorter than one block."""
+        """Fill the cache unless it is filled. Raises InputError where a split is shorter than one block."""
         if self.facts is None:
             facts = prepare(self.corpus, self.tokenizer, self.split)
             self.facts = replace(facts, unigram_nll=entry_unigram_nll(facts))
         for name, fraction in zip(SPLITS, self.split, strict=True):
-            found = self.facts.tokens[name]
-            if found < self.context + 1 and (fraction > 0 or name != "test"):
+            tokens = self.facts.tokens[name]
+            if tokens < self.context + 1 and (fraction > 0 or name != "test"):
                 counts = ", ".join(f"{split} {self.facts.tokens[split]}" for split in SPLITS)
                 raise InputError(
-                    f"data: the {name} split has {found} tokens, and one block needs context + 1 = {self.context + 1} "
+                    f"data: the {name} split has {tokens} tokens, and one block needs context + 1 = {self.context + 1} "
                     f"(tokens in all: {counts}). Give more text, a smaller data.context, another data.split, or, "
                     "for one long file, data.corpus.document=line"
                 )
 
-        blocks = self.blocks("train")
+        blocks = self.count_rows("train")
         if self.batch_size > MAX_PASSES * blocks:
             raise InputError(
                 f"data.batch_size: {self.batch_size} blocks are more than {MAX_PASSES} times the {blocks} of the "
@@ -101,17 +142,12 @@ class TextData(Data):
         assert self.facts is not None
         self.tokens = Tokens(self.facts)
 
-    def blocks(self, split: str) -> int:
-        """How many blocks a split holds."""
+    def count_rows(self, split: str) -> int:
         assert self.facts is not None
         return (self.facts.tokens[split] - 1) // self.context
 
-    def bytes_per_token(self) -> Tensor:
-        assert self.tokens is not None
-        return torch.from_numpy(self.tokens.bytes_per_token)
-
     def entropy_per_token(self) -> float | None:
-        """Nats per token of the best possible predictor, or None where it is unknown.
+        """Return the nats per token of the best possible predictor, or None where it is unknown.
 
         It is the corpus's entropy rate where a token is a character. A block begins without what came before, so that a
         model of blocks may stay a little above it. The data must be prepared.
@@ -121,44 +157,31 @@ class TextData(Data):
         one_byte = isinstance(self.tokenizer, Bytes) and isinstance(self.corpus, Source)
         return self.corpus.entropy_rate() if characters or one_byte else None
 
-    def check_devices(self, world: int) -> None:
-        if self.batch_size % world:
-            raise InputError(f"data.batch_size: {self.batch_size} rows cannot be shared evenly among {world} devices")
-
-    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
-        blocks, mine = self.blocks("train"), rank_slice(rank, world, self.batch_size)
-        rows = lambda step: batch_rows(self.seed, step, self.batch_size, blocks)[mine]  # noqa: E731
-        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
-
-    def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
-        batches = list(evaluation_rows(self.blocks(split), self.evaluation_batch_size))
-        rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
-        return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
-
     def clusters(self, split: str) -> Clusters:
         assert self.tokens is not None
         return clusters_from_documents(self.tokens.split[split], self.tokens.facts.end_of_text, self.context)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
-        """The blocks with these numbers."""
         assert self.tokens is not None
-        places = rows_b[:, None] * self.context + np.arange(self.context + 1)
-        tokens_bt = tensor(self.tokens.split[split][places])
+        indices = rows_b[:, None] * self.context + np.arange(self.context + 1)
+        tokens_bt = tensor(self.tokens.split[split][indices])
         return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))
 
 
-class PaddedRows(Data):
+class PaddedRows(RowData):
     """The first `rows` documents of each split, each cut or padded with its end-of-text token to `context` + 1 tokens.
+
+    This is the format of many teaching examples, faults included.
 
     Args:
         seed: decides the order of batches; supplied by the run.
-        corpus: where the texts come from; one document a row.
+        corpus: where the texts come from; one document per row.
         tokenizer: must have an end-of-text token, which is the padding.
         context: tokens that predict one more.
         rows: of the training split, and as many or all there are of the others.
         batch_size: rows in a batch over all devices together.
         ignore_padding: whether targets beyond the first end of text are left out of the loss and of the evaluation.
-        evaluate_on: the rows to evaluate on; `train` measures what was learnt by heart.
+        evaluate_on: the rows to evaluate on; `train` measures what was memorised.
         split: shares of the characters for train, validation and test.
     """
 
@@ -184,6 +207,7 @@ class PaddedRows(Data):
         require_split(split)
         self.seed, self.corpus, self.tokenizer = seed, corpus, tokenizer
         self.context, self.rows, self.batch_size = context, rows, batch_size
+        self.evaluation_batch_size = batch_size
         self.ignore_padding, self.evaluate_on, self.split = ignore_padding, evaluate_on, split
 
     def prepare_data(self) -> None:
@@ -214,45 +238,29 @@ class PaddedRows(Data):
         return {name: self._rows(tokens.split[name]) for name in SPLITS}
 
     def _all_targets(self, split: str) -> np.ndarray:
-        """The targets of all rows of a split that count, (n,)."""
+        """Return the targets of all rows of a split that count, (n,)."""
         targets_bt = self.gather(split, np.arange(len(self.table[split]))).targets_bt
         return targets_bt[targets_bt != IGNORED].numpy()
 
     def _rows(self, ids: np.ndarray) -> np.ndarray:
-        """Documents cut or padded, int64 of shape (rows, context + 1)."""
+        """Cut or pad documents, int64 of shape (rows, context + 1)."""
         assert self.facts is not None
         assert self.facts.end_of_text is not None
         end = self.facts.end_of_text
         starts = np.concatenate([[0], np.flatnonzero(ids == end) + 1])[: self.rows + 1]
-        found = np.full((len(starts) - 1, self.context + 1), end, dtype=np.int64)
+        table = np.full((len(starts) - 1, self.context + 1), end, dtype=np.int64)
         for row, (start, stop) in enumerate(itertools.pairwise(starts)):
-            kept = ids[start : min(stop - 1, start + self.context + 1)]
-            found[row, : len(kept)] = kept
-        return found
-
-    def bytes_per_token(self) -> Tensor:
-        return torch.from_numpy(self.tokens.bytes_per_token)
-
-    def check_devices(self, world: int) -> None:
-        if self.batch_size % world:
-            raise InputError(f"data.batch_size: {self.batch_size} rows cannot be shared evenly among {world} devices")
-
-    def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
-        mine = rank_slice(rank, world, self.batch_size)
-        rows = lambda step: batch_rows(self.seed, step, self.batch_size, self.rows)[mine]  # noqa: E731
-        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
-
-    def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
-        source = self.evaluate_on if split == "validation" else split
-        batches = list(evaluation_rows(len(self.table[source]), self.batch_size))
-        rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
-        return Batches(rows, lambda rows_b: self.gather(source, rows_b), 0, len(batches))
+            document = ids[start : min(stop - 1, start + self.context + 1)]
+            table[row, : len(document)] = document
+        return table
 
     def clusters(self, split: str) -> Clusters:
-        return clusters_per_row(len(self.table[self.evaluate_on if split == "validation" else split]))
+        return clusters_per_row(self.count_rows(self.evaluated_split(split)))
+
+    def count_rows(self, split: str) -> int:
+        return len(self.table[split])
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
-        """The rows with these numbers."""
         assert self.facts is not None
         tokens_bt = self.table[split][rows_b]
         inputs_bt, targets_bt = tokens_bt[:, :-1], tokens_bt[:, 1:]

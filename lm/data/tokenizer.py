@@ -1,6 +1,6 @@
-"""From text to token ids, through the `tokenizers` library.
+"""Tokenizers, which turn text into token ids, through the `tokenizers` library.
 
-A tokenizer is trained once per training split and settings, stored as `tokenizer.json`, and known by its hash.
+A tokenizer is trained once per training split and settings, stored as `tokenizer.json`, and identified by its hash.
 All but `Characters` work on the 256 bytes, each spelt as one character: nothing of the text is lost, not even spaces.
 """
 
@@ -25,43 +25,43 @@ SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
 """Begin, end and padding of a text, as a corpus of pairs needs them."""
 
 CONTINUED = "\u2026"
-"""Marks a WordPiece token that goes on with a word; unlike ##, it is none of the characters that spell bytes."""
+"""Mark of a WordPiece token inside a word; unlike ##, it is none of the characters that spell bytes."""
 
 RUN = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")
 MAX_RUN = 20_000
-"""Characters that BPE and Unigram see as one word; one of 100,000 takes them half a minute."""
+"""Characters that BPE and Unigram take as one word; one of 100,000 takes them half a minute."""
 
 MAX_WORD = 64
-"""WordPiece looks for the longest token anew at every byte, so that words cost the square of their length or more."""
+"""Characters of a WordPiece word; it searches the longest token anew at every byte, at a quadratic cost."""
 
 
 class Tokenizer(ABC):
-    """A way of cutting text into tokens.
+    """A method of cutting text into tokens.
 
-    `specials` are tokens that stand for no text; no text is ever cut into one.
+    `specials` are tokens that represent no text; no text is ever cut into one.
     """
 
     specials: tuple[str, ...] = ()
 
     def with_specials(self, specials: Sequence[str] = SPECIALS) -> Self:
-        """The same tokenizer with special tokens, which come after the vocabulary it would have without them."""
+        """Return a copy with special tokens, which come after the vocabulary that it has without them."""
         changed = copy.copy(self)
         changed.specials = tuple(specials)
         return changed
 
     def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        """The trained tokenizer, its special tokens included; `documents` are those of the training split."""
+        """Train on the documents of the training split; special tokens are included."""
         tokenizer = self.learn(documents)
         tokenizer.add_special_tokens(list(self.specials))
         return tokenizer
 
     @abstractmethod
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        """The trained tokenizer without `specials`."""
+        """Train without `specials`."""
 
 
 class Characters(Tokenizer):
-    """One token per character of the training split, and one for characters it never saw."""
+    """One token per character of the training split, and one for all other characters."""
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         alphabet = sorted(set().union(*documents))
@@ -105,9 +105,9 @@ class BPE(Tokenizer):
 
 
 class Unigram(Tokenizer):
-    """The likeliest cut under a unigram model of byte strings (Kudo 2018, https://arxiv.org/abs/1804.10959).
+    """The likeliest segmentation under a unigram model of byte strings (Kudo 2018, https://arxiv.org/abs/1804.10959).
 
-    Training is not the same twice; what was trained first is kept.
+    Training is not deterministic; what was trained first is kept.
 
     Args:
         size: the most tokens it may have, the 256 bytes and the end-of-text token included.
@@ -136,7 +136,7 @@ class Unigram(Tokenizer):
 class WordPiece(Tokenizer):
     """The longest token first, with other tokens inside a word than at its start (Schuster and Nakajima 2012).
 
-    A word with a byte that training never saw at such a place is one unknown token. Training is not the same twice;
+    A word with a byte that training never saw at such a position is one unknown token. Training is not deterministic;
     what was trained first is kept.
 
     Args:
@@ -202,7 +202,7 @@ class GPT2(Tokenizer):
 
 
 def _check_size(size: int, documents: Sequence[str]) -> None:
-    """Refuses a vocabulary that the text cannot fill. Raises InputError."""
+    """Raise InputError for a vocabulary that the text cannot fill."""
     least = 512  # the smallest text may have so many
     room = least + sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
     if size > room:
@@ -210,7 +210,7 @@ def _check_size(size: int, documents: Sequence[str]) -> None:
 
 
 def _check_runs(documents: Sequence[str]) -> None:
-    """Refuses text without breaks, over which training takes the square of its length. Raises InputError."""
+    """Raise InputError for text without breaks, over which training takes time quadratic in its length."""
     longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
     if longest > MAX_RUN:
         raise InputError(
@@ -234,7 +234,7 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
 
 
 def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """All documents as one int64 array; each is followed by the end-of-text token if the tokenizer has one.
+    """Encode documents as one int64 array; each is followed by the end-of-text token if the tokenizer has one.
 
     A special token's name in a document is text like any other.
     """
@@ -247,9 +247,9 @@ def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndar
 
 
 def bytes_per_token(tokenizer: tokenizers.Tokenizer) -> np.ndarray:
-    """UTF-8 bytes of text behind each token of the vocabulary, shape (vocabulary,).
+    """Count the UTF-8 bytes of text behind each token of the vocabulary, shape (vocabulary,).
 
-    Special tokens stand for no bytes. An unknown character or word counts as one byte, the least it can be, so that
+    Special tokens have no bytes. An unknown character or word counts as one byte, the least it can be, so that
     bits per byte are never flattered.
     """
     lengths = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The memory-mapped cache of token ids, built once whoever asks first.
+"""The memory-mapped cache of token ids, and the loss of a unigram model of them. Legend: v vocabulary.
 
 CACHE/tokenizers/<corpus, split and settings>.json    a trained tokenizer
                                                       and a .sha256 of it
@@ -41,10 +41,10 @@ from lm.store.locks import locked
 DOCUMENTS_AT_ONCE = 1000
 
 NOT_STORED = ("folder", "unigram_nll")
-"""Facts that `facts.json` does not hold: older versions read it, and take no others."""
+"""Fields that `facts.json` does not hold: older versions read it, and take no others."""
 
 UNIGRAM = "unigram.json"
-"""The loss of a unigram model; entries that older versions made lack it."""
+"""File of the loss of a unigram model; entries of older versions lack it."""
 
 COUNT_CHUNK = 2**22
 """Token ids that are counted at once, so that a memory-mapped text is never in memory as a whole."""
@@ -52,9 +52,9 @@ COUNT_CHUNK = 2**22
 
 @dataclass(frozen=True)
 class TextStats:
-    """What a corpus and a tokenizer came to; all that a cell's identity needs to know of the text.
+    """Statistics of a corpus and a tokenizer; all of the text that a cell's identity needs.
 
-    `unigram_nll` is the loss of a unigram model on the validation split; None where the data does not know it.
+    `unigram_nll` is the loss of a unigram model on the validation split; None where the data does not provide it.
     """
 
     folder: str
@@ -69,7 +69,7 @@ class TextStats:
     unigram_nll: float | None = None
 
     def identity(self) -> dict[str, Any]:
-        """The part that decides what is computed."""
+        """Return the fields that decide what is computed."""
         return {"fingerprint": self.fingerprint, "tokenizer": self.tokenizer}
 
 
@@ -87,12 +87,12 @@ class Tokens:
 
 
 def tokens_folder(text: str, tokenizer: str) -> Path:
-    """Where the token ids of a text lie, with the tokenizer that made them; both are known by their hashes."""
+    """Return the folder of the token ids of a text and a tokenizer, identified by their hashes."""
     return cache_folder() / "tokens" / run_id([text, tokenizer])[:32]
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
-    """Reads the corpus, trains the tokenizer and encodes the text, each only if no one has before."""
+    """Read the corpus, train the tokenizer and encode the text, each unless it is cached."""
     splits = corpus.splits(fractions)
     text = fingerprint(splits)
     trained = train_tokenizer(tokenizer, splits["train"], text)
@@ -118,7 +118,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
 
 
 def check_entry(folder: Path, facts: TextStats) -> None:
-    """Raises DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
+    """Raise DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
     stored = stored_json(folder / "facts.json")
     for key, value in asdict(facts).items():
         if key not in NOT_STORED and value != {} and stored.get(key) != value:
@@ -133,15 +133,15 @@ def check_entry(folder: Path, facts: TextStats) -> None:
         _check_count(stored, "unknown", name, _count_unknown(ids, trained))
 
 
-def _check_count(stored: dict[str, Any], what: str, name: str, found: int) -> None:
-    counts = stored.get(what)
-    said = counts.get(name) if isinstance(counts, dict) else None
-    if said != found:
-        raise DamageError(f"facts.json has {what} of {name}: {said!r}, found {found}")
+def _check_count(stored: dict[str, Any], key: str, name: str, expected: int) -> None:
+    counts = stored.get(key)
+    stored_count = counts.get(name) if isinstance(counts, dict) else None
+    if stored_count != expected:
+        raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
 
 
 def entry_unigram_nll(facts: TextStats) -> float | None:
-    """Returns the loss of the unigram model of an entry's training split on its validation split, in nats per token.
+    """Return the loss of the unigram model of an entry's training split on its validation split, in nats per token.
 
     It is computed anew where an older version of this package made the entry.
     """
@@ -156,7 +156,7 @@ def _unigram_nll(ids: Mapping[str, np.ndarray], vocabulary: int) -> float | None
 
 
 def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats], None] = check_entry) -> bool:
-    """Whether an entry can be used for what `facts` say."""
+    """Return True if an entry can be used for `facts`."""
     with cache_io_errors():
         return folder.is_dir() and find_damage(folder, lambda entry: check(entry, facts)) is None
 
@@ -188,14 +188,14 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -
 
 
 def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """A tokenizer that was kept. Raises DamageError where there is none, or it is not what was kept."""
+    """Read a trained tokenizer. Raises DamageError where there is none, or it is not what was written."""
     beside = path.with_suffix(".sha256")
     try:
-        found = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
         expected = beside.read_text(encoding="utf-8").strip() if beside.is_file() else None
-        if expected not in (None, hashlib.sha256(found.encode()).hexdigest()):
+        if expected not in (None, hashlib.sha256(text.encode()).hexdigest()):
             raise DamageError("not what was written")
-        return tokenizers.Tokenizer.from_str(found)
+        return tokenizers.Tokenizer.from_str(text)
     except FileNotFoundError:
         raise DamageError("missing") from None
     except (OSError, DamageError):
@@ -233,7 +233,7 @@ def _encoded(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> Itera
 
 
 def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Counts how often each token occurs, int64 of shape (vocabulary,)."""
+    """Count the occurrences of each token, int64 of shape (vocabulary,)."""
     counts_v = np.zeros(vocabulary, dtype=np.int64)
     for start in range(0, len(ids), COUNT_CHUNK):
         counts_v += np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary)
@@ -241,12 +241,13 @@ def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Counts how often each token occurs in some of the rows that lie end to end in `ids`, (vocabulary,).
+    """Count the occurrences of each token in some of the rows that lie end to end in `ids`, (vocabulary,).
 
     Args:
         ids: the tokens of all rows.
         lengths: tokens of each row.
         rows: numbers of the rows that count.
+        vocabulary: number of tokens.
     """
     chosen = np.zeros(len(lengths), dtype=bool)
     chosen[rows] = True
@@ -254,7 +255,7 @@ def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabular
 
 
 def unigram_nll(training_v: np.ndarray, validation_v: np.ndarray) -> float | None:
-    """Computes the loss of the unigram model of the training text on the validation text, in nats per token.
+    """Compute the loss of the training text's unigram model on the validation text, in nats per token.
 
     A token that occurs c times among n has the probability (c + 1) / (n + v): add-one smoothing, so that tokens of
     validation alone have one too.

@@ -1,9 +1,9 @@
-"""How far confidence is from accuracy, as pure functions of sums over bins.
+"""Calibration errors, as pure functions of sums over bins, and the temperature that fits best.
 
-They take sums over the tokens of each bin, float64 of shape (m,): how many there are, of their confidences, of those
-that are right, and of confidence (1 - confidence), the variance that being right would have under calibration.
+They take sums over the tokens of each bin, float64 of shape (m,): the number of tokens, their confidences, the tokens
+that are right, and confidence (1 - confidence), the variance of being right under calibration.
 
-Legend: m bins, f fine bins, n tokens, k classes.
+Legend: m bins, f fine bins, n tokens, r some of them, k classes, v vocabulary.
 """
 
 import math
@@ -19,29 +19,29 @@ FINE_BINS, FINE_LIMIT = 4096, 16.0
 """The fine histogram: equal bins of the log-odds of the confidence between -limit and limit, open at both ends."""
 
 LOGITS_PER_CHUNK = 2**21
-"""Logits worked on at a time: few enough for a processor's cache, so many that threads seldom wait for each other."""
+"""Logits processed at a time: few enough for a processor's cache, and enough to keep its threads busy."""
 
 MAX_LOG_TEMPERATURE = 5.0
 """Bound of |log T|."""
 
 
-def bin_of(confidence_n: Tensor, bins: int) -> Tensor:
-    """The equal-width bin [lo, hi) of each probability; 1.0 falls into the last.
+def bin_index(confidence_n: Tensor, bins: int) -> Tensor:
+    """Return the equal-width bin [lo, hi) of each probability; 1.0 falls into the last.
 
-    >>> bin_of(torch.tensor([0.0, 0.49, 0.5, 1.0]), bins=2).tolist()
+    >>> bin_index(torch.tensor([0.0, 0.49, 0.5, 1.0]), bins=2).tolist()
     [0, 0, 1, 1]
     """
     return (confidence_n * bins).long().clamp(0, bins - 1)
 
 
-def fine_bin_of(odds_against_n: Tensor) -> Tensor:
-    """The fine bin of each confidence c, given (1 - c) / c, in which a confidence next to 1 loses no digits."""
-    place_n = (FINE_LIMIT - odds_against_n.log()) * (FINE_BINS / (2 * FINE_LIMIT))
-    return place_n.clamp(0, FINE_BINS - 1).long().clamp(0, FINE_BINS - 1)  # a NaN is clamped once it is a number
+def fine_bin_index(odds_against_n: Tensor) -> Tensor:
+    """Return the fine bin of each confidence c, given (1 - c) / c, which loses no digits next to c = 1."""
+    index_n = (FINE_LIMIT - odds_against_n.log()) * (FINE_BINS / (2 * FINE_LIMIT))
+    return index_n.clamp(0, FINE_BINS - 1).long().clamp(0, FINE_BINS - 1)  # a NaN is clamped once it is a number
 
 
 def expected_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
-    """sum over bins of |correct - confidence| / n, from per-bin sums (Guo et al. 2017, equation 3).
+    """Compute sum over bins of |correct - confidence| / n (Guo et al. 2017, equation 3).
 
     >>> count_m, confidence_m, correct_m = torch.tensor([[2.0, 2.0], [0.5, 1.5], [0.0, 2.0]])
     >>> expected_calibration_error(count_m, confidence_m, correct_m)
@@ -51,18 +51,21 @@ def expected_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m:
 
 
 def maximum_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
-    """The largest |accuracy - confidence| of a bin that holds tokens (Guo et al. 2017, equation 5); NaN without any."""
+    """Compute the largest |accuracy - confidence| of a bin that holds tokens; NaN without any.
+
+    Guo et al. 2017, equation 5.
+    """
     filled_m = count_m > 0
     gap_m = ((correct_m - confidence_m).abs() / count_m)[filled_m]
     return float(gap_m.max()) if gap_m.numel() else math.nan
 
 
 def corrected_calibration_error(error: float, floor: float) -> float:
-    """The expected calibration error less what sampling noise adds to it: sqrt(error^2 - floor^2), 0 for less.
+    """Subtract the part of sampling noise from a calibration error: sqrt(error^2 - floor^2), or 0.
 
-    Where gaps are far above the noise nothing is to be taken off, and next to nothing is. A perfectly calibrated model
+    Where gaps are far above the noise nothing is to be subtracted, and next to nothing is. A perfectly calibrated model
     keeps .25 to .29 of its floor on average, since half of the samples lie above it: for a language model's confidences
-    .015 at 500 tokens, .008 at 1,500, .003 at 10,000. Gaps about as large as the noise are told up to .2 of the floor
+    .015 at 500 tokens, .008 at 1,500, .003 at 10,000. Gaps about as large as the noise come out up to .2 of the floor
     too small. No estimate is free of bias at both ends; with the same samples, that of Kumar et al. 2019
     (https://arxiv.org/abs/1909.10155, section 5) keeps .57 of the floor, and the monotonic sweep of Roelofs et al. 2022
     (https://arxiv.org/abs/2012.08668) .7 to 1.0.
@@ -74,11 +77,11 @@ def corrected_calibration_error(error: float, floor: float) -> float:
 
 
 def calibration_floor(count_m: Tensor, confidence_m: Tensor, variance_m: Tensor) -> float:
-    """The expected calibration error that a perfectly calibrated model of these confidences shows on average.
+    """Compute the mean calibration error of a perfectly calibrated model with these confidences.
 
     Each bin adds E|right - sum of confidences| / n. Of `count` tokens of equal confidence the number right is binomial,
-    and its mean absolute deviation is known in closed form (de Moivre); it is scaled to the standard deviation that the
-    bin has. In large bins this is sqrt(2 variance / pi), and 2 variance for one token.
+    and its mean absolute deviation has a closed form (de Moivre); it is scaled to the standard deviation of the bin. In
+    large bins this is sqrt(2 variance / pi), and 2 variance for one token.
     """
     filled_m = count_m > 0
     count_m, variance_m = count_m[filled_m], variance_m[filled_m]
@@ -93,10 +96,10 @@ def calibration_floor(count_m: Tensor, confidence_m: Tensor, variance_m: Tensor)
 
 
 def adaptive_calibration_error(count_f: Tensor, confidence_f: Tensor, correct_f: Tensor, bins: int = 15) -> float:
-    """The expected calibration error over bins of equal mass (Nixon et al. 2019, https://arxiv.org/abs/1904.01685).
+    """Compute the calibration error over bins of equal mass (Nixon et al. 2019).
 
-    The bins are cut from finer ones, in the order of confidence; a fine bin that two share is divided in proportion.
-    NaN without tokens.
+    https://arxiv.org/abs/1904.01685. The bins are cut from finer ones, in the order of confidence; a fine bin that two
+    share is divided in proportion. NaN without tokens.
     """
     filled_f = (count_f > 0).cpu().numpy()
     sums_qf = torch.stack([count_f, confidence_f, correct_f]).cpu().numpy()[:, filled_f]
@@ -109,9 +112,10 @@ def adaptive_calibration_error(count_f: Tensor, confidence_f: Tensor, correct_f:
 
 
 def classwise_calibration_error(excess_km: Tensor, tokens: int) -> float:
-    """The mean over classes of the calibration error of p(class) (Kull et al. 2019, https://arxiv.org/abs/1910.12656).
+    """Compute the mean over classes of the calibration error of p(class) (Kull et al. 2019).
 
-    `excess_km` sums p(class) - [target is class] over the tokens of each bin of p(class).
+    https://arxiv.org/abs/1910.12656. `excess_km` sums p(class) - [target is class] over the tokens of each bin of
+    p(class).
     """
     return float(excess_km.abs().sum(1).mean() / tokens) if tokens else math.nan
 
@@ -120,46 +124,47 @@ def classwise_calibration_error(excess_km: Tensor, tokens: int) -> float:
 
 
 def row_slices(logits_nv: Tensor) -> Iterator[slice]:
-    """Slices of rows of about PART logits, which bounds the memory that working on them needs."""
+    """Return slices of rows of about LOGITS_PER_CHUNK logits, which bounds the memory that they need."""
     tokens, vocabulary = logits_nv.shape
     rows = max(1, LOGITS_PER_CHUNK // vocabulary)
     return (slice(start, start + rows) for start in range(0, tokens, rows))
 
 
 def at_least_float32(logits_nv: Tensor) -> Tensor:
-    """Logits in float32 at least, without a gradient."""
+    """Return logits in float32 at least, without a gradient."""
     return logits_nv.detach().float() if logits_nv.element_size() < 4 else logits_nv.detach()
 
 
 def scale_logits(logits_nv: Tensor, temperature: float) -> Tensor:
-    """Logits over a temperature, in float32 at least: rounded to bfloat16, neighbours become ties."""
+    """Divide logits by a temperature, in float32 at least: rounded to bfloat16, neighbours become ties."""
     return logits_nv if temperature == 1 else at_least_float32(logits_nv) / temperature
 
 
 def loss_and_slope(logits_nv: Tensor, targets_n: Tensor, log_temperature: Tensor) -> Tensor:
-    """The NLL in nats of logits / T and its derivative to log T, each summed over tokens; float64 of shape (2,)."""
+    """Sum the NLL in nats of logits / T, and its derivative to log T, over tokens; float64 of shape (2,)."""
     sums = log_temperature.new_zeros(2, device=logits_nv.device)
-    kept_n = targets_n != IGNORED
+    counted_n = targets_n != IGNORED
     for rows in row_slices(logits_nv):
-        kept_r, target_r1 = kept_n[rows], targets_n[rows, None].clamp(min=0)
+        counted_r, target_r1 = counted_n[rows], targets_n[rows, None].clamp(min=0)
         scaled_rv = logits_nv[rows].detach().double() * (-log_temperature).exp().to(logits_nv.device)
         target_r = scaled_rv.gather(1, target_r1)[:, 0]
         total_r = scaled_rv.logsumexp(1)
         mean_r = torch.linalg.vecdot(scaled_rv, (scaled_rv - total_r[:, None]).exp())
-        each_2r = torch.stack([total_r - target_r, target_r - mean_r])
-        sums += torch.where(kept_r, each_2r, 0.0).sum(1)
+        terms_2r = torch.stack([total_r - target_r, target_r - mean_r])
+        sums += torch.where(counted_r, terms_2r, 0.0).sum(1)
     return sums
 
 
 def fit_temperature(passes: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> float:
-    """The T > 0 that minimises the NLL of logits / T (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
+    """Find the T > 0 that minimises the NLL of logits / T (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
 
     Dividing by it leaves every argmax as it was. T lies within e^-5 and e^5: where every token is right, less is always
     better, and T ends near the lower bound. Fit on one split and measure on another.
 
     Args:
-        passes: goes once over the split each time it is called, about ten times in all: logits (n, v) and targets (n,),
-            of which those that are IGNORED count for nothing. The same values each time, recomputed or kept.
+        passes: iterates once over the split each time it is called, about ten times in all: logits (n, v) and targets
+            (n,),
+            of which those that are IGNORED do not count. The same values each time, recomputed or kept.
 
     Raises:
         ValueError: where there are no tokens, or a logit is not finite.

@@ -1,4 +1,4 @@
-"""What training costs: durations of steps, the speed of the machine's matrix product, energy."""
+"""The cost of training: durations of steps, the speed of the machine's matrix product, energy."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ BINS = math.ceil(math.log(MAX_SECONDS / MIN_SECONDS) / math.log(RATIO))
 
 
 class Durations:
-    """Durations in bins that are 1 % wide: quantiles of any number of them, to 0.5 %, at fixed memory.
+    """A histogram of durations in bins 1 % wide: quantiles of any number of them, to 0.5 %, at fixed memory.
 
     Args:
         counts: of an earlier instance, by bin.
@@ -30,25 +30,25 @@ class Durations:
         self.counts = dict(counts or {})
 
     def add(self, seconds: float) -> None:
-        """Counts one duration."""
-        place = math.log(max(seconds, MIN_SECONDS) / MIN_SECONDS) / math.log(RATIO)
-        index = min(int(place), BINS)
+        """Count one duration."""
+        position = math.log(max(seconds, MIN_SECONDS) / MIN_SECONDS) / math.log(RATIO)
+        index = min(int(position), BINS)
         self.counts[index] = self.counts.get(index, 0) + 1
 
     def quantile(self, share: float) -> float | None:
-        """Seconds that `share` of the durations do not exceed; None where there are none."""
-        left = share * sum(self.counts.values())
+        """Return the seconds that `share` of the durations do not exceed; None where there are none."""
+        remaining = share * sum(self.counts.values())
         for index in sorted(self.counts):
-            left -= self.counts[index]
-            if left <= 0:
+            remaining -= self.counts[index]
+            if remaining <= 0:
                 return MIN_SECONDS * RATIO ** (index + 0.5)
         return None
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the fastest of a few products of square matrices, with this process's threads; measured once.
+    """Measure the FLOP/s of the fastest of a few products of square matrices, once per process.
 
-    What utilisation is measured against: 2 n^3 operations a product, n large enough to fill the device.
+    Utilisation is relative to it: 2 n^3 operations per product, n large enough to fill the device.
     """
     return _measured_peak(device, dtype, torch.get_num_threads())
 
@@ -76,7 +76,7 @@ def _wait(device: torch.device) -> None:
 class Energy:
     """Joules since the start, of the device as a whole, whoever used it; None where nothing reports them.
 
-    NVIDIA's counter through `pynvml` where it is installed, else the processor's (Linux `powercap`).
+    They are NVIDIA's counter through `pynvml` where it is installed, else the processor's (Linux `powercap`).
     """
 
     def __init__(self, device: torch.device, powercap: Path = Path("/sys/class/powercap")) -> None:
@@ -99,7 +99,7 @@ class Energy:
             raise
 
     def joules(self) -> float | None:
-        """What was used since the last call; a counter that wrapped around gives None."""
+        """Return the joules used since the last call; None where a counter wrapped around."""
         now, before = self._read(), self.before
         self.before = now
         if now is None or before is None or len(now) != len(before):
@@ -109,7 +109,7 @@ class Energy:
 
 
 def _nvml_handle(device: torch.device) -> Any:
-    """The device in NVIDIA's library, None where that is not installed."""
+    """Return the device in NVIDIA's library, None where that is not installed."""
     try:
         import pynvml
 
@@ -122,7 +122,9 @@ def _nvml_handle(device: torch.device) -> Any:
 
 
 def utilisation(tokens_per_second: float | None, flops_per_token: float | None, peaks: Sequence[float]) -> float | None:
-    """Model-FLOPs utilisation: the model's FLOP/s over the peaks of all devices (Chowdhery et al. 2022, appendix B).
+    """Compute model-FLOPs utilisation: the model's FLOP/s over the peaks of all devices.
+
+    Chowdhery et al. 2022, appendix B.
 
     >>> round(utilisation(tokens_per_second=1000.0, flops_per_token=6e6, peaks=[2e10]), 6)
     0.3

@@ -1,4 +1,7 @@
-"""Norms of gradients before clipping, of weights and of updates: of everything, by block and by kind of matrix.
+"""Norms of gradients before clipping, of weights and of updates, and the gradient noise scale.
+
+Norms are of everything, by block and by kind of matrix. The noise scale is the batch size above which more rows hardly
+improve a step: McCandlish et al. 2018, https://arxiv.org/abs/1812.06162, appendix A.1.
 
 Legend: p parameters, g groups, each the parameters of one kind in one part of the model.
 """
@@ -28,67 +31,65 @@ KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
     (Embedding, "tokens", "embedding"),
     (Embedding, "head", "head"),
 )
-"""Where the matrices of each kind are: the module, and its attribute."""
+"""Matrices of each kind: the module, and its attribute."""
 
 KIND_NAMES = frozenset(kind for *_, kind in KINDS) | {"norm", "position", "bias", "other"}
-"""Of all kinds."""
+"""Names of all kinds."""
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a value that a sharding strategy may hold as a DTensor; a plain tensor is returned as it is."""
-    whole = getattr(tensor, "full_tensor", None)
-    return tensor if whole is None else whole()
+    """Gather a value that a sharding strategy holds as a DTensor; a plain tensor is returned as it is."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The 2-norm of all gradients together, a scalar tensor; zero where there are none."""
+    """Compute the 2-norm of all gradients together, a scalar tensor; zero where there are none."""
     return _joint_norm([p.grad for p in parameters if p.grad is not None], 2.0)
 
 
 def largest_gradient(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
+    """Return the largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
     return _joint_norm([p.grad for p in parameters if p.grad is not None], torch.inf)
 
 
 def _joint_norm(gradients: Sequence[Tensor], order: float) -> Tensor:
-    """The norm of all gradients together; those that are held in different ways, whole or in shares, one after the
-    other."""
-    held: dict[Any, list[Tensor]] = {}
+    """Compute the norm of all gradients together, one layout of DTensors after the other."""
+    by_layout: dict[Any, list[Tensor]] = {}
     for gradient in gradients:
-        held.setdefault((getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)), []).append(
-            gradient
-        )
-    norms = [full_tensor(get_total_norm(alike, order, foreach=None)) for alike in held.values()]
+        layout = getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)
+        by_layout.setdefault(layout, []).append(gradient)
+    norms = [full_tensor(get_total_norm(same_layout, order, foreach=None)) for same_layout in by_layout.values()]
     if len(norms) < 2:
         return norms[0] if norms else torch.zeros(())
     return torch.linalg.vector_norm(torch.stack(norms), order)
 
 
 def clip_by_norm(parameters: Sequence[nn.Parameter], limit: float, norm: Tensor) -> None:
-    """Scales all gradients so that their norm, found to be `norm`, is `limit` at most."""
+    """Scale all gradients, whose norm is `norm`, so that their norm is at most `limit`."""
     clip_grads_with_norm_(_local_shards(parameters), limit, norm)
 
 
 def clip_by_value(parameters: Sequence[nn.Parameter], limit: float) -> None:
-    """Cuts every entry of the gradients to `limit` at most in size."""
+    """Clip every entry of the gradients to at most `limit` in size."""
     clip_grad_value_(_local_shards(parameters), limit)
 
 
 def _local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    """The parameters, or in the place of one that is shared out what this process holds of its gradient."""
-    found = []
+    """Replace each sharded parameter by this process's shard of its gradient."""
+    shards = []
     for parameter in parameters:
-        mine = getattr(parameter.grad, "to_local", None)
-        if mine is not None:
-            share = mine()
+        to_local = getattr(parameter.grad, "to_local", None)
+        if to_local is not None:
+            share = to_local()
             parameter = nn.Parameter(share, requires_grad=False)
             parameter.grad = share
-        found.append(parameter)
-    return found
+        shards.append(parameter)
+    return shards
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """The trainable parameters of each child of `model`; the members of a ModuleList each count as a part of their own.
+    """Group the trainable parameters by child of `model`; each member of a ModuleList is a part of its own.
 
     A parameter that two parts share belongs to the first.
     """
@@ -98,18 +99,18 @@ def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
             parts |= {f"{name}.{index}": member for index, member in enumerate(child)}
         else:
             parts[name] = child
-    seen: set[nn.Parameter] = set()
-    found: dict[str, list[nn.Parameter]] = {}
+    assigned: set[nn.Parameter] = set()
+    by_part: dict[str, list[nn.Parameter]] = {}
     for name, part in parts.items():
-        own = [p for p in part.parameters() if p.requires_grad and p not in seen]
-        seen.update(own)
+        own = [p for p in part.parameters() if p.requires_grad and p not in assigned]
+        assigned.update(own)
         if own:
-            found[name] = own
-    return found
+            by_part[name] = own
+    return by_part
 
 
 def parameter_kinds(model: nn.Module) -> dict[nn.Parameter, str]:
-    """What each parameter is: a kind of matrix, `norm` (a gain), `position`, `bias` (any other vector) or `other`."""
+    """Return the kind of each parameter: one of a matrix, `norm` (a gain), `position`, `bias` (a vector) or `other`."""
     kinds: dict[nn.Parameter, str] = {}
     for module in model.modules():
         for cls, attribute, kind in KINDS:
@@ -130,50 +131,50 @@ class ParameterGroups:
     """The parameters of a model by part and kind, and norms over them.
 
     Args:
-        model: whose trainable parameters are grouped.
+        model: the model; its trainable parameters are grouped.
     """
 
     def __init__(self, model: nn.Module) -> None:
         kinds, names = parameter_kinds(model), dict[tuple[str, str], int]()
         self.parameters: list[nn.Parameter] = []
-        places: list[int] = []
+        groups: list[int] = []
         for part, members in parameters_by_part(model).items():
             for parameter in members:
                 self.parameters.append(parameter)
-                places.append(names.setdefault((part, kinds[parameter]), len(names)))
+                groups.append(names.setdefault((part, kinds[parameter]), len(names)))
         self.names = list(names)
-        self.places_p = torch.tensor(places)
+        self.group_p = torch.tensor(groups)
 
     def squared_norms(self, tensors_p: Sequence[Tensor | None]) -> Tensor:
-        """Sums of squares over each group, float64 of shape (g,), of one tensor a parameter; None counts as zero."""
+        """Sum the squares in each group, float64 of shape (g,), of one tensor per parameter; None is zero."""
         present = [index for index, tensor in enumerate(tensors_p) if tensor is not None]
-        given = [tensor.detach() for tensor in tensors_p if tensor is not None]
-        if not given:
+        tensors = [tensor.detach() for tensor in tensors_p if tensor is not None]
+        if not tensors:
             return torch.zeros(len(self.names), dtype=torch.float64)
-        norms_p = torch.stack(_norms(given)).double()
+        norms_p = torch.stack(_norms(tensors)).double()
         sums_g = norms_p.new_zeros(len(self.names))
-        return sums_g.index_add_(0, self.places_p[present].to(norms_p.device), norms_p.square())
+        return sums_g.index_add_(0, self.group_p[present].to(norms_p.device), norms_p.square())
 
     def gradients(self) -> Tensor:
-        """Sums of squared gradients, (g,)."""
+        """Sum squared gradients, (g,)."""
         return self.squared_norms([p.grad for p in self.parameters])
 
     def weights(self) -> Tensor:
-        """Sums of squared weights, (g,)."""
+        """Sum squared weights, (g,)."""
         return self.squared_norms(self.parameters)
 
-    def copied(self) -> list[Tensor]:
-        """The weights as they are now."""
+    def copy_weights(self) -> list[Tensor]:
+        """Copy the weights."""
         return [p.detach().clone() for p in self.parameters]
 
     def updates(self, before: Sequence[Tensor]) -> Tensor:
-        """Sums of squared changes since `before`, (g,)."""
+        """Sum squared changes since `before`, (g,)."""
         return self.squared_norms([p.detach() - old for p, old in zip(self.parameters, before, strict=True)])
 
     def summed(self, squares_g: Tensor) -> dict[str, float]:
-        """Norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`.
+        """Compute norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`.
 
-        A part that is called as a kind is, `embedding` with its head for one, is told from it as `embedding.all`.
+        A part with the name of a kind, such as `embedding` with its head, is listed as `embedding.all`.
         """
         sums: dict[str, float] = {}
         for (part, kind), square in zip(self.names, squares_g.tolist(), strict=True):
@@ -182,7 +183,7 @@ class ParameterGroups:
         return {name: square**0.5 for name, square in sums.items()}
 
     def by_layer(self, squares_g: Tensor) -> dict[str, list[float]]:
-        """Norms by kind, one for each part that holds it, in the order of the model."""
+        """Return norms by kind, one for each part that holds it, in the order of the model."""
         norms: dict[str, list[float]] = {}
         for (_, kind), square in zip(self.names, squares_g.tolist(), strict=True):
             norms.setdefault(kind, []).append(square**0.5)
@@ -190,7 +191,7 @@ class ParameterGroups:
 
 
 def _norms(tensors: list[Tensor]) -> list[Tensor]:
-    """The 2-norm of each tensor, in float32 at least: all in one kernel where they are plain tensors."""
+    """Compute the 2-norm of each tensor, in float32 at least: in one kernel where they are plain tensors."""
     exact = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
     if any(hasattr(tensor, "full_tensor") for tensor in tensors):
         return [full_tensor(torch.linalg.vector_norm(tensor, dtype=exact)) for tensor in tensors]
@@ -202,7 +203,7 @@ def _norms(tensors: list[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class GradientNoise:
-    """Unbiased estimates from gradients of pieces of a batch; either may come out negative.
+    """Unbiased estimates from gradients of pieces of a batch; either may be negative.
 
     Args:
         trace: the trace of the covariance of one token's gradient.
@@ -214,7 +215,7 @@ class GradientNoise:
 
 
 def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: float) -> GradientNoise:
-    """From the mean squared gradient norm of pieces of `small_tokens` tokens and that of all `big_tokens` together.
+    """Estimate from the mean squared gradient norms of pieces of `small_tokens` and of all `big_tokens` tokens.
 
     >>> estimate_noise(small=5.0, big=2.0, small_tokens=8, big_tokens=32)
     GradientNoise(trace=32.0, signal=1.0)
@@ -227,18 +228,18 @@ def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: fl
 def measure_noise(
     parameters: Sequence[nn.Parameter], losses: Sequence[Callable[[], Tensor]], tokens: Sequence[int]
 ) -> GradientNoise:
-    """Estimates from the gradients of the mean losses of disjoint pieces, of about equal numbers of tokens.
+    """Estimate from the gradients of the mean losses of disjoint pieces of about equal numbers of tokens.
 
     No `.grad` is touched, and hooks on gradients, such as those of DistributedDataParallel, do not run.
     """
     whole_p = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
-    small, everything = 0.0, float(sum(tokens))
+    small, all_tokens = 0.0, float(sum(tokens))
     for loss, count in zip(losses, tokens, strict=True):
         gradients_p = torch.autograd.grad(loss(), list(parameters), allow_unused=True)
-        given = [g.to(torch.promote_types(g.dtype, torch.float32)) for g in gradients_p if g is not None]
-        small += float(sum(g.square().sum().double() for g in given)) / len(losses)
+        gradients = [g.to(torch.promote_types(g.dtype, torch.float32)) for g in gradients_p if g is not None]
+        small += float(sum(g.square().sum().double() for g in gradients)) / len(losses)
         for total, gradient in zip(whole_p, gradients_p, strict=True):
             if gradient is not None:
-                total.add_(gradient, alpha=count / everything)
+                total.add_(gradient, alpha=count / all_tokens)
     big = float(sum(total.square().sum().double() for total in whole_p))
-    return estimate_noise(small, big, everything / len(losses), everything)
+    return estimate_noise(small, big, all_tokens / len(losses), all_tokens)

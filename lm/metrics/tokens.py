@@ -1,4 +1,4 @@
-"""What a model's predictions are worth: loss, perplexity, accuracy and calibration in one pass at fixed memory.
+"""Loss, perplexity, accuracy and calibration of a model's predictions, in one pass at fixed memory.
 
 Legend: n tokens, r some of them, v vocabulary, b blocks of w of it, m bins, f fine bins, k classes.
 """
@@ -15,19 +15,19 @@ from lm.metrics.calibration import (
     FINE_BINS,
     adaptive_calibration_error,
     at_least_float32,
-    bin_of,
+    bin_index,
     calibration_floor,
     classwise_calibration_error,
     corrected_calibration_error,
     expected_calibration_error,
-    fine_bin_of,
+    fine_bin_index,
     maximum_calibration_error,
     row_slices,
 )
 
 
 def perplexity(nll: float) -> float:
-    """exp of the mean negative log-likelihood in nats; infinity where that is past float64."""
+    """Compute exp of the mean negative log-likelihood in nats; infinity where that overflows float64."""
     try:
         return math.exp(nll)
     except OverflowError:
@@ -35,7 +35,7 @@ def perplexity(nll: float) -> float:
 
 
 def bits_per_byte(nll_sum: float, byte_count: int) -> float:
-    """Bits a byte of raw text costs, from the summed negative log-likelihood in nats.
+    """Compute the bits per byte of raw text from the summed negative log-likelihood in nats.
 
     >>> round(bits_per_byte(nll_sum=8 * math.log(2), byte_count=4), 6)
     2.0
@@ -44,9 +44,9 @@ def bits_per_byte(nll_sum: float, byte_count: int) -> float:
 
 
 def largest_logits(logits_nv: Tensor, width: int = 128) -> tuple[Tensor, Tensor]:
-    """The largest logit of each row and the first place that holds it, each (n,).
+    """Return the largest logit of each row and its first index, each (n,).
 
-    The same as `max(-1)`, several times faster on a CPU: only the block with the maximum is searched for its place.
+    The same as `max(-1)`, several times faster on a CPU: only the block with the maximum is searched for its index.
     """
     if logits_nv.shape[1] < 4 * width:
         return logits_nv.max(1)
@@ -69,7 +69,7 @@ class TokenStatistics(Metric):
         bytes_per_token: UTF-8 bytes behind each token, int64 of shape (v,).
         bins: bins of the top probability.
         classes: token ids, (k,), usually the most frequent, over which the class-wise calibration error is averaged.
-        clusters: into which tokens may be told apart, documents for one; their sums are kept too.
+        clusters: number of clusters of tokens, such as documents, whose sums are kept too.
     """
 
     full_state_update = False
@@ -108,25 +108,27 @@ class TokenStatistics(Metric):
             self.add_state(name, torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
 
     def _apply(self, fn: Any, exclude_state: Any = "") -> "TokenStatistics":
-        """Moves between devices only: sums stay float64 whatever the model's precision."""
+        """Move between devices only: sums stay float64 whatever the model's precision."""
 
-        def placed(t: Tensor) -> Tensor:
+        def move(t: Tensor) -> Tensor:
             moved = fn(t)
             return moved if moved.dtype == t.dtype else t.to(moved.device)
 
-        super()._apply(placed, exclude_state)
+        super()._apply(move, exclude_state)
         return self
 
     def update(self, logits_nv: Tensor, targets_n: Tensor, cluster_n: Tensor | None = None) -> None:
-        """Adds tokens: logits (n, v) and targets (n,), of which those that are IGNORED count for nothing; and the
-        cluster of each (n,), where they are to be told apart.
+        """Add tokens; to measure at a temperature, scale the logits by `lm.metrics.calibration.scale_logits`.
 
-        To measure at a temperature, pass what `lm.metrics.calibration.scale_logits` makes of the logits.
+        Args:
+            logits_nv: logits, (n, v).
+            targets_n: targets, (n,), of which those that are IGNORED do not count.
+            cluster_n: the cluster of each token, (n,), where sums by cluster are kept.
         """
-        kept_n = targets_n != IGNORED
-        if not kept_n.all():
-            logits_nv, targets_n = logits_nv[kept_n], targets_n[kept_n]
-            cluster_n = None if cluster_n is None else cluster_n[kept_n]
+        counted_n = targets_n != IGNORED
+        if not counted_n.all():
+            logits_nv, targets_n = logits_nv[counted_n], targets_n[counted_n]
+            cluster_n = None if cluster_n is None else cluster_n[counted_n]
         top_n, gap_n, rest_n, squares_n = self._softmax_sums(logits_nv, targets_n)
         total_n = 1 + rest_n
         confidence_n = 1 / total_n
@@ -139,7 +141,7 @@ class TokenStatistics(Metric):
         self.brier += (1 - 2 * (-gap_n).exp() / total_n + (1 + squares_n) / total_n**2).sum()
         self.tokens += targets_n.numel()
         self.bytes += self.bytes_table[targets_n].sum()
-        bin_n, fine_n = bin_of(confidence_n, self.bins), fine_bin_of(rest_n)
+        bin_n, fine_n = bin_index(confidence_n, self.bins), fine_bin_index(rest_n)
         ones_n = torch.ones_like(confidence_n)
         for states, index_n in (("m", bin_n), ("f", fine_n)):
             getattr(self, f"count_{states}").index_add_(0, index_n, ones_n)
@@ -148,10 +150,13 @@ class TokenStatistics(Metric):
         self.variance_m.index_add_(0, bin_n, rest_n / total_n**2)
 
     def _softmax_sums(self, logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What one pass of exp over the logits gives, each (n,); the sums leave out the top token, which would add 1.
+        """Sum what one pass of exp over the logits gives, each (n,), without the top token, which would add 1.
 
-        Returns the top token, how far the target's logit is below its logit, and the sums over the vocabulary of
-        exp(logit - top logit) and of its square; all but the first in float64. Class probabilities are added up here.
+        Class probabilities are added up here.
+
+        Returns:
+            The top token, how far the target's logit is below its logit, and the sums over the vocabulary of
+            exp(logit - top logit) and of its square; all but the first in float64.
         """
         top_n = torch.empty_like(targets_n)
         gap_n, rest_n, squares_n = torch.empty(3, len(targets_n), dtype=torch.float64, device=targets_n.device)
@@ -172,13 +177,13 @@ class TokenStatistics(Metric):
         return top_n, gap_n, rest_n, squares_n
 
     def _add_classes(self, probability_nk: Tensor, target_nk: Tensor) -> None:
-        """Adds the probabilities of the classes, float64, and which of them are the target."""
+        """Add the probabilities of the classes, float64, and which of them are the target."""
         first_k = torch.arange(len(self.classes_k), device=self.classes_k.device) * self.bins
-        place_nk = first_k + bin_of(probability_nk, self.bins)
-        self.excess_km.view(-1).index_add_(0, place_nk.flatten(), (probability_nk - target_nk.double()).flatten())
+        index_nk = first_k + bin_index(probability_nk, self.bins)
+        self.excess_km.view(-1).index_add_(0, index_nk.flatten(), (probability_nk - target_nk.double()).flatten())
 
     def compute(self) -> dict[str, Any]:
-        """The metrics by the names of `lm.store.quantities`, the token count and the reliability diagram's bins."""
+        """Compute the metrics by the names of `lm.store.quantities`, the token count and the reliability bins."""
         tokens, nll = int(self.tokens), float(self.nll / self.tokens)
         count_m, confidence_m, correct_m, variance_m = torch.stack(
             [self.count_m, self.confidence_m, self.correct_m, self.variance_m]

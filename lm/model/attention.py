@@ -1,4 +1,4 @@
-"""Attention. Legend: b batch, h heads, g key-value heads, q queries, s keys, k head size, d width."""
+"""Attention. Legend: b batch, h heads, g key-value heads, q queries, s keys, t time, k head size, d width."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,19 +19,19 @@ Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
 
 
 def scale_factor(scale: Scale, head_size: int) -> float:
-    """The number that multiplies q . k before the softmax, at heads of this size."""
-    named = {"1/sqrt(d_k)": 1 / math.sqrt(head_size), "1/d_k": 1 / head_size, "none": 1.0}
-    return named[scale] if isinstance(scale, str) else float(scale)
+    """Return the number that multiplies q . k before the softmax, at heads of this size."""
+    factors = {"1/sqrt(d_k)": 1 / math.sqrt(head_size), "1/d_k": 1 / head_size, "none": 1.0}
+    return factors[scale] if isinstance(scale, str) else float(scale)
 
 
 class Mask:
-    """What queries may see, the same for every layer of a forward pass.
+    """A mask over keys and a bias on scores, the same for every layer of a forward pass.
 
     Args:
         causal: no query sees a later key; the queries are the last of the keys' positions.
         bias_hqs: added to the scaled scores, from the position encoding.
         hidden_bs: keys that no query sees, such as padding.
-        slopes_h: where the bias is nothing but minus a slope for each head times the distance: these slopes.
+        slopes_h: the slope of each head, where the bias is minus the slope times the distance.
     """
 
     def __init__(
@@ -48,8 +48,11 @@ class Mask:
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
-        """All of it as one tensor to add to the scores, broadcastable to (b, h, q, s); None where it is nothing but
-        plain causality over equal numbers of queries and keys, or nothing at all. Layers of a pass share it."""
+        """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s); layers of a pass share it.
+
+        Returns:
+            None for plain causality over equal numbers of queries and keys, or for no mask at all.
+        """
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self._additive(queries, keys, window, like)
         key = queries, keys, window, like.dtype
@@ -58,28 +61,28 @@ class Mask:
         return self._made[key]
 
     def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
-        bounded = window is not None and window < keys
+        windowed = window is not None and window < keys
         past = self.causal and 1 < queries < keys
-        if self.bias_hqs is None and self.hidden_bs is None and not bounded and not past:
+        if self.bias_hqs is None and self.hidden_bs is None and not windowed and not past:
             return None
         bias = torch.zeros(1, 1, queries, keys, dtype=like.dtype, device=like.device)
         if self.bias_hqs is not None:
             bias = bias + self.bias_hqs.to(like.dtype)
-        between_qs = relative_positions(queries, keys, like.device)
+        relative_qs = relative_positions(queries, keys, like.device)
         if self.causal:
-            bias = bias.masked_fill(between_qs > 0, -torch.inf)
-        if bounded and window is not None:
-            bias = bias.masked_fill(between_qs.abs() >= window, -torch.inf)
+            bias = bias.masked_fill(relative_qs > 0, -torch.inf)
+        if windowed and window is not None:
+            bias = bias.masked_fill(relative_qs.abs() >= window, -torch.inf)
         if self.hidden_bs is not None:
             bias = bias.masked_fill(self.hidden_bs[:, None, None, :], -torch.inf)
         return bias
 
 
 class Attention(nn.Module, ABC):
-    """Mixes positions: (b, q, d) -> (b, q, d)."""
+    """A layer that mixes positions: (b, q, d) -> (b, q, d)."""
 
     cached = True
-    """Whether one token at a time gives what all at once would."""
+    """True if one token at a time gives what all at once would."""
 
     @abstractmethod
     def forward(
@@ -90,7 +93,10 @@ class Attention(nn.Module, ABC):
         memory_bsd: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Attends to `memory_bsd`, or to itself where there is none; a cache holds the keys of earlier tokens."""
+        """Attend to `memory_bsd`, or to `x_bqd` itself where it is None.
+
+        A cache holds the keys and values of earlier tokens.
+        """
 
 
 class SoftmaxAttention(Attention):
@@ -100,15 +106,15 @@ class SoftmaxAttention(Attention):
         key_value_heads: heads of keys and values, each shared by as many query heads; supplied by the subclasses.
         scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
         bias: whether the four projections have offsets.
-        qk_norm: whether queries and keys are brought to unit root mean square, with a gain, before they are turned
+        qk_norm: whether queries and keys are brought to unit root mean square, with a gain, before they are rotated
             (Henry et al. 2020; Wortsman et al. 2023, https://arxiv.org/abs/2309.14322).
         softcap: bounds the scores by tanh; needs the plain form, which is slower.
         window: a query sees this many keys, itself the last (Beltagy et al. 2020).
         dropout: on the weights.
     """
 
-    way: AttentionImpl = "sdpa"
-    """How scores become what is mixed; a setting of training, the same for all layers."""
+    impl: AttentionImpl = "sdpa"
+    """The implementation; a setting of training, the same for all layers."""
 
     @abstractmethod
     def __init__(
@@ -129,14 +135,14 @@ class SoftmaxAttention(Attention):
         require_share(dropout=dropout)
         if not isinstance(scale, str):
             require_positive(scale=scale)
-        size = key_value_heads * shape.head_size
+        kv_width = key_value_heads * shape.head_size
         self.head_size, self.groups = shape.head_size, shape.heads // key_value_heads
         base = shape.base_shape.head_size
         self.scale = scale_factor(scale, base) * (base / shape.head_size)
         self.softcap, self.window, self.dropout = softcap, window, dropout
         self.query = QueryKeyLinear(shape.width, shape.width, bias)
-        self.key = QueryKeyLinear(shape.width, size, bias)
-        self.value = nn.Linear(shape.width, size, bias)
+        self.key = QueryKeyLinear(shape.width, kv_width, bias)
+        self.value = nn.Linear(shape.width, kv_width, bias)
         self.output = ResidualLinear(shape.width, shape.width, bias)
         self.query_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
         self.key_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
@@ -150,42 +156,41 @@ class SoftmaxAttention(Attention):
         cache: Cache | None = None,
     ) -> Tensor:
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
-        if self.way == "folded" and mask.slopes_h is not None and self._folds(q_bhqk, k_bgsk, mask):
+        if (  # nothing is added to the scores but the penalty on distance
+            (self.impl == "folded" and mask.slopes_h is not None)
+            and (mask.hidden_bs is None and self.window is None and self.softcap is None)
+            and (mask.causal and q_bhqk.shape[2] == k_bgsk.shape[2])
+        ):
             q_bhqk, k_bgsk = alibi_as_extra_dims(q_bhqk, k_bgsk, mask.slopes_h, self.scale)
             v_bgsk, bias = repeat_kv(v_bgsk, q_bhqk.shape[1]), None
         else:
             bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
         dropout = self.dropout if self.training else 0.0
-        scores = AttentionArgs(self.scale, bias, mask.causal, self.softcap, dropout)
-        mixed_bhqk = ATTENTION_IMPLS[self.way](q_bhqk, k_bgsk, v_bgsk, scores)
-        return self.output(mixed_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
+        args = AttentionArgs(self.scale, bias, mask.causal, self.softcap, dropout)
+        output_bhqk = ATTENTION_IMPLS[self.impl](q_bhqk, k_bgsk, v_bgsk, args)
+        return self.output(output_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
 
     def projected(
         self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (b, h, q, k), and keys and values (b, g, s, k), normed and turned as they enter the scores."""
+        """Return queries (b, h, q, k), keys and values (b, g, s, k), normed and rotated for the scores."""
         if memory_bsd is not None:
             k_bgsk, v_bgsk = self._split(fused_linear(memory_bsd, self.key, self.value)).chunk(2, dim=1)
             return self.query_norm(self._split(self.query(x_bqd))), self.key_norm(k_bgsk), v_bgsk
         start = 0 if cache is None else cache.length
-        joined = self._split(fused_linear(x_bqd, self.query, self.key, self.value))
-        shared = joined.shape[1] // (self.groups + 2)  # of the heads that this process computes, all or some
-        heads = self.groups * shared
-        both, v_bgsk = joined.split((heads + shared, shared), dim=1)
+        qkv = self._split(fused_linear(x_bqd, self.query, self.key, self.value))
+        kv_heads = qkv.shape[1] // (self.groups + 2)  # of the heads that this process computes, all or some
+        heads = self.groups * kv_heads
+        qk, v_bgsk = qkv.split((heads + kv_heads, kv_heads), dim=1)
         if position.head_independent and isinstance(self.query_norm, nn.Identity):
-            q_bhqk, k_bgsk = position.apply_rotary(both, start).split((heads, shared), dim=1)
+            q_bhqk, k_bgsk = position.apply_rotary(qk, start).split((heads, kv_heads), dim=1)
         else:
-            q_bhqk, k_bgsk = both.split((heads, shared), dim=1)
+            q_bhqk, k_bgsk = qk.split((heads, kv_heads), dim=1)
             q_bhqk = position.apply_rotary(self.query_norm(q_bhqk), start)
             k_bgsk = position.apply_rotary(self.key_norm(k_bgsk), start)
         if cache is not None:
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
-
-    def _folds(self, q_bhqk: Tensor, k_bgsk: Tensor, mask: Mask) -> bool:
-        """Whether nothing is added to the scores but what their distance says."""
-        alone = mask.hidden_bs is None and self.window is None and self.softcap is None
-        return alone and mask.causal and q_bhqk.shape[2] == k_bgsk.shape[2]
 
     def _split(self, x_btd: Tensor) -> Tensor:
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)
@@ -194,21 +199,21 @@ class SoftmaxAttention(Attention):
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
-def set_attention_impl(model: AnyModule, way: AttentionImpl) -> AnyModule:
-    """The model itself, whose layers attend in this way from now on."""
+def set_attention_impl(model: AnyModule, impl: AttentionImpl) -> AnyModule:
+    """Make all attention layers of a model use an implementation; returns the model."""
     for module in model.modules():
         if isinstance(module, SoftmaxAttention):
-            module.way = way
+            module.impl = impl
     return model
 
 
 class MultiHead(SoftmaxAttention):
-    """Every query head has keys and values of its own (Vaswani et al. 2017, equation 1).
+    """Attention whose query heads each have their own keys and values (Vaswani et al. 2017, equation 1).
 
     Args:
         scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
         bias: whether the four projections have offsets.
-        qk_norm: whether queries and keys are normed before they are turned.
+        qk_norm: whether queries and keys are normed before they are rotated.
         softcap: bounds the scores by tanh.
         window: how many keys a query sees, itself the last.
         dropout: on the weights.
@@ -228,7 +233,9 @@ class MultiHead(SoftmaxAttention):
 
 
 class GroupedQuery(SoftmaxAttention):
-    """Query heads share keys and values in groups (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245).
+    """Attention whose query heads share keys and values in groups (Ainslie et al. 2023).
+
+    https://arxiv.org/abs/2305.13245
 
     Args:
         key_value_heads: must divide the heads; half of them by default.
@@ -246,12 +253,14 @@ class GroupedQuery(SoftmaxAttention):
         window: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        shared = max(1, shape.heads // 2) if key_value_heads is None else key_value_heads
-        super().__init__(shape, shared, scale, bias, qk_norm, softcap, window, dropout)
+        kv_heads = max(1, shape.heads // 2) if key_value_heads is None else key_value_heads
+        super().__init__(shape, kv_heads, scale, bias, qk_norm, softcap, window, dropout)
 
 
 class MultiQuery(SoftmaxAttention):
-    """All query heads share one head of keys and values (Shazeer 2019, https://arxiv.org/abs/1911.02150).
+    """Attention whose query heads all share one head of keys and values (Shazeer 2019).
+
+    https://arxiv.org/abs/1911.02150
 
     Args:
         scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
@@ -271,23 +280,24 @@ class MultiQuery(SoftmaxAttention):
 
 
 CHUNK = 64
+"""Positions in a chunk of `causal_products`."""
 
 
 def causal_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor) -> Tensor:
-    """sum over j <= i of (q_i . k_j) v_j, (b, h, t, v), in time linear in t: chunk by chunk, a running sum between."""
+    """Compute sum over j <= i of (q_i . k_j) v_j, (b, h, t, v), chunk by chunk in time linear in t."""
     state_bhkv = q_bhtk.new_zeros(*q_bhtk.shape[:2], q_bhtk.shape[-1], v_bhtv.shape[-1])
-    mixed = []
+    chunks = []
     for q, k, v in zip(*(x.split(CHUNK, dim=2) for x in (q_bhtk, k_bhtk, v_bhtv)), strict=True):
         within_bhcc = (q @ k.transpose(-1, -2)).tril()
-        mixed.append(within_bhcc @ v + q @ state_bhkv)
+        chunks.append(within_bhcc @ v + q @ state_bhkv)
         state_bhkv = state_bhkv + k.transpose(-1, -2) @ v
-    return torch.cat(mixed, dim=2)
+    return torch.cat(chunks, dim=2)
 
 
 class LinearAttention(Attention):
     """phi(q) . phi(k) in place of exp(q . k), phi = elu + 1 (Katharopoulos et al. 2020).
 
-    https://arxiv.org/abs/2006.16236. Causal only. Rotations turn the numerator alone (Su et al. 2021, section 3.3).
+    https://arxiv.org/abs/2006.16236. Causal only. Rotations apply to the numerator alone (Su et al. 2021, section 3.3).
 
     Args:
         bias: whether the four projections have offsets.

@@ -1,4 +1,4 @@
-"""A layer of a transformer: sublayers, each joined to the residual stream in the same arrangement.
+"""A layer of a transformer: sublayers, each joined to the residual stream in the same way.
 
 Legend: b batch, t time, d width.
 """
@@ -24,7 +24,7 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class ResidualConnection(nn.Module, ABC):
-    """How one sublayer, with its norm, joins the residual stream."""
+    """A residual connection around one sublayer, with its norm."""
 
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class ResidualConnection(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
-        """The residual stream after the sublayer."""
+        """Return the residual stream after the sublayer."""
 
     @staticmethod
     def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
-        """What stands between the last layer and the output: a norm, unless the last layer ends in one."""
+        """Return the module between the last layer and the output: a norm, unless layers end in one."""
         return norm(shape)
 
 
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
 
 
 class PostNorm(ResidualConnection):
-    """norm(x + f(x)): the original arrangement (Vaswani et al. 2017)."""
+    """norm(x + f(x)): the original connection (Vaswani et al. 2017)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
         return self.norm(x_btd + self.dropout(sublayer(x_btd)))
@@ -108,7 +108,7 @@ class ScaledResidual(ResidualConnection):
 
 
 class Block(nn.Module):
-    """Self-attention, then in a decoder that reads an encoder cross-attention, then a feed-forward layer."""
+    """Self-attention, cross-attention in a decoder with an encoder, then a feed-forward layer."""
 
     def __init__(
         self, attention: Attention, mlp: MLP, arrange: Callable[[], ResidualConnection], cross: Attention | None = None
@@ -132,7 +132,7 @@ class Block(nn.Module):
         memory: Mask,
         cache: Cache | None = None,
     ) -> Tensor:
-        """The same with cross-attention to `memory_bsd` between the two."""
+        """Apply self-attention, cross-attention to `memory_bsd`, then the feed-forward layer."""
         x_btd = self.attention_residual(x_btd, lambda x: self.attention(x, position, mask, cache=cache))
         x_btd = self.cross_residual(x_btd, lambda x: self.cross(x, position, memory, memory_bsd))
         return self.mlp_residual(x_btd, self.mlp)

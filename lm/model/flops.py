@@ -1,9 +1,9 @@
-"""What a configuration costs, before anything is trained: parameters, FLOPs a token, cache and activation memory.
+"""The cost of a configuration before training: parameters, FLOPs per token, cache and activation memory.
 
-Everything is read off the modules of a model, which may lie on the meta device: sizes are counted, nothing is computed
-or measured. Legend: b batch, t context, d width, h heads, g key-value heads, k head size, f hidden width of an MLP.
+All of it is read off the modules of a model, which may lie on the meta device: nothing is computed or measured.
+Legend: b batch, t context, d width, h heads, g key-value heads, k head size, f hidden width of an MLP.
 
-A module of your own needs one line for what it adds: `attention_flops.register` and `saved.register`.
+A module of your own needs one line for what it adds: `attention_flops.register` and `activation_numel.register`.
 """
 
 import functools
@@ -35,7 +35,7 @@ KINDS: dict[type[nn.Module], str] = {
 
 
 def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
-    """Trainable parameters by part and kind: each block by its name, and the rest of the model as part "".
+    """Count trainable parameters by part and kind: each block by its name, and the rest of the model as part "".
 
     A norm's part includes what a residual connection learns. A shared parameter counts once: a tied head nothing.
     """
@@ -51,12 +51,12 @@ def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
                 parts.setdefault(parameter, name)
             if kind is not None:
                 kinds.setdefault(parameter, kind)
-    found: dict[str, dict[str, int]] = {"": dict.fromkeys(("embedding", "head"), 0)}
+    counts: dict[str, dict[str, int]] = {"": dict.fromkeys(("embedding", "head"), 0)}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            part, kind = found.setdefault(parts.get(parameter, ""), {}), kinds.get(parameter, "other")
+            part, kind = counts.setdefault(parts.get(parameter, ""), {}), kinds.get(parameter, "other")
             part[kind] = part.get(kind, 0) + parameter.numel()
-    return found
+    return counts
 
 
 # FLOPs ---------------------------------------------------------------------------------------------------------------
@@ -64,11 +64,12 @@ def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class Flops:
-    """Floating-point operations of matrix products, 2 m n k each. Norms, softmax and activations are left out.
+    """Floating-point operations of matrix products, 2 m n k each, without norms, softmax and activations.
 
     Args:
-        linear: forward, of linear maps: 2 a weight and token.
-        attention: forward, of scores and mixing, over all pairs of query and key, as torch's own counter has it.
+        linear: forward, of linear layers: 2 per weight and token.
+        attention: forward, of scores and weighted values over all pairs of query and key, as torch's own counter has
+            it.
         useful: of these, the pairs that causality and the window let through; fused causal kernels come near it.
     """
 
@@ -78,22 +79,24 @@ class Flops:
 
     @property
     def forward(self) -> float:
-        """Linear maps and attention in full."""
+        """Linear layers and attention in full."""
         return self.linear + self.attention
 
     @property
     def backward(self) -> float:
-        """Two products for each of the forward pass: for the gradient of either factor. Nothing is recomputed."""
+        """Two products for each of the forward pass, the gradients of both factors. Nothing is recomputed."""
         return 2 * self.forward
 
     @property
     def total(self) -> float:
-        """A step of training, the optimiser left out."""
+        """A step of training, without the optimiser."""
         return self.forward + self.backward
 
 
 def flops_per_token(model: Model, context: int) -> Flops:
-    """FLOPs a token in a row of `context` tokens; with an encoder, a target token with a source as long as the target.
+    """Count FLOPs per token in a row of `context` tokens.
+
+    With an encoder it is per target token, with a source as long as the target.
 
     Raises:
         InputError: where the model has parts that nobody has counted.
@@ -103,7 +106,7 @@ def flops_per_token(model: Model, context: int) -> Flops:
 
 
 def flops_per_row(model: Model, context: int) -> Flops:
-    """FLOPs of one row of `context` tokens, whole numbers."""
+    """Count FLOPs of one row of `context` tokens, whole numbers."""
     linear = sum(2 * m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
     pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
     return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
@@ -111,7 +114,7 @@ def flops_per_row(model: Model, context: int) -> Flops:
 
 @functools.singledispatch
 def attention_layers(model: Model) -> list[tuple[Attention, bool]]:
-    """Every attention layer that a row passes, and whether its queries see no later key."""
+    """List the attention layers that a row passes, each with whether its queries see no later key."""
     raise InputError(f"cannot count {type(model).__name__}: register it with lm.model.flops.attention_layers")
 
 
@@ -122,9 +125,9 @@ def _(model: Decoder) -> list[tuple[Attention, bool]]:
 
 @attention_layers.register
 def _(model: EncoderDecoder) -> list[tuple[Attention, bool]]:
-    read = [(block.attention, False) for block in _blocks(model.encoder)]
-    written = [(block.attention, True) for block in _blocks(model.decoder)]
-    return [*read, *written, *((block.cross, False) for block in _blocks(model.decoder))]
+    encoder = [(block.attention, False) for block in _blocks(model.encoder)]
+    decoder = [(block.attention, True) for block in _blocks(model.decoder)]
+    return [*encoder, *decoder, *((block.cross, False) for block in _blocks(model.decoder))]
 
 
 def _blocks(blocks: nn.ModuleList) -> Iterator[Block]:
@@ -133,18 +136,18 @@ def _blocks(blocks: nn.ModuleList) -> Iterator[Block]:
 
 @functools.singledispatch
 def attention_flops(attention: Attention, time: int, causal: bool) -> tuple[int, int]:
-    """Forward FLOPs of scores and mixing for `time` queries and keys: over all pairs, and over those that count."""
+    """Count forward FLOPs of attention for `time` queries and keys: over all pairs, and over visible ones."""
     raise InputError(f"cannot count {type(attention).__name__}: register it with lm.model.flops.attention_flops")
 
 
 @attention_flops.register
 def _(attention: SoftmaxAttention, time: int, causal: bool) -> tuple[int, int]:
-    each = 4 * attention.query.out_features  # 2 h k for the score of a pair, 2 h k for mixing its value
-    return each * time * time, each * visible_pairs(time, causal, attention.window)
+    per_pair = 4 * attention.query.out_features  # 2 h k for the score of a pair, 2 h k for mixing its value
+    return per_pair * time * time, per_pair * visible_pairs(time, causal, attention.window)
 
 
 def visible_pairs(time: int, causal: bool, window: int | None) -> int:
-    """Pairs of query and key that a mask lets through."""
+    """Count the pairs of query and key that a mask lets through."""
     reach = time if window is None else min(window, time)
     before = reach * (reach + 1) // 2 + (time - reach) * reach  # keys up to the query, itself the last
     return before if causal else 2 * before - time
@@ -166,10 +169,10 @@ SCALE_BYTES = 4
 
 
 def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
-    """Bytes of the keys and values of `context` tokens, by dtype: 2 b t g k numbers a layer of causal self-attention.
+    """Compute the bytes of the keys and values of `context` tokens, by dtype.
 
-    `int8` has a byte a number and a float32 scale for each key and each value of a head, as in Int8Cache. Attention
-    without a cache holds none; windows do not shorten it.
+    They are 2 b t g k numbers per layer of causal self-attention. `int8` has a byte per number and a float32 scale for
+    each key and each value of a head, as in Int8Cache. Attention without a cache holds none; windows do not shorten it.
     """
     sizes = [
         (layer.key.out_features, layer.key.out_features // layer.head_size)
@@ -182,12 +185,12 @@ def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
 
 
 def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
-    """An estimate of what one training step keeps for the backward pass, by dtype, without weights and gradients.
+    """Estimate what one training step keeps for the backward pass, by dtype, without weights and gradients.
 
-    b t (sum of `saved` over all modules) numbers; the masks, which a pass makes once: h t^2 for an encoding that biases
-    scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one matrix. It is what
-    autograd keeps on the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout; autocast keeps
-    copies of the weights besides.
+    This is b t (sum of `activation_numel` over all modules) numbers; the masks, made once per pass: h t^2 for an
+    encoding that biases scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one
+    matrix. It is what autograd keeps on the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout;
+    autocast keeps copies of the weights besides.
     """
     shape = shape_of(model)
     token = sum(activation_numel(module, shape, context) for module in model.modules())
@@ -198,20 +201,20 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
-    copies = sum(map(joined_weights, model.modules())) if batch * context >= MIN_ROWS_TO_FUSE else 0
+    copies = sum(map(fused_weights, model.modules())) if batch * context >= MIN_ROWS_TO_FUSE else 0
     numbers = batch * context * token + context**2 * masks
     return {name: round(size * (numbers + copies * (name != "float32"))) for name, size in DTYPES.items()}
 
 
-def joined_weights(module: nn.Module) -> int:
-    """Weights of a module that are copied into one matrix for a single product, a copy that backward needs."""
+def fused_weights(module: nn.Module) -> int:
+    """Count the weights of a module that are copied into one matrix, a copy that the backward pass needs."""
     if isinstance(module, SoftmaxAttention | LinearAttention):
         return module.query.weight.numel() + module.key.weight.numel() + module.value.weight.numel()
     return module.gate.weight.numel() + module.up.weight.numel() if isinstance(module, GatedMLP) else 0
 
 
 def shape_of(model: Model) -> Shape:
-    """The sizes of a model. Raises InputError where it does not tell them."""
+    """Return the sizes of a model. Raises InputError where it has no `shape`."""
     shape = getattr(model, "shape", None)
     if not isinstance(shape, Shape):
         raise InputError(f"cannot count {type(model).__name__}: it has no `shape`")
@@ -220,7 +223,7 @@ def shape_of(model: Model) -> Shape:
 
 @functools.singledispatch
 def activation_numel(module: nn.Module, shape: Shape, time: int) -> float:
-    """Numbers a token that a module keeps for the backward pass, those of modules within it left out."""
+    """Count the numbers per token that a module keeps for the backward pass, without its submodules."""
     return 0
 
 
@@ -241,8 +244,8 @@ def _(module: NoNorm, shape: Shape, time: int) -> float:
 
 @activation_numel.register
 def _(module: ResidualConnection, shape: Shape, time: int) -> float:
-    kept = bool(module.dropout.p) + isinstance(module, ReZero)  # the draw; what the learned share multiplies
-    return shape.width * kept
+    # the dropout mask; what the learned share multiplies
+    return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero))
 
 
 @activation_numel.register

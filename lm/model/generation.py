@@ -1,41 +1,48 @@
-"""Text from a model, token by token. Legend: b batch, t time, v vocabulary."""
+"""Text from a model: sampling from a decoder, beam search with an encoder-decoder.
+
+Legend: b batch, w beam, r rows = b w, s source time, t (target) time, d width, v vocabulary.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lm.model.attention import Attention
+from lm.model.block import Block
 from lm.model.cache import Cache
 from lm.model.transformer import Decoder, EncoderDecoder
 
 Choose = Callable[[Tensor], Tensor]
-"""Picks a token for each row: logits (b, v) -> tokens (b,)."""
+"""A function that picks a token for each row: logits (b, v) -> tokens (b,)."""
 
 # choosing a token ----------------------------------------------------------------------------------------------------
 
 
 def greedy(logits_bv: Tensor) -> Tensor:
-    """The likeliest token of each row, the first of several, (b,)."""
+    """Pick the likeliest token of each row, the first of several, (b,)."""
     return logits_bv.argmax(-1)
 
 
-def warmed(logits_bv: Tensor, temperature: float) -> Tensor:
-    """Logits / temperature, less the largest of the row, in float64: the same probabilities, and no overflow near 0."""
+def apply_temperature(logits_bv: Tensor, temperature: float) -> Tensor:
+    """Divide logits by a temperature, less the largest of the row, in float64.
+
+    The probabilities are the same, and there is no overflow near 0.
+    """
     return (logits_bv - logits_bv.amax(-1, keepdim=True)).double() / temperature
 
 
 def top_k(logits_bv: Tensor, k: int) -> Tensor:
-    """Logits with all but the k largest of each row at minus infinity; those that tie with the k-th stay."""
+    """Set all but the k largest logits of each row to minus infinity; those that tie with the k-th stay."""
     kth_b1 = logits_bv.topk(min(k, logits_bv.shape[-1]), dim=-1).values[:, -1:]
     return logits_bv.masked_fill(logits_bv < kth_b1, -torch.inf)
 
 
 def top_p(logits_bv: Tensor, p: float) -> Tensor:
-    """Logits with all at minus infinity but the fewest likeliest tokens that have a probability of p together.
+    """Set logits to minus infinity but for the fewest likeliest tokens with a probability of p together.
 
     The nucleus of Holtzman et al. 2020, https://arxiv.org/abs/1904.09751. The likeliest token always stays.
     """
@@ -48,9 +55,9 @@ def top_p(logits_bv: Tensor, p: float) -> Tensor:
 
 
 def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:
-    """A token of each row with the probabilities softmax(logits), (b,).
+    """Draw a token of each row with the probabilities softmax(logits), (b,).
 
-    It is drawn on the generator's device: with one on the CPU a seed gives the same text whatever the model runs on.
+    It is drawn on the generator's device: with one on the CPU a seed gives the same text on every device of the model.
     """
     shares_bv = logits_bv.softmax(-1, dtype=torch.float64).to(generator.device)
     return torch.multinomial(shares_bv, 1, generator=generator)[:, 0].to(logits_bv.device)
@@ -58,13 +65,13 @@ def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Sample:
-    """Draws tokens at random: logits / temperature, then the k largest of them, then a nucleus of those.
+    """A choice of tokens at random: logits / temperature, then the k largest of them, then a nucleus of those.
 
     Args:
         generator: where the randomness comes from.
         temperature: above 0; below 1 likely tokens become likelier.
         top_k: how many tokens may be drawn at a step; None for all.
-        top_p: what the tokens that may be drawn have as probability together; 1 for all.
+        top_p: probability that the tokens that may be drawn have together; 1 for all.
     """
 
     generator: torch.Generator
@@ -81,10 +88,10 @@ class Sample:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
 
     def filtered(self, logits_bv: Tensor) -> Tensor:
-        """The logits that tokens are drawn from, minus infinity for those that are not."""
-        warm_bv = warmed(logits_bv, self.temperature)
-        kept_bv = warm_bv if self.top_k is None else top_k(warm_bv, self.top_k)
-        return top_p(kept_bv, self.top_p)
+        """Return the logits that tokens are drawn from, minus infinity for those that are not."""
+        warm_bv = apply_temperature(logits_bv, self.temperature)
+        top_bv = warm_bv if self.top_k is None else top_k(warm_bv, self.top_k)
+        return top_p(top_bv, self.top_p)
 
     def __call__(self, logits_bv: Tensor) -> Tensor:
         return draw(self.filtered(logits_bv), self.generator)
@@ -94,9 +101,9 @@ class Sample:
 
 
 def caches_for(model: Decoder, kind: type[Cache] = Cache) -> list[Cache] | None:
-    """An empty cache a layer; None where one token at a time is not what all at once would be."""
-    kept = model.causal and all(part.cached for part in model.modules() if isinstance(part, Attention))
-    return [kind() for _ in model.blocks] if kept else None
+    """Make an empty cache per layer; None where one token at a time differs from all at once."""
+    cacheable = model.causal and all(part.cached for part in model.modules() if isinstance(part, Attention))
+    return [kind() for _ in model.blocks] if cacheable else None
 
 
 def generate(
@@ -107,15 +114,15 @@ def generate(
     caches: Sequence[Cache] | None = None,
     stop: int | None = None,
 ) -> Iterator[Tensor]:
-    """Goes on from `tokens_bt`, one token of each row at a time.
+    """Continue `tokens_bt`, one token of each row at a time.
 
     Args:
         model: called as model(tokens, caches); in evaluation mode.
-        tokens_bt: what to go on from, at least one token a row.
-        steps: the most tokens to make.
+        tokens_bt: the prompt, at least one token per row.
+        steps: the most tokens to generate.
         choose: picks the next tokens from logits.
-        caches: one a layer, empty or holding what came before `tokens_bt`; without, every step reads all tokens anew.
-        stop: a row that has made this token makes only this token from then on; it ends once every row has.
+        caches: one per layer, empty or holding what came before `tokens_bt`; without, every step reads all tokens anew.
+        stop: a row that has generated this token repeats it; generation ends once every row has.
 
     Returns:
         Tokens (b,), each as soon as it is known.
@@ -163,7 +170,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A target: its tokens, with the end if it came to one, and the log-probability divided by the length penalty."""
+    """A target: its tokens, and its log-probability divided by the length penalty."""
 
     tokens: list[int]
     score: float
@@ -171,7 +178,7 @@ class Hypothesis:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """((5 + length) / 6)^alpha, what log-probabilities are divided by (Wu et al. 2016, equation 14).
+    """Compute ((5 + length) / 6)^alpha, by which log-probabilities are divided (Wu et al. 2016, equation 14).
 
     https://arxiv.org/abs/1609.08144
     """
@@ -179,10 +186,10 @@ def length_penalty(length: int, alpha: float) -> float:
 
 
 class Stepper:
-    """Log-probabilities of the next token for rows of targets that grow by one token a call.
+    """A model of the next token for rows of targets that grow by one token per call.
 
     Args:
-        model, source_bs, hidden_bs: what is translated.
+        model, source_bs, hidden_bs: the encoder-decoder, and its source with padding marked.
         width: rows of each source, next to one another.
         cached: whether keys and values of earlier tokens are kept, or computed anew.
     """
@@ -193,53 +200,24 @@ class Stepper:
         self.model = model
         self.memory_rsd = model.encode(source_bs, hidden_bs).repeat_interleave(width, dim=0)
         self.hidden_rs = hidden_bs.repeat_interleave(width, dim=0)
-        able = all(bool(block.attention.cached) for block in _blocks(model))
-        self.caches = [Cache() for _ in model.decoder] if cached and able else None
+        cacheable = all(bool(cast(Block, block).attention.cached) for block in model.decoder)
+        self.caches = [Cache() for _ in model.decoder] if cached and cacheable else None
 
     def __call__(self, tokens_rt: Tensor) -> Tensor:
-        """Of the token after `tokens_rt`, (r, v) in float32 at least."""
-        read = tokens_rt if self.caches is None else tokens_rt[:, -1:]
-        logits_rv = self.model.decode(read, self.memory_rsd, self.hidden_rs, self.caches)[:, -1]
+        """Return log-probabilities of the token after `tokens_rt`, (r, v) in float32 at least."""
+        new_tokens_rt = tokens_rt if self.caches is None else tokens_rt[:, -1:]
+        logits_rv = self.model.decode(new_tokens_rt, self.memory_rsd, self.hidden_rs, self.caches)[:, -1]
         return logits_rv.to(torch.promote_types(logits_rv.dtype, torch.float32)).log_softmax(-1)
 
     def reorder(self, rows_r: Tensor) -> None:
-        """Row i goes on from what was row `rows_r[i]`, a row of the same source."""
-        if self.caches is not None:
-            self.caches = [_reordered(cache, rows_r) for cache in self.caches]
-
-
-def _reordered(cache: Cache, rows_r: Tensor) -> Cache:
-    found = Cache()
-    if cache.key_bgtk is not None and cache.value_bgtk is not None:
-        found.append(cache.key_bgtk[rows_r], cache.value_bgtk[rows_r])
-    return found
-
-
-def _blocks(model: EncoderDecoder) -> list[Any]:
-    return list(model.decoder)
-
-
-@torch.inference_mode()
-def greedy_search(
-    model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, ends: Ends, alpha: float = 0.0, cached: bool = True
-) -> list[Hypothesis]:
-    """The likeliest token each time, one hypothesis a source."""
-    step = Stepper(model, source_bs, hidden_bs, cached=cached)
-    tokens_bt = torch.full((len(source_bs), 1), ends.begin, device=source_bs.device)
-    total_b = torch.zeros(len(source_bs), dtype=torch.float64, device=source_bs.device)
-    for _ in range(ends.longest):
-        ended_b = (tokens_bt == ends.end).any(-1)
-        if ended_b.all():
-            break
-        likeliest_b, token_b = step(tokens_bt).max(-1)
-        total_b += likeliest_b.double().masked_fill(ended_b, 0.0)
-        tokens_bt = torch.cat([tokens_bt, token_b[:, None]], dim=1)
-    found = []
-    for tokens, total in zip(tokens_bt[:, 1:].tolist(), total_b.tolist(), strict=True):
-        ended = ends.end in tokens
-        kept = tokens[: tokens.index(ends.end) + 1] if ended else tokens
-        found.append(Hypothesis(kept, total / length_penalty(len(kept), alpha), ended))
-    return found
+        """Make row i continue row `rows_r[i]`, a row of the same source."""
+        if self.caches is None:
+            return
+        held = self.caches
+        self.caches = [Cache() for _ in held]
+        for cache, old in zip(self.caches, held, strict=True):
+            if old.key_bgtk is not None and old.value_bgtk is not None:
+                cache.append(old.key_bgtk[rows_r], old.value_bgtk[rows_r])
 
 
 @dataclass
@@ -261,7 +239,7 @@ def beam_search(
     alpha: float = 0.6,
     cached: bool = True,
 ) -> list[list[Hypothesis]]:
-    """For each source the hypotheses that ended, best first.
+    """Search for the likeliest targets of each source; returns the hypotheses that ended, best first.
 
     Each step extends the `width` likeliest targets of a source by every token. Of the extensions, those among the
     `width` likeliest that end are kept for good, and the likeliest others live on. A source is done when `width`
@@ -270,7 +248,7 @@ def beam_search(
 
     Args:
         model: in evaluation mode.
-        source_bs, hidden_bs: token ids, and which of them are padding.
+        source_bs, hidden_bs: token ids, and True for padding.
         ends: how a target begins and ends.
         width: of the beam.
         alpha: of the length penalty; 0 is none.
@@ -286,18 +264,24 @@ def beam_search(
     for _ in range(ends.longest):
         total_bwv = beams.total_bw[:, :, None] + step(beams.tokens_bwt.flatten(0, 1)).unflatten(0, (batch, width))
         step.reorder(_extend(beams, total_bwv, ends, alpha))
-        if all(len(found) >= width for found in beams.ended):
+        if all(len(ended) >= width for ended in beams.ended):
             break
-    return [_ranked(beams, index, alpha) for index in range(batch)]
+    for ended, totals_w, tokens_wt in zip(beams.ended, beams.total_bw, beams.tokens_bwt, strict=True):
+        if not ended:
+            best = int(totals_w.argmax())
+            tokens = tokens_wt[best, 1:].tolist()
+            ended.append(Hypothesis(tokens, float(totals_w[best]) / length_penalty(len(tokens), alpha), False))
+        ended.sort(key=lambda hypothesis: -hypothesis.score)
+    return beams.ended
 
 
 def _extend(beams: _Beams, total_bwv: Tensor, ends: Ends, alpha: float) -> Tensor:
-    """Takes the likeliest extensions into `beams`; returns the row that each live hypothesis goes on from, (r,)."""
+    """Take the likeliest extensions into `beams`; returns the row that each live hypothesis continues, (r,)."""
     batch, width, vocabulary = total_bwv.shape
     # At most `width` of the extensions end, one for each row, so that as many again are left to live on.
     count = min(2 * width, width * vocabulary)
-    total_bc, place_bc = total_bwv.flatten(1).topk(count, dim=1)
-    row_bc, token_bc = place_bc // vocabulary, place_bc % vocabulary
+    total_bc, index_bc = total_bwv.flatten(1).topk(count, dim=1)
+    row_bc, token_bc = index_bc // vocabulary, index_bc % vocabulary
     ending_bc = (token_bc == ends.end) & total_bc.isfinite()
     length = beams.tokens_bwt.shape[2]
     for index, choice in ending_bc[:, :width].nonzero().tolist():
@@ -312,12 +296,3 @@ def _extend(beams: _Beams, total_bwv: Tensor, ends: Ends, alpha: float) -> Tenso
     total_bw = total_bc.gather(1, live_bw)
     beams.total_bw = total_bw.masked_fill(token_bw == ends.end, -torch.inf)  # where too few do not end
     return (index_b * width + row_bw).flatten()
-
-
-def _ranked(beams: _Beams, index: int, alpha: float) -> list[Hypothesis]:
-    if beams.ended[index]:
-        return sorted(beams.ended[index], key=lambda found: -found.score)
-    best = int(beams.total_bw[index].argmax())
-    tokens = beams.tokens_bwt[index, best, 1:].tolist()
-    score = float(beams.total_bw[index, best]) / length_penalty(len(tokens), alpha)
-    return [Hypothesis(tokens, score, False)]

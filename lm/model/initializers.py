@@ -1,4 +1,4 @@
-"""Initial values of parameters, each drawn from a random stream named after the parameter.
+"""Initial weights, each drawn from a random stream named after its parameter.
 
 Swapping one component therefore leaves every other parameter of the same seed bit for bit as it was.
 """
@@ -13,27 +13,27 @@ from lm.data.order import derive_seed
 
 
 class ResidualLinear(nn.Linear):
-    """A linear map whose output is added to the residual stream, and which an initialisation may scale by depth."""
+    """A linear layer whose output is added to the residual stream; an initialisation may scale it by depth."""
 
 
 class QueryKeyLinear(nn.Linear):
-    """A linear map to queries or keys, which an initialisation may give a variance of its own."""
+    """A linear layer to queries or keys; an initialisation may give it a variance of its own."""
 
 
 class OutputLinear(nn.Linear):
-    """A linear map to logits, one output a token."""
+    """A linear layer to logits, one output per token."""
 
 
 class PositionTable(nn.Embedding):
-    """A learned vector a position, which an initialisation may give a size of its own."""
+    """A learned vector per position; an initialisation may give it a size of its own."""
 
 
 class Initializer(ABC):
-    """Draws the weights of linear maps and embeddings; offsets start at zero, gains of norms at one.
+    """A distribution of the weights of linear layers and embeddings; biases start at zero, gains of norms at one.
 
     Args:
-        query_key: factor on the standard deviation of the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
+        query_key: factor on the standard deviation of the layers to queries and keys.
+        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(self, query_key: float = 1.0, scale_residual: bool = True) -> None:
@@ -44,13 +44,13 @@ class Initializer(ABC):
 
     @abstractmethod
     def std(self, module: nn.Linear | nn.Embedding) -> float:
-        """Standard deviation of the weight of `module`, before the factors of the constructor."""
+        """Return the standard deviation of a module's weight, before the factors of the constructor."""
 
     def initialize(self, model: nn.Module, layers: int, seed: int) -> None:
-        """Fills the parameters of `model` in place; the draw is made in float32 on the CPU whatever the device."""
-        filled: set[torch.Tensor] = set()
+        """Fill the parameters of a model in place; draws are made in float32 on the CPU for every device."""
+        initialized: set[torch.Tensor] = set()
         for name, module in model.named_modules():
-            if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in filled:
+            if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in initialized:
                 continue
             generator = torch.Generator().manual_seed(derive_seed("parameter", seed, f"{name}.weight"))
             value = torch.empty(module.weight.shape, dtype=torch.float32)
@@ -59,7 +59,7 @@ class Initializer(ABC):
                 module.weight.copy_(value)
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     module.bias.zero_()
-            filled.add(module.weight)
+            initialized.add(module.weight)
 
     def _factor(self, module: nn.Module, layers: int) -> float:
         if isinstance(module, QueryKeyLinear):
@@ -72,8 +72,8 @@ class Normal(Initializer):
 
     Args:
         std: standard deviation.
-        query_key: factor on it for the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
+        query_key: factor on it for the layers to queries and keys.
+        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(self, std: float = 0.02, query_key: float = 1.0, scale_residual: bool = True) -> None:
@@ -87,12 +87,12 @@ class Normal(Initializer):
 
 
 class Xavier(Initializer):
-    """Variance 2 / (inputs + outputs) for linear maps (Glorot and Bengio 2010), a fixed one for embeddings.
+    """Variance 2 / (inputs + outputs) for linear layers (Glorot and Bengio 2010), a fixed one for embeddings.
 
     Args:
         embedding: standard deviation of embeddings.
-        query_key: factor on the standard deviation of the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers).
+        query_key: factor on the standard deviation of the layers to queries and keys.
+        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers).
     """
 
     def __init__(self, embedding: float = 1.0, query_key: float = 1.0, scale_residual: bool = False) -> None:
@@ -108,15 +108,15 @@ class Xavier(Initializer):
 
 
 class FanIn(Initializer):
-    """Variance gain^2 / inputs for linear maps (LeCun et al. 1998, section 4.6), 1 / width for token embeddings.
+    """Variance gain^2 / inputs for linear layers (LeCun et al. 1998, section 4.6), 1 / width for token embeddings.
 
-    With `embedding.scaled` the tokens then enter with unit variance, and a tied output map has logits of about that.
+    With `embedding.scaled` the tokens then enter with unit variance, and a tied output layer has logits of about that.
 
     Args:
-        gain: of linear maps.
+        gain: of linear layers.
         position: standard deviation of learned positions.
-        query_key: factor on the standard deviation of the maps to queries and keys.
-        scale_residual: whether maps into the residual stream are divided by sqrt(2 layers), as in GPT-2.
+        query_key: factor on the standard deviation of the layers to queries and keys.
+        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(

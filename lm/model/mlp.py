@@ -11,14 +11,15 @@ from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
 MAX_HIDDEN = 10**8
+"""Hidden units above which a model could not be trained."""
 
 
 class MLP(nn.Module, ABC):
-    """Two linear maps with an activation between them (Vaswani et al. 2017, equation 2).
+    """Two linear layers with an activation between them (Vaswani et al. 2017, equation 2).
 
     Args:
         expansion: hidden width as a multiple of the model's.
-        bias: whether the maps have offsets.
+        bias: whether the layers have offsets.
         dropout: on the hidden units.
     """
 
@@ -37,12 +38,12 @@ class MLP(nn.Module, ABC):
 
     @staticmethod
     def hidden_width(width: int, hidden: int, bias: bool) -> int:
-        """The hidden units of this layer, where a plain one has `hidden`."""
+        """Return the hidden units of this layer, where a plain one has `hidden`."""
         return hidden
 
     @abstractmethod
     def activation(self, x: Tensor) -> Tensor:
-        """Applied to the hidden units, element by element."""
+        """Apply the activation to the hidden units, element by element."""
 
     def forward(self, x_btd: Tensor) -> Tensor:
         return self.down(self.dropout(self.activation(self.up(x_btd))))
@@ -94,8 +95,8 @@ class Sigmoid(MLP):
 class GatedMLP(MLP):
     """down(activation(gate x) * up x) (Shazeer 2020, https://arxiv.org/abs/2002.05202).
 
-    There are three maps instead of two, so the hidden width is about two thirds of a plain layer's: the one with which
-    the parameters come closest to equal.
+    Its three layers have a hidden width of about two thirds of a plain MLP's, so that the parameters come closest to
+    equal.
     """
 
     def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:

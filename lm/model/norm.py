@@ -34,7 +34,7 @@ class RMSNorm(nn.RMSNorm, Norm):
 
 
 class NoNorm(nn.Identity, Norm):
-    """None at all."""
+    """No normalisation."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

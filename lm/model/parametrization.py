@@ -1,6 +1,6 @@
-"""How first values, rates and multipliers go with the width of a model.
+"""Scaling of initial weights, learning rates and multipliers with the width of a model.
 
-A matrix [outputs, inputs] is a map from one width to another unless it is an embedding, the map to logits, or named in
+A matrix [outputs, inputs] maps one width to another unless it is an embedding, the layer to logits, or named in
 `table_parameters` by its module: those and all vectors have a side that does not grow.
 """
 
@@ -17,22 +17,22 @@ from lm.model.initializers import Initializer, OutputLinear, PositionTable
 from lm.model.shape import MAX_SIZES, Shape
 
 Optimizer = Literal["AdamW", "Muon"]
-"""What makes a parameter's updates: each entry about the rate, or an orthogonal matrix of that root mean square."""
+"""Kinds of updates: each entry about the learning rate, or an orthogonal matrix of that root mean square."""
 
 
 class Parametrization(ABC):
-    """What becomes of a recipe at another width than the one it was found at."""
+    """A rule by which a recipe is carried over from the width that it was tuned at to another."""
 
     @abstractmethod
     def shape(self, shape: Shape) -> Shape:
-        """The sizes with those that the recipe was found at as their `base`."""
+        """Return the sizes with those that the recipe was tuned at as their `base`."""
 
     @abstractmethod
     def rate(self, shape: Shape, optimizer: Optimizer) -> float:
-        """What the rate of maps is multiplied by in a model of these sizes."""
+        """Return the factor on the learning rate of layers from one width to another."""
 
     def initializer(self, initializer: Initializer, shape: Shape) -> Initializer:
-        """What draws the first values of a model of these sizes."""
+        """Return the initializer of a model of these sizes."""
         if shape.base is None or shape.base.width == shape.width:
             return initializer
         scaled = copy.copy(initializer)
@@ -41,7 +41,7 @@ class Parametrization(ABC):
 
 
 class Standard(Parametrization):
-    """One rate for all parameters, at every width."""
+    """One learning rate for all parameters, at every width."""
 
     def shape(self, shape: Shape) -> Shape:
         return shape
@@ -51,14 +51,14 @@ class Standard(Parametrization):
 
 
 class MuP(Parametrization):
-    """The maximal update parametrisation, with which a rate found at a small width holds at a larger one.
+    """The maximal update parametrisation, with which a learning rate tuned at a small width holds at a larger one.
 
-    Yang et al. 2022, https://arxiv.org/abs/2203.03466, table 8: maps have first values of variance 1 / inputs and, with
-    AdamW, a rate that goes with 1 / width; tables and vectors keep theirs; the output map, tied or not, reads what is
-    multiplied by base / width; scores are scaled by 1 / d_k. At the base width all of it is the standard model.
-    Muon's updates are orthogonal matrices times sqrt(width) here, and are to keep their spectral norm (Yang, Simon and
-    Bernstein 2023, https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate times weight decay stays
-    what it is at the base width.
+    Yang et al. 2022, https://arxiv.org/abs/2203.03466, table 8: linear layers have initial weights of variance 1 /
+    inputs and, with AdamW, a learning rate that goes with 1 / width; tables and vectors keep theirs; the input of the
+    output layer, tied or not, is multiplied by base / width; scores are scaled by 1 / d_k. At the base width all of it
+    is the standard model. Muon's updates are orthogonal matrices times sqrt(width) here, and are to keep their spectral
+    norm (Yang, Simon and Bernstein 2023, https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate
+    times weight decay stays what it is at the base width.
 
     Args:
         base_width: at which the recipe was found.
@@ -87,7 +87,7 @@ class MuP(Parametrization):
 
 
 def _std(initializer: Initializer, shape: Shape, module: nn.Linear | nn.Embedding) -> float:
-    """The standard deviation of a weight: that at the base width, for maps times sqrt(inputs there / inputs here)."""
+    """Return the standard deviation of a weight: that at base width, for layers times sqrt(base inputs / inputs)."""
     if "weight" in getattr(type(module), "table_parameters", ()):
         return initializer.std(module)
     base = shape.base_shape
@@ -105,12 +105,12 @@ def _std(initializer: Initializer, shape: Shape, module: nn.Linear | nn.Embeddin
 
 
 def scales(parametrization: Any) -> bool:
-    """Whether rates go with the width."""
+    """Return True if learning rates go with the width."""
     return isinstance(parametrization, Parametrization) and not isinstance(parametrization, Standard)
 
 
 def without_standard(model: dict[str, Any]) -> dict[str, Any]:
-    """A model's node of a configuration without the parametrisation that all had before there was a choice."""
+    """Drop the standard parametrisation, which older configurations do not name, from a model's node."""
     options = model["init_args"]
     if options.get("parametrization", "none given") not in (None, {"class_path": "Standard", "init_args": {}}):
         return model

@@ -1,5 +1,4 @@
-"""How a model knows the order of its tokens: by what is added to the embeddings, by turning queries and keys, or by a
-bias on the scores. An encoding overrides the one of the three that it uses.
+"""Position encodings, which override one of three methods: `embed`, `apply_rotary` or `bias`.
 
 Legend: b batch, h heads, t time, q queries, k keys (or, last, head size), d width.
 """
@@ -27,34 +26,40 @@ class Position(RenamedAttributes, nn.Module, ABC):
     new_names: ClassVar = {"alike": "head_independent", "rotate": "apply_rotary"}
 
     head_independent = False
-    """Whether `apply_rotary` turns any number of heads, all alike, so that queries and keys may be turned at once."""
+    """True if `apply_rotary` treats all heads alike, so that one call can rotate queries and keys."""
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
-        """Token embeddings with positions added; unchanged by default."""
+        """Return token embeddings with positions added; unchanged by default."""
         return x_btd
 
     def apply_rotary(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
-        """Queries or keys turned by their positions; unchanged by default."""
+        """Return queries or keys rotated by their positions; unchanged by default."""
         return x_bhtk
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor | None:
-        """What is added to the scaled scores, (h, q, k), or None. The queries are the last of the keys' positions."""
+        """Return what is added to the scaled scores, (h, q, k), or None.
+
+        Args:
+            queries: number of queries, the last of the keys' positions.
+            keys: number of keys.
+            causal: whether no query sees a later key.
+        """
         return None
 
     def slopes(self) -> Tensor | None:
-        """The slope of each head, (h,), where `bias` is minus the slope times the distance; else None."""
+        """Return the slope of each head, (h,), if `bias` is minus the slope times the distance; else None."""
         return None
 
 
 class NoPosition(Position):
-    """No encoding: a causal model still tells positions apart by what it can see (Haviv et al. 2022)."""
+    """No encoding: a causal model still distinguishes positions by what it can see (Haviv et al. 2022)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
 
 
 def sinusoids(time: int, width: int, base: float = 10000.0) -> Tensor:
-    """sin and cos of pos / base^(2i/d) in turn along the width, (t, d) (Vaswani et al. 2017, section 3.5)."""
+    """Compute sin and cos of pos / base^(2i/d) in turn, (t, d) (Vaswani et al. 2017, section 3.5)."""
     frequency = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(time, dtype=torch.float64)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
@@ -106,7 +111,7 @@ class Learned(Position):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """One slope a head, (h,): 2^(-8i/h) for a power of two, else filled up from the next power's odd slopes.
+    """Compute one slope per head, (h,): 2^(-8i/h), filled up from the next power of two where h is none.
 
     Press et al. 2022, https://arxiv.org/abs/2108.12409.
     """
@@ -118,7 +123,7 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 def relative_positions(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Position of each key less that of each query, (q, k), the queries being the last of the keys' positions."""
+    """Subtract each query's position from each key's, (q, k); queries are at the last of the keys' positions."""
     key_k = torch.arange(keys, device=device)
     return key_k - key_k[keys - queries :, None]
 
@@ -140,11 +145,13 @@ class Alibi(Position):
 
 
 def relative_buckets(relative_qk: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
-    """T5's bucket of each relative position: exact for near keys, logarithmic up to `longest`, one beyond.
+    """Map relative positions to T5's buckets: exact for near keys, logarithmic up to `longest`, one beyond.
 
     Args:
         relative_qk: key position less query position, int64.
-        buckets: how many there are; without causality half of them are for keys that come later.
+        buckets: how many there are; without causality half of them are for later keys.
+        longest: distance from which all keys share one bucket.
+        causal: whether no query sees a later key.
     """
     offset_qk = torch.zeros_like(relative_qk)
     if causal:
@@ -180,18 +187,18 @@ class T5Bias(Position):
         self.table = nn.Embedding(buckets, shape.heads)
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
-        between_qk = relative_positions(queries, keys, self.table.weight.device)
-        bucket_qk = relative_buckets(between_qk, self.buckets, self.longest, causal)
+        relative_qk = relative_positions(queries, keys, self.table.weight.device)
+        bucket_qk = relative_buckets(relative_qk, self.buckets, self.longest, causal)
         return self.table(bucket_qk).permute(2, 0, 1)  # (q, k, h) -> (h, q, k)
 
 
-def frequencies(head_size: int, base: float) -> Tensor:
-    """base^(-2i/k) for each pair of the head, float64 of shape (k/2,)."""
+def rope_frequencies(head_size: int, base: float) -> Tensor:
+    """Compute base^(-2i/k) for each pair of the head, float64 of shape (k/2,)."""
     return base ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
 
 
 class Rope(Position):
-    """Queries and keys turned in planes (i, i + k/2) by pos * base^(-2i/k), k the head size.
+    """Queries and keys rotated in planes (i, i + k/2) by pos * base^(-2i/k), k the head size.
 
     Su et al. 2021, https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
     """
@@ -209,16 +216,18 @@ class Rope(Position):
         self.grow(shape.context)
 
     def frequency(self) -> Tensor:
-        """Radians a position for each pair, float64 of shape (k/2,)."""
-        return frequencies(self.head_size, self.base)
+        """Return radians per position for each pair, float64 of shape (k/2,)."""
+        return rope_frequencies(self.head_size, self.base)
 
     def factor(self) -> float:
-        """What turned vectors are multiplied by."""
+        """Return the factor on rotated vectors."""
         return 1.0
 
     def grow(self, time: int) -> None:
-        """Makes the tables long enough for `time` positions. They stay float64 until they are used, and are no buffers,
-        so that a model in half precision keeps exact positions."""
+        """Make the tables long enough for `time` positions.
+
+        They are float64 until they are used, and no buffers, so that a model in half precision keeps exact positions.
+        """
         angle = torch.arange(time, dtype=torch.float64)[:, None] * self.frequency()
         self.length = time
         self.cosine_tk = self.factor() * torch.cat([angle.cos(), angle.cos()], dim=-1)
@@ -226,7 +235,7 @@ class Rope(Position):
         self.cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos, and sin with its sign in the turn of each half, (t, k), in the precision and on the device of `like`."""
+        """Return cos and signed sin, (t, k), in the precision and on the device of `like`."""
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self.cosine_tk.to(like), self.sine_tk.to(like)
         key = like.dtype, like.device
@@ -243,7 +252,7 @@ class Rope(Position):
 
 
 class RopeLinear(Rope):
-    """Positions divided by `factor` (Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595).
+    """Positions divided by `stretch` (Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595).
 
     Args:
         stretch: how many times longer the context is to become.
@@ -254,7 +263,7 @@ class RopeLinear(Rope):
         super().__init__(shape, base)
 
     def frequency(self) -> Tensor:
-        return frequencies(self.head_size, self.base) / self.stretch
+        return rope_frequencies(self.head_size, self.base) / self.stretch
 
 
 class RopeNTK(Rope):
@@ -274,17 +283,17 @@ class RopeNTK(Rope):
 
     def frequency(self) -> Tensor:
         size = self.head_size
-        return frequencies(size, self.base * self.stretch ** (size / (size - 2)))
+        return rope_frequencies(size, self.base * self.stretch ** (size / (size - 2)))
 
 
 class RopeYarn(Rope):
-    """YaRN: fast pairs as they are, slow pairs interpolated, a ramp between, and a factor on the turned vectors.
+    """YaRN: fast pairs unchanged, slow pairs interpolated, a ramp between, and a factor on rotated vectors.
 
     Peng et al. 2024, https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
 
     Args:
         stretch: how many times longer the context is to become.
-        fast, slow: turns in the trained context above which a pair is left alone, below which it is interpolated.
+        fast, slow: rotations in the trained context above which a pair is left alone, below which it is interpolated.
     """
 
     def __init__(
@@ -300,16 +309,16 @@ class RopeYarn(Rope):
         super().__init__(shape, base)
 
     def _pair(self, turns: float) -> float:
-        """The pair, as a real number, that makes `turns` within the trained context."""
+        """Return the pair, as a real number, that makes `turns` rotations within the trained context."""
         return self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
     def frequency(self) -> Tensor:
-        plain = frequencies(self.head_size, self.base)
+        unscaled = rope_frequencies(self.head_size, self.base)
         low = max(math.floor(self._pair(self.fast)), 0)
         high = min(math.ceil(self._pair(self.slow)), self.head_size - 1)
         pair = torch.arange(self.head_size // 2, dtype=torch.float64)
         interpolated = ((pair - low) / max(high - low, 1e-3)).clamp(0, 1)
-        return plain * (1 - interpolated) + plain / self.stretch * interpolated
+        return unscaled * (1 - interpolated) + unscaled / self.stretch * interpolated
 
     def factor(self) -> float:
         return 0.1 * math.log(self.stretch) + 1 if self.stretch > 1 else 1.0

@@ -1,10 +1,10 @@
-"""The sizes every part of a model may ask for."""
+"""The sizes that every part of a model may ask for."""
 
 import warnings
 from dataclasses import dataclass, field
 
 MAX_SIZES = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
-"""Sizes far beyond any model, from which on merely counting parameters takes as long as training."""
+"""Sizes far beyond any model, above which merely counting parameters takes as long as training."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Shape:
         width: size of the residual stream, d_model.
         heads: attention heads in a layer.
         layers: blocks.
-        base: the sizes at which a parametrisation leaves all as it is; None where there is none to scale from.
+        base: the sizes at which a parametrisation scales nothing; None where nothing is scaled.
     """
 
     vocabulary: int
@@ -50,5 +50,5 @@ class Shape:
 
     @property
     def base_shape(self) -> "Shape":
-        """The sizes that rates, first values and multipliers are given for: these, where nothing is scaled."""
+        """The sizes that learning rates, initial weights and multipliers are given for."""
         return self.base or self

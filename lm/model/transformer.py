@@ -1,4 +1,7 @@
-"""Transformers composed of swappable parts. Legend: b batch, t time, d width, v vocabulary."""
+"""Transformers composed of swappable parts, and the weights of one in a checkpoint.
+
+Legend: b batch, s source time, t (target) time, d width, v vocabulary.
+"""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -26,12 +29,12 @@ from lm.store.disk import intact
 
 
 class Embedding(RenamedAttributes, nn.Module):
-    """Token vectors at the input, and the map to logits at the output.
+    """Token vectors at the input, and the linear layer to logits at the output.
 
     Args:
         tied: whether the output shares the input's matrix (Press and Wolf 2017, https://arxiv.org/abs/1608.05859).
         scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
-            base where a parametrisation has one, which multiplies what the output map reads by base / width too.
+            base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
     """
 
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
@@ -49,58 +52,63 @@ class Embedding(RenamedAttributes, nn.Module):
         return self.tokens(tokens_bt) * self.factor
 
     def logits(self, x_btd: Tensor) -> Tensor:
-        """(b, t, d) -> (b, t, v)."""
+        """Map (b, t, d) to logits (b, t, v)."""
         return self.head(self.scale_for_output(x_btd))
 
     def scale_for_output(self, x_btd: Tensor) -> Tensor:
-        """What the output map multiplies, (b, t, d)."""
+        """Scale hidden states for the output layer, (b, t, d)."""
         return x_btd if self.output_factor == 1 else x_btd * self.output_factor
 
     @property
     def output_weight(self) -> Tensor | None:
-        """What `logits` multiplies `read` by, (v, d), where it does nothing but that."""
+        """The weight (v, d) whose product with scaled hidden states `logits` is; None if it does more."""
         return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
 
 
 class Model(RenamedAttributes, nn.Module, ABC):
-    """Gives logits of the next token; `inputs` of a batch are its arguments."""
+    """A model that gives logits of the next token; `inputs` of a batch are its arguments."""
 
     new_names: ClassVar = {"factors": "hidden_and_weight"}
     initializer: Initializer
     depth: int
 
     def initialize(self, seed: int) -> None:
-        """Draws every parameter anew from the streams of `seed`."""
+        """Draw every parameter anew from the random streams of `seed`."""
         self.initializer.initialize(self, self.depth, seed)
 
     def map_rate(self, optimizer: Optimizer) -> float:
-        """What the rate of the maps from one width to another is multiplied by."""
+        """Return the factor on the learning rate of layers from one width to another."""
         return 1.0
 
     @abstractmethod
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits of the next token at each position, (b, t, v)."""
+        """Return logits of the next token at each position, (b, t, v)."""
 
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What the logits are the product of, (b, t, d) and a matrix (v, d); None where they are not just that."""
+        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits.
+
+        Returns:
+            None if the logits are more than that product.
+        """
         return None
 
 
 class Decoder(Model):
-    """Predicts each next token from the tokens up to it.
+    """A transformer that predicts each next token from the tokens up to it.
 
     Args:
         vocabulary, context: sizes supplied by the data.
         width, heads, layers: d_model, attention heads, blocks.
         embedding, position, block, norm, attention, mlp: the parts.
-        initializer: draws the first values of the parameters.
+        initializer: draws the initial weights.
         dropout: on the embeddings and on each residual branch.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
-        parametrization: how first values, rates and multipliers go with the width; the standard one by default.
+        parametrization: how initial weights, learning rates and multipliers go with the width; the standard one by
+            default.
     """
 
     local_heads = slice(None)
-    """Which heads of each layer this process computes: all, where they are not shared out among several."""
+    """The heads of each layer that this process computes: all but under tensor parallelism."""
 
     def __init__(
         self,
@@ -131,14 +139,17 @@ class Decoder(Model):
         self.dropout = nn.Dropout(dropout)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
-        joined: ResidualConnection = arrange()
-        self.final_norm = joined.final_norm(shape, norm)
+        residual: ResidualConnection = arrange()
+        self.final_norm = residual.final_norm(shape, norm)
 
     def map_rate(self, optimizer: Optimizer) -> float:
         return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
-        """Logits of the next token at each position, (b, t, v); with caches, tokens go on from those held."""
+        """Return logits of the next token at each position, (b, t, v).
+
+        With caches, the tokens continue those that the caches hold.
+        """
         return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
 
     def hidden_and_weight(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
@@ -148,7 +159,7 @@ class Decoder(Model):
         return self.embedding.scale_for_output(self.final_norm(self._stream(tokens_bt))), matrix
 
     def _stream(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
-        """The residual stream after the last block, (b, t, d)."""
+        """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         time = tokens_bt.shape[1]
         bias, slopes_h = self.position.bias(time, start + time, self.causal), self.position.slopes()
@@ -167,7 +178,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def build_and_initialize(model: Callable[[int, int], AnyModel], vocabulary: int, context: int, seed: int) -> AnyModel:
-    """A model with the first values of `seed`; the caller's own random stream is left alone."""
+    """Build a model and draw its initial weights from `seed`; the caller's own random stream is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for parts of a user's own that draw values when built
         built = model(vocabulary, context)
@@ -176,7 +187,7 @@ def build_and_initialize(model: Callable[[int, int], AnyModel], vocabulary: int,
 
 
 class EncoderDecoder(Model):
-    """Predicts each next token of a target from the tokens before it and all of a source.
+    """A transformer that predicts each next token of a target from the tokens before it and all of a source.
 
     Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. Source and target share a vocabulary and its vectors
     (section 3.4); encoder and decoder have position encodings of their own, and cross-attention has none.
@@ -186,10 +197,11 @@ class EncoderDecoder(Model):
         width, heads: d_model, attention heads.
         layers: blocks of the encoder, and as many of the decoder.
         embedding, position, block, norm, attention, mlp: the parts.
-        initializer: draws the first values of the parameters.
+        initializer: draws the initial weights.
         dropout: on the embeddings and on each residual branch.
         cross: the decoder's attention to the encoder; the same as `attention` by default.
-        parametrization: how first values, rates and multipliers go with the width; the standard one by default.
+        parametrization: how initial weights, learning rates and multipliers go with the width; the standard one by
+            default.
     """
 
     def __init__(
@@ -224,20 +236,26 @@ class EncoderDecoder(Model):
         self.decoder = nn.ModuleList(
             Block(attention(shape), mlp(shape), arrange, _cross(cross or attention, shape)) for _ in range(layers)
         )
-        joined: ResidualConnection = arrange()
-        self.encoder_norm = joined.final_norm(shape, norm)
-        self.decoder_norm = joined.final_norm(shape, norm)
+        residual: ResidualConnection = arrange()
+        self.encoder_norm = residual.final_norm(shape, norm)
+        self.decoder_norm = residual.final_norm(shape, norm)
 
     def map_rate(self, optimizer: Optimizer) -> float:
         return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
-        """Logits of the next target token at each position, (b, t, v); `hidden_bs` marks padding of the source."""
+        """Return logits of the next target token at each position, (b, t, v).
+
+        Args:
+            target_bt: tokens of the target so far.
+            source_bs: tokens of the source.
+            hidden_bs: True for padding of the source.
+        """
         with _kernel(target_bt.device):
             return self.decode(target_bt, self.encode(source_bs, hidden_bs), hidden_bs)
 
     def encode(self, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:
-        """What the decoder attends to, (b, s, d)."""
+        """Encode a source for the decoder to attend to, (b, s, d)."""
         time, position = source_bs.shape[1], self.encoder_position
         mask = Mask(False, position.bias(time, time, causal=False), hidden_bs)
         x_bsd = self.dropout(position.embed(self.embedding(source_bs)))
@@ -248,7 +266,10 @@ class EncoderDecoder(Model):
     def decode(
         self, target_bt: Tensor, memory_bsd: Tensor, hidden_bs: Tensor, caches: Sequence[Cache] | None = None
     ) -> Tensor:
-        """Logits (b, t, v) given what `encode` made; with caches, tokens go on from those held."""
+        """Return logits (b, t, v) for an encoded source.
+
+        With caches, the tokens continue those that the caches hold.
+        """
         start = caches[0].length if caches else 0
         time, position = target_bt.shape[1], self.decoder_position
         mask = Mask(True, position.bias(time, start + time))
@@ -261,7 +282,7 @@ class EncoderDecoder(Model):
 
 
 def _cross(make: Callable[[Shape], Attention], shape: Shape) -> Attention:
-    """Attention that fits between two texts, whose positions cannot be compared."""
+    """Build attention between two texts, whose positions cannot be compared."""
     attention = make(shape)
     if isinstance(attention, SoftmaxAttention) and attention.window is not None:
         raise ValueError(
@@ -272,13 +293,13 @@ def _cross(make: Callable[[Shape], Attention], shape: Shape) -> Attention:
 
 
 def _kernel(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The plain attention of torch on a CPU under autocast, where the fused one takes 15 times as long to go back."""
+    """Select torch's plain attention on a CPU under autocast, where the fused one has a slow backward pass."""
     slow = device.type == "cpu" and torch.is_autocast_enabled("cpu")
     return sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext()
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The model's tensors by name, of a checkpoint in one file; nothing but tensors is loaded.
+    """Load the model's tensors by name from a checkpoint in one file; nothing but tensors is loaded.
 
     Raises:
         ValueError: where the file is not what was written. Torch itself reads changed bytes as other weights.

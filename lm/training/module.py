@@ -210,7 +210,7 @@ class LanguageModel(LightningModule):
         if self.is_measured(self.global_step + 1):
             self.groups = self.groups or ParameterGroups(self.model)
             self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
-            self.weights_before = self.groups.copied()
+            self.weights_before = self.groups.copy_weights()
         if gradient_clip_val and clips_by_value(gradient_clip_algorithm):
             self.largest.append(largest_gradient(parameters))
             clip_by_value(parameters, gradient_clip_val)

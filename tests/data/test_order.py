@@ -4,12 +4,12 @@ import hashlib
 
 import numpy as np
 import pytest
+from helpers import order_hash
 
 from lm.data.order import (
     batch_rows,
     derive_seed,
     evaluation_rows,
-    order_hash,
     permutation,
     rank_slice,
     update_order_hash,

@@ -41,7 +41,8 @@ def begun(**changes: Any) -> PaddedRows:
 def test_a_row_is_a_document_cut_or_padded_with_its_end() -> None:
     found = begun()
     end = known(known(found.facts).end_of_text)
-    letters = lambda text: [int(found.tokens.split["train"][place]) for place in range(len(text))]  # noqa: E731
+    ids = known(found.tokens).split["train"]
+    letters = lambda text: [int(ids[place]) for place in range(len(text))]  # noqa: E731
     assert found.table["train"].shape == (3, CONTEXT + 1)
     assert found.table["train"][0].tolist() == [*letters("abc"), end, end, end]
     assert end not in found.table["train"][1], "abcdefgh is cut"

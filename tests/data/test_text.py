@@ -55,7 +55,7 @@ def same(left: list[Batch], right: list[Batch]) -> bool:
 def test_a_row_is_its_block_and_each_target_the_next_token(data: TextData) -> None:
     train = ids(data, "train")
     for step, batch in enumerate(data.training_batches(0, 30)):
-        assert batch.rows_b.tolist() == batch_rows(3, step, BATCH, data.blocks("train")).tolist()
+        assert batch.rows_b.tolist() == batch_rows(3, step, BATCH, data.count_rows("train")).tolist()
         for row, block in enumerate(batch.rows_b.tolist()):
             assert batch.inputs[0][row].tolist() == train[block * CONTEXT : (block + 1) * CONTEXT].tolist()
             assert batch.targets_bt[row].tolist() == train[block * CONTEXT + 1 : (block + 1) * CONTEXT + 1].tolist()
@@ -70,12 +70,12 @@ def test_there_are_as_many_blocks_as_have_all_their_targets(tmp_path: Path, leng
     data = TextData(0, LocalText(str(tmp_path / "a.txt"), document="line"), Characters(), CONTEXT, 1, (0.5, 0.5, 0))
     data.setup()
     assert (len(ids(data, "train")), len(ids(data, "validation"))) == (length, length)
-    assert (data.blocks("train"), data.blocks("validation")) == (blocks, blocks)
+    assert (data.count_rows("train"), data.count_rows("validation")) == (blocks, blocks)
 
 
 def test_evaluation_predicts_every_token_of_every_block_once(data: TextData) -> None:
     found = torch.cat([batch.targets_bt.flatten() for batch in data.evaluation_batches("validation")])
-    expected = ids(data, "validation")[1 : data.blocks("validation") * CONTEXT + 1]
+    expected = ids(data, "validation")[1 : data.count_rows("validation") * CONTEXT + 1]
     assert found.tolist() == expected.tolist()
 
 
@@ -129,7 +129,7 @@ def test_the_seed_decides_the_order_and_nothing_else(corpus: LocalText) -> None:
     one, other = prepared(corpus, seed=0), prepared(corpus, seed=1)
     assert not same(list(one.training_batches(0, 5)), list(other.training_batches(0, 5)))
     assert same(list(one.evaluation_batches("validation")), list(other.evaluation_batches("validation")))
-    passes = one.blocks("train")  # that many batches are BATCH passes
+    passes = one.count_rows("train")  # that many batches are BATCH passes
     counts = [torch.cat([b.rows_b for b in each.training_batches(0, passes)]).bincount() for each in (one, other)]
     assert counts[0].tolist() == counts[1].tolist() == [BATCH] * passes
 
@@ -159,13 +159,13 @@ def test_a_split_too_short_for_a_block_is_refused_with_the_numbers(corpus: Local
 def test_a_split_of_exactly_one_block_is_enough(corpus: LocalText) -> None:
     data = TextData(0, corpus, Characters(), context=124, batch_size=1, split=(0.6, 0.2, 0.2))
     data.prepare_data()
-    assert data.blocks("test") == 1
+    assert data.count_rows("test") == 1
 
 
 def test_a_test_split_not_asked_for_may_be_empty(corpus: LocalText) -> None:
     data = TextData(0, corpus, Characters(), CONTEXT, BATCH, split=(0.8, 0.2, 0.0))
     data.prepare_data()
-    assert data.blocks("validation") > 0
+    assert data.count_rows("validation") > 0
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from torch import Tensor
 from lm.metrics.calibration import (
     FINE_BINS,
     adaptive_calibration_error,
-    bin_of,
+    bin_index,
     calibration_floor,
     classwise_calibration_error,
     corrected_calibration_error,
     expected_calibration_error,
-    fine_bin_of,
+    fine_bin_index,
     maximum_calibration_error,
 )
 
@@ -37,7 +37,7 @@ def confidences(n: int, seed: int = 0, power: float = 1.0) -> Tensor:
 def floor_of(confidence_n: Tensor, bins: int = 15) -> float:
     ones_n = torch.ones_like(confidence_n)
     variance_n = confidence_n * (1 - confidence_n)
-    return calibration_floor(*sums_over_bins(bins, bin_of(confidence_n, bins), ones_n, confidence_n, variance_n))
+    return calibration_floor(*sums_over_bins(bins, bin_index(confidence_n, bins), ones_n, confidence_n, variance_n))
 
 
 def test_ece_worked_by_hand() -> None:
@@ -110,7 +110,7 @@ def test_the_floor_of_one_token_is_twice_its_variance() -> None:
 
 def test_the_floor_of_large_bins_is_that_of_the_normal_distribution() -> None:
     confidence_n = confidences(10**6)
-    variance_m = sums_over_bins(15, bin_of(confidence_n, 15), confidence_n * (1 - confidence_n))[0]
+    variance_m = sums_over_bins(15, bin_index(confidence_n, 15), confidence_n * (1 - confidence_n))[0]
     expected = float((2 / math.pi * variance_m).sqrt().sum()) / 10**6
     assert floor_of(confidence_n) == pytest.approx(expected, rel=1e-4)
 
@@ -118,7 +118,7 @@ def test_the_floor_of_large_bins_is_that_of_the_normal_distribution() -> None:
 @pytest.mark.parametrize(("tokens", "power"), [(40, 1.0), (40, 0.02), (400, 1.0), (400, 0.05), (3000, 0.3)])
 def test_the_floor_is_the_mean_error_of_calibrated_samples(tokens: int, power: float) -> None:
     confidence_n = confidences(tokens, power=power)
-    bin_n, random = bin_of(confidence_n, 15), torch.Generator().manual_seed(1)
+    bin_n, random = bin_index(confidence_n, 15), torch.Generator().manual_seed(1)
     right_nd = (torch.rand(tokens, 4000, generator=random, dtype=torch.float64) < confidence_n[:, None]).double()
     excess_md = torch.zeros(15, 4000, dtype=torch.float64).index_add_(0, bin_n, right_nd - confidence_n[:, None])
     sampled_d = excess_md.abs().sum(0) / tokens
@@ -132,7 +132,7 @@ def test_a_model_that_is_certain_has_no_floor() -> None:
 
 
 def fine_sums(confidence_n: Tensor, correct_n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    fine_n = fine_bin_of((1 - confidence_n) / confidence_n)
+    fine_n = fine_bin_index((1 - confidence_n) / confidence_n)
     count, confidence, correct = sums_over_bins(
         FINE_BINS, fine_n, torch.ones_like(confidence_n), confidence_n, correct_n
     )
@@ -171,17 +171,17 @@ def test_tokens_of_one_confidence_are_not_told_apart_by_equal_mass_bins() -> Non
 
 def test_fine_bins_tell_confidences_near_one_apart() -> None:
     against_n = torch.tensor([1e4, 0.9, 1e-3, 1e-5, 1e-6], dtype=torch.float64)
-    fine_n = fine_bin_of(against_n)
+    fine_n = fine_bin_index(against_n)
     assert fine_n.diff().min() > 200
     expected = (16 + stats.logistic.ppf(1 / (1 + against_n.numpy()))) / 32 * FINE_BINS
     assert fine_n.tolist() == np.floor(expected).astype(int).tolist()
     edges_n = torch.tensor([math.inf, 1e30, 0.0, 1e-30, math.nan], dtype=torch.float64)
-    assert fine_bin_of(edges_n).tolist() == [0, 0, FINE_BINS - 1, FINE_BINS - 1, 0]
+    assert fine_bin_index(edges_n).tolist() == [0, 0, FINE_BINS - 1, FINE_BINS - 1, 0]
 
 
 def test_bins_hold_their_lower_edge_and_the_last_both() -> None:
     confidence_n = torch.tensor([0.0, 0.2499, 0.25, 0.5, 0.75, 0.9999, 1.0])
-    assert bin_of(confidence_n, 4).tolist() == [0, 0, 1, 2, 3, 3, 3]
+    assert bin_index(confidence_n, 4).tolist() == [0, 0, 1, 2, 3, 3, 3]
 
 
 def test_the_classwise_error_is_the_mean_over_classes() -> None:

@@ -191,7 +191,7 @@ def test_layers_come_in_order_and_one_kind_a_list() -> None:
 def test_updates_are_what_the_optimiser_changed() -> None:
     model = with_gradients(decoder({}).double())
     groups = ParameterGroups(model)
-    before = groups.copied()
+    before = groups.copy_weights()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert groups.updates(before) == pytest.approx((0.01 * groups.gradients()).tolist(), rel=1e-9)
 
@@ -201,5 +201,5 @@ def test_bfloat16_norms_are_summed_in_float32() -> None:
     parameter.grad = torch.ones_like(parameter)
     holder = nn.ParameterDict({"p": parameter})
     groups = ParameterGroups(nn.ModuleDict({"part": nn.Linear(1, 1)}))
-    groups.parameters, groups.names, groups.places_p = list(holder.values()), [("part", "p")], torch.tensor([0])
+    groups.parameters, groups.names, groups.group_p = list(holder.values()), [("part", "p")], torch.tensor([0])
     assert float(groups.gradients().sqrt()[0]) == pytest.approx(5000**0.5, rel=1e-6)

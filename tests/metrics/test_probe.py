@@ -45,10 +45,10 @@ def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_impl, "attention_weights", caught)
         for attention in attentions(model):
-            attention.way = "plain"
+            attention.impl = "plain"
         model(tokens_bt)
     for attention in attentions(model):
-        attention.way = "sdpa"
+        attention.impl = "sdpa"
     return found
 
 

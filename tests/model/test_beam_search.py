@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lm.config.components import build, resolve
 from lm.config.tree import override
-from lm.model.generation import Ends, Hypothesis, beam_search, greedy_search, length_penalty
+from lm.model.generation import Ends, Hypothesis, Stepper, beam_search, length_penalty
 from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
 VOCABULARY = 5
@@ -74,6 +74,29 @@ def test_a_beam_that_holds_everything_finds_the_likeliest_target_of_all(seed: in
         best = max(scores, key=lambda tokens: scores[tokens])
         assert tuple(found[row][0].tokens) == best
         assert {tuple(one.tokens): pytest.approx(one.score, abs=1e-9) for one in found[row]} == scores
+
+
+@torch.inference_mode()
+def greedy_search(
+    model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, ends: Ends, alpha: float = 0.0
+) -> list[Hypothesis]:
+    """Take the likeliest token each time; returns one hypothesis per source."""
+    step = Stepper(model, source_bs, hidden_bs)
+    tokens_bt = torch.full((len(source_bs), 1), ends.begin, device=source_bs.device)
+    total_b = torch.zeros(len(source_bs), dtype=torch.float64, device=source_bs.device)
+    for _ in range(ends.longest):
+        ended_b = (tokens_bt == ends.end).any(-1)
+        if ended_b.all():
+            break
+        likeliest_b, token_b = step(tokens_bt).max(-1)
+        total_b += likeliest_b.double().masked_fill(ended_b, 0.0)
+        tokens_bt = torch.cat([tokens_bt, token_b[:, None]], dim=1)
+    hypotheses = []
+    for tokens, total in zip(tokens_bt[:, 1:].tolist(), total_b.tolist(), strict=True):
+        ended = ends.end in tokens
+        target = tokens[: tokens.index(ends.end) + 1] if ended else tokens
+        hypotheses.append(Hypothesis(target, total / length_penalty(len(target), alpha), ended))
+    return hypotheses
 
 
 def test_the_length_penalty_is_that_of_the_paper() -> None:

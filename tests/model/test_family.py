@@ -102,7 +102,7 @@ def test_every_way_of_attention_is_the_definition(
     assert (weights[expected_weights == 0] == 0).all()
     by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
     for way in ATTENTION_IMPLS:
-        attention.way = way
+        attention.impl = way
         torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
 
 
@@ -269,7 +269,7 @@ def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], m
     x = example(2, 256, 128).float().cuda().requires_grad_()
     found = []
     for one in ("plain", way):
-        attention.way = one
+        attention.impl = one
         y = attention(x, position, Mask(True, position.bias(256, 256), slopes_h=position.slopes()))
         found.append((y, *torch.autograd.grad(y.square().sum(), (x, *attention.parameters()))))
     for left, right in zip(*found, strict=True):
@@ -296,7 +296,7 @@ def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any
     found = []
     ways: tuple[tuple[Any, bool], ...] = (("plain", False), (way, True))
     for one, bfloat in ways:
-        attention.way = one
+        attention.impl = one
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat):
             y = attention(
                 x, position, Mask(True, position.bias(shape.context, shape.context), slopes_h=position.slopes())

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 
 from lm.model.cache import Cache, Int8Cache
-from lm.model.generation import Choose, Sample, caches_for, draw, generate, greedy, top_k, top_p, warmed
+from lm.model.generation import Choose, Sample, apply_temperature, caches_for, draw, generate, greedy, top_k, top_p
 
 
 def logits(rows: int = 40, vocabulary: int = 50, seed: int = 0) -> Tensor:
@@ -77,7 +77,7 @@ def test_a_nucleus_of_everything_hides_nothing_even_where_sums_round() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e-3, 1e30])
 def test_extreme_temperatures_are_the_likeliest_token_or_all_alike(temperature: float) -> None:
-    shares = warmed(logits().float(), temperature).softmax(-1)
+    shares = apply_temperature(logits().float(), temperature).softmax(-1)
     wanted = nn.functional.one_hot(greedy(logits()), 50) if temperature < 1 else torch.full((40, 50), 1 / 50)
     torch.testing.assert_close(shares, wanted.double(), rtol=0, atol=1e-3)
 

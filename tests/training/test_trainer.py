@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, known
+from helpers import RUN, known, order_hash
 
 from lm.config.components import build
 from lm.config.tree import InputError, override
-from lm.data.order import order_hash
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, build_and_initialize
@@ -155,7 +154,7 @@ def test_the_record_holds_what_a_second_evaluation_finds(tmp_path: Path) -> None
     assert measured["accuracy"] == pytest.approx((logits.argmax(-1) == targets).double().mean().item(), abs=1e-12)
     smoothed = bare_loop(cell)[1][-3:]
     assert measured["train_loss"] == pytest.approx(sum(smoothed) / 3, rel=1e-9), "the objective is smoothed"
-    assert known(record["evaluated"])["tokens"] == len(targets) == data.blocks("validation") * 16
+    assert known(record["evaluated"])["tokens"] == len(targets) == data.count_rows("validation") * 16
     assert sum(known(record["reliability"])["count"]) == len(targets)
 
 
