@@ -13,11 +13,10 @@ from lm.config.tree import InputError, Tree, run_id
 from lm.data.tokens import TextStats
 from lm.execution.cell_queue import Planned
 from lm.search import trials
-from lm.search.searches import Searches
 from lm.search.space import Space, read_space
 from lm.search.spec import SweepSpec
 from lm.search.study import open_study
-from lm.search.trials import Search
+from lm.search.trials import Search, Searches
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell

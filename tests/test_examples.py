@@ -7,8 +7,6 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
-    "lm.api.ablations",
-    "lm.api.figures",
     "lm.api.results",
     "lm.api.runs",
     "lm.analysis.rates",
@@ -32,8 +30,8 @@ MODULES = (
 )
 
 
-SLOW = ("lm.api.ablations", "lm.api.figures", "lm.api.results", "lm.api.runs")
-"""Those of which an example trains something, or reads results."""
+SLOW = ("lm.api.results", "lm.api.runs")
+"""Modules with an example that trains something, or reads results."""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lm import __version__
-from lm.cli.entry import MAKE_TARGETS, parser
+from lm.cli.entry import MAKE_TARGETS, parsers
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -83,7 +83,7 @@ def test_everything_that_is_asked_for_is_pinned() -> None:
 
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-COMMANDS = set(next(iter(parser()._subparsers._group_actions)).choices)  # type: ignore[union-attr, arg-type]
+COMMANDS = set(next(iter(parsers()[0]._subparsers._group_actions)).choices)  # type: ignore[union-attr, arg-type]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

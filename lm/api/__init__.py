@@ -5,13 +5,13 @@ the same name. Reading results imports no torch. During a call, user components 
 from beside the files that it reads; afterwards `sys.path` is restored.
 """
 
-from lm.api.ablations import ablate as ablate
-from lm.api.figures import figure as figure
 from lm.api.results import Ladder as Ladder
 from lm.api.results import Results as Results
+from lm.api.results import figure as figure
 from lm.api.results import load as load
 from lm.api.runs import Run as Run
 from lm.api.runs import Trained as Trained
+from lm.api.runs import ablate as ablate
 from lm.api.runs import fit as fit
 from lm.api.runs import load_model as load_model
 from lm.config.tree import InputError as InputError

@@ -1,13 +1,22 @@
-"""Train single configurations, and open the models that runs trained."""
+"""Train configurations and experiments from a program, and open the models that runs trained."""
 
+import contextlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lm.api._setup import prepare, to_plain, user_modules
+import numpy as np
+
+from lm.api.results import Ladder, Results, load
+from lm.config.imported import own_modules
+from lm.config.imported import trusted_only as trusted
+from lm.config.plain import shown
 from lm.config.reading import config_of
-from lm.config.tree import override
+from lm.config.tree import InputError, override
+from lm.execution.executor_spec import usable
+from lm.execution.machine import require_run_settings
 from lm.store.record import Record
 from lm.training.loggers import asked_for
 
@@ -73,8 +82,8 @@ def fit(
     ...
     lm.config.tree.InputError: model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from ...
     """
-    out_folder = prepare(out, checkpoint_seconds)
-    with user_modules(trusted_only):
+    out_folder = _prepare(out, checkpoint_seconds)
+    with _user_modules(trusted_only):
         tree = override(config_of(to_plain(config)), to_plain(changes))
         from lm.execution.single_run import train_single
         from lm.store.store import Store
@@ -103,7 +112,138 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_on
     from lm.inference.generate import load_tokenizer
     from lm.model.transformer import Model
 
-    with user_modules(trusted_only):
+    with _user_modules(trusted_only):
         finished = FinishedRun.at(run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out)))
         kind: Any = Model  # the class of all, which has no instances of its own
         return Trained(finished.model(kind, "a {} is no model"), load_tokenizer(finished))
+
+
+# experiments ----------------------------------------------------------------------------------------------------------
+
+
+def ablate(
+    spec: str | Path,
+    *,
+    out: str | Path = "results",
+    seeds: int | str | Sequence[int] | None = None,
+    tier: str = "",
+    workers: int | None = None,
+    executor: str = "local",
+    retry_failed: bool = False,
+    underpowered: bool = False,
+    checkpoint_seconds: float = 20.0,
+    hang_minutes: float = 30.0,
+    loggers: str | Sequence[str] = (),
+    trusted_only: bool = False,
+    **changes: Any,
+) -> Results | Ladder:
+    """Train every arm with every seed that is not trained yet, as `lm ablate` does, and write the report.
+
+    Cells run in processes of their own: call this from a script below `if __name__ == "__main__":`.
+
+    Args:
+        spec: a YAML file, or the name of a shipped one such as `quickstart`.
+        out: folder of cells and reports.
+        seeds: seeds that replace the file's: a number, a list, or a range such as `0-5`.
+        tier: size tier of the experiment, where it has several.
+        workers: number of cells trained at a time; by default one a device, or one a core.
+        executor: where cells are trained: `local`, `ray`, `ray://HOST:PORT` or `slurm:partition=P,time=H:M:S`.
+        retry_failed: True to train failed cells again.
+        underpowered: True to go on with too few seeds for any significant difference.
+        checkpoint_seconds: seconds between checkpoints.
+        hang_minutes: minutes without a heartbeat after which a cell's process is ended; 0 for never.
+        loggers: loggers of each run, such as `csv` or `["tensorboard", "mlflow"]`.
+        trusted_only: True to refuse every class that is not part of lm.
+        changes: changes to every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
+
+    Returns:
+        The results of the experiment or of the ladder, as `load` returns them.
+
+    Raises:
+        InputError: if the experiment cannot be run.
+        LostError: if its folder is removed during training.
+
+    >>> import lm
+    >>> lm.ablate("quickstart", seeds=2)
+    Traceback (most recent call last):
+    ...
+    lm.config.tree.InputError: quickstart: 2 seeds cannot reach significance in 1 comparison (6 could); ...
+    """
+    folder = _prepare(out, checkpoint_seconds, workers, hang_minutes)
+    if not isinstance(spec, str | os.PathLike):
+        raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
+    if clashes := {"seed", "seeds"} & changes.keys():
+        raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")
+    named = asked_for(loggers, "loggers")
+    trains = usable(executor, named, "executor", "loggers")
+    with _user_modules(trusted_only):
+        from lm.ablation.ablate import Manner
+        from lm.ablation.ablate import ablate as carry_out
+        from lm.ablation.climb import climb
+        from lm.ablation.experiment import load_experiment
+
+        settings, chosen = to_plain(changes), to_plain(seeds)
+        experiment = load_experiment(Path(spec), settings, chosen, tier, str)
+        manner = Manner(
+            folder,
+            workers,
+            retry_failed,
+            checkpoint_seconds,
+            underpowered,
+            _command(Path(spec), folder, chosen, tier, underpowered, settings),
+            hang_seconds=60 * hang_minutes,
+            loggers=named,
+            executor=trains,
+        )
+        (carry_out if experiment.ladder is None else climb)(experiment, manner)
+    return load(folder / experiment.name)
+
+
+def _command(
+    spec: Path, out: Path, seeds: Any, tier: str, underpowered: bool, settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the arguments of `lm` that request the same cells, for the manifest."""
+    words = ["ablate", str(spec), "--out", str(out)]
+    if seeds is not None:
+        words += ["--seeds", seeds if isinstance(seeds, str) else json.dumps(seeds)]
+    if tier:
+        words += ["--tier", tier]
+    if underpowered:
+        words.append("--underpowered")
+    return (
+        *words,
+        *(word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value, default=str)}")),
+    )
+
+
+# settings -------------------------------------------------------------------------------------------------------------
+
+
+def _prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
+    """Check the output folder and settings, and set up the compile cache, before torch is imported.
+
+    Returns the folder. Raises InputError where it cannot be written, or for invalid numbers.
+    """
+    from lm.data.cache import keep_compiled_code
+
+    require_run_settings(Path(out), checkpoint_seconds, workers, hang_minutes)
+    keep_compiled_code()
+    return Path(out)
+
+
+@contextlib.contextmanager
+def _user_modules(trusted_only: bool) -> Iterator[None]:
+    """Let modules in the current folder be imported meanwhile; with `trusted_only` none but those of `lm`."""
+    with trusted(trusted_only, "trusted_only=True"), own_modules():
+        yield
+
+
+def to_plain(value: Any) -> Any:
+    """Convert NumPy numbers, tuples, ranges and paths in a setting to what a YAML file would hold."""
+    if isinstance(value, Mapping):
+        return {key: to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [to_plain(inner) for inner in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -9,13 +9,13 @@ from lm.execution.interrupts import INTERRUPTED, cause, end_at_once, ended_by_si
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, that of the process unless another is given; return its exit code.
+    """Run a command line, by default that of the process; return its exit code.
 
-    An interrupt is answered with a line from the first import on; one that comes as the process ends is not.
+    An interrupt prints one line from the first import on, and none while the process ends.
     """
     if arguments is not None:
         return _run(arguments)
-    atexit.register(ignore)  # before all others, so that it is the last of them
+    atexit.register(ignore)  # registered first, so it runs last
     code = INTERRUPTED
     try:
         with ended_by_signals():
@@ -25,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 end_at_once(code)
     except KeyboardInterrupt:  # before the command has begun, or as it ends
         with contextlib.suppress(OSError):
-            print(f"lm: {cause()}; the same command begins anew", file=sys.stderr)
+            print(f"lm: {cause()}; the same command starts again", file=sys.stderr)
     return code
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from lm.cli.entry import main as run  # all that it imports takes a while
+    from lm.cli.entry import main as run  # its imports take a while
 
     return run(arguments)

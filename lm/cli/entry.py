@@ -1,4 +1,4 @@
-"""The `lm` command: settings taken out of a command line, and errors answered with one line."""
+"""The entry point of `lm`: parse the command line and its settings, run the command, print errors as one line."""
 
 import argparse
 import atexit
@@ -24,20 +24,15 @@ from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
 from lm.training.signals import by_signal
 
-BAD_INPUT = 2
-UNDONE = 1
+EXIT_BAD_INPUT = 2
+EXIT_INCOMPLETE = 1
 DEBUG, TRUSTED = "--debug", "--trusted-only"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
 SEEDED = (("generate", "seed"), ("ls", "seed"))
-"""Commands whose `--seed` is no setting of a configuration."""
+"""Commands with an option `--seed` that is no setting of a configuration."""
 
 MAKE_TARGETS = {"audit": "make audit", "bench": "make bench", "chaos": "make faults", "verify": "make verify"}
-"""Former commands that are programs of the repository, with the make target that runs each."""
-
-
-def parser() -> Parser:
-    """The one parser, a sub-command each for what `lm` can do."""
-    return parsers()[0]
+"""Former commands that are programs of the repository, with the make target of each."""
 
 
 def build_parsers() -> tuple[Parser, dict[str, Parser]]:
@@ -53,19 +48,19 @@ def build_parsers() -> tuple[Parser, dict[str, Parser]]:
         "--trusted-only", action="store_true", help="refuse every class that is not part of lm; anywhere in the command"
     )
     inner = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    found: dict[str, Parser] = {}
+    by_name: dict[str, Parser] = {}
     for name, command in commands().items():
-        found[name] = inner.add_parser(
+        by_name[name] = inner.add_parser(
             name,
             help=command.help,
             description=f"{command.help[:1].upper()}{command.help[1:]}.".replace("%", "%%"),
-            epilog="examples:\n" + "\n".join(f"  {one}" for one in command.examples).replace("%", "%%"),
+            epilog="examples:\n" + "\n".join(f"  {example}" for example in command.examples).replace("%", "%%"),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        found[name].settable, found[name].resumes = command.settable, name in TRAINING
-        command.add_options(found[name])
-    return top, found
+        by_name[name].settable, by_name[name].resumes = command.settable, name in TRAINING
+        command.add_options(by_name[name])
+    return top, by_name
 
 
 parsers = functools.cache(build_parsers)
@@ -76,149 +71,148 @@ BARE = re.compile(r"(seed|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)=.*", re.DOTALL)
 """A setting without dashes, as in optim.lr=3e-4."""
 
 
-def _dashed(arguments: list[str]) -> list[str]:
-    """A command line with dashes before settings that were given without, where the command takes settings."""
+def _add_dashes(arguments: list[str]) -> list[str]:
+    """Add dashes to settings without them, if the command takes settings."""
     command = arguments[0] if arguments else ""
     if command not in commands() or not commands()[command].settable or not any(map(BARE.fullmatch, arguments)):
         return arguments
-    known = parsers()[1][command]._option_string_actions
+    actions = parsers()[1][command]._option_string_actions
     takes_next = [
-        before.startswith("-") and "=" not in before and (known[before].nargs != 0 if before in known else True)
+        before.startswith("-") and "=" not in before and (before not in actions or actions[before].nargs != 0)
         for before in arguments[:-1]
     ]
     return [
-        f"--{one}" if BARE.fullmatch(one) and not taken else one
-        for one, taken in zip(arguments, [False, *takes_next], strict=True)
+        f"--{argument}" if BARE.fullmatch(argument) and not is_value else argument
+        for argument, is_value in zip(arguments, [False, *takes_next], strict=True)
     ]
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
-    """Takes the dotted overrides (`--optim.lr 3e-4`, `--optim.lr=3e-4`, `--seed 1`) out of a command line."""
-    kept: list[str] = []
+def _split_settings(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
+    """Split a command line into other arguments and settings: `--optim.lr 3e-4`, `--optim.lr=3e-4`, `--seed 1`."""
+    others: list[str] = []
     overrides: list[tuple[str, Any]] = []
     queue = list(arguments)
     while queue:
         argument = queue.pop(0)
         key, equals, text = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or not ("." in key or key in ("seed", "data_seed")):
-            kept.append(argument)
+            others.append(argument)
             continue
         if not equals:
             if not queue or queue[0].startswith("--"):
                 raise InputError(f"{argument}: needs a value, as in {argument}=VALUE")
             text = queue.pop(0)
         overrides.append((key, parse_value(text, key)))
-    return kept, overrides
+    return others, overrides
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit code."""
+    """Run a command line, by default that of the process; return its exit code."""
     if arguments is None:
-        _alone()
+        _tune_gc()
     everything = list(sys.argv[1:] if arguments is None else arguments)
-    given, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
+    others, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
+    name = next(iter(others), "")
     try:
         try:
             with ended_by_signals(), trusted_only(TRUSTED in everything), own_modules():
-                return _run(given, debug)
-        finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
+                return _run(others, debug)
+        finally:  # at the exit of the interpreter an error could not be handled
             if sys.stdout is not None:
                 sys.stdout.flush()
     except InputError as error:
         if debug:
-            _show(error)
+            _print_traceback(error)
         print(f"lm: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return EXIT_BAD_INPUT
     except LostError as error:
         print(f"lm: {error}", file=sys.stderr)
-        return UNDONE
+        return EXIT_INCOMPLETE
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # of rich
-            return _nobody_reads(error, next(iter(given), ""))
+            return _broken_pipe_exit_code(error, name)
         if isinstance(error, SystemExit) and not by_signal(error):
             raise
-        with contextlib.suppress(OSError):  # the terminal may be what has gone
-            print(f"lm: {cause()}; {_then(given)}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"lm: {cause()}; {_resume_hint(name)}", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            return _nobody_reads(error, next(iter(given), ""))
+            return _broken_pipe_exit_code(error, name)
         if error.errno not in BROKEN | REFUSED:
             raise
         if debug:
-            _show(error)
-        print(f"lm: {explain(error, _then(given))}", file=sys.stderr)
-        return UNDONE if error.errno in BROKEN else BAD_INPUT
+            _print_traceback(error)
+        print(f"lm: {explain(error, _resume_hint(name))}", file=sys.stderr)
+        return EXIT_INCOMPLETE if error.errno in BROKEN else EXIT_BAD_INPUT
 
 
-def _alone() -> None:
-    """The process is this command's: what torch brings along is looked through seldom, and not once more at the end."""
+def _tune_gc() -> None:
+    """Collect garbage seldom, as torch has many objects that stay, and not at exit."""
     gc.set_threshold(50_000, 20, 20)
     atexit.register(gc.freeze)
 
 
-def _then(given: Sequence[str]) -> str:
-    """What a command that was stopped does when it is given again: only what trains keeps what it has done."""
-    kept = next(iter(given), "") in TRAINING
-    return "the same command takes up where this one stopped" if kept else "the same command begins anew"
+def _resume_hint(name: str) -> str:
+    """Return what a stopped command does when it is run again."""
+    return f"the same command {'resumes where this one stopped' if name in TRAINING else 'starts again'}"
 
 
-def _show(error: BaseException) -> None:
-    """Prints the traceback of an error with those of all that led to it, which the one line leaves out."""
-    one: BaseException | None = error
-    while one is not None:
-        one.__suppress_context__ = False
-        one = one.__cause__ or one.__context__
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of an error with those of its causes, suppressed ones included."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__suppress_context__ = False
+        cause = cause.__cause__ or cause.__context__
     traceback.print_exception(error)
 
 
 def _run(arguments: list[str], debug: bool) -> int:
-    given, rest = _split(_dashed(arguments))
-    if given and given[0] in MAKE_TARGETS:
-        raise InputError(f"no command {given[0]!r}: in a clone of the repository, run {MAKE_TARGETS[given[0]]}")
-    if given and not given[0].startswith("-") and given[0] not in commands():
-        raise InputError(
-            f"no command {given[0]!r}.{nearest(given[0], list(commands()))} Choose from {', '.join(commands())}"
-        )
-    options = parser().parse_args(given, argparse.Namespace(arguments=tuple(arguments), debug=debug))
+    others, settings = _split_settings(_add_dashes(arguments))
+    name = next(iter(others), "")
+    if name in MAKE_TARGETS:
+        raise InputError(f"no command {name!r}: in a clone of the repository, run {MAKE_TARGETS[name]}")
+    if name and not name.startswith("-") and name not in commands():
+        raise InputError(f"no command {name!r}.{nearest(name, list(commands()))} Choose from {', '.join(commands())}")
+    options = parsers()[0].parse_args(others, argparse.Namespace(arguments=tuple(arguments), debug=debug))
     if options.command is None:
-        parser().print_help()
+        parsers()[0].print_help()
         return 0
-    foreign = [key for key, _ in rest if (options.command, key) not in SEEDED]
-    if foreign and not commands()[options.command].settable:
-        raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
+    command = commands()[options.command]
+    unused = [key for key, _ in settings if (options.command, key) not in SEEDED]
+    if unused and not command.settable:
+        raise InputError(f"lm {options.command} takes no setting {unused[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
         from lm.execution.temp_cleanup import stale_tempdirs_removed
 
-        keep_compiled_code()  # before torch is imported, which would say where itself
+        keep_compiled_code()  # before torch is imported, which would choose a folder itself
         with stale_tempdirs_removed(), deferred_interrupts():
-            return commands()[options.command].run(options, dict(rest))
-    return commands()[options.command].run(options, dict(rest))
+            return command.run(options, dict(settings))
+    return command.run(options, dict(settings))
 
 
-def _nobody_reads(error: BaseException, command: str) -> int:
-    """The exit code of a command whose output nobody reads to its end: no error, as in `lm report X | head`.
+def _broken_pipe_exit_code(error: BaseException, command: str) -> int:
+    """Return the exit code after a closed pipe: 0, as in `lm report X | head`, unless training lost standard error.
 
-    Where training is what it stopped, because nobody heard of its progress, that is told by the code alone. Raises
-    `error` again if it came of another pipe.
+    Raises `error` again if another pipe caused it.
     """
-    deaf = _unread(sys.stderr)
-    if not (deaf or isinstance(error, SystemExit) or _unread(sys.stdout)):
+    stderr_closed = _is_closed_pipe(sys.stderr)
+    if not (stderr_closed or isinstance(error, SystemExit) or _is_closed_pipe(sys.stdout)):
         raise error
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr) if deaf else (sys.stdout,):  # what they still hold is written at exit
-        os.dup2(nowhere, stream.fileno())
-    return 128 + signal.SIGPIPE if deaf and command in TRAINING else 0
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr) if stderr_closed else (sys.stdout,):  # their buffers are written at exit
+        os.dup2(null, stream.fileno())
+    return 128 + signal.SIGPIPE if stderr_closed and command in TRAINING else 0
 
 
-def _unread(stream: TextIO | None) -> bool:
-    """Whether a stream is a pipe that nobody reads any more."""
+def _is_closed_pipe(stream: TextIO | None) -> bool:
+    """Return True if a stream is a pipe whose reader has closed it."""
     if stream is None:
         return False
     try:
-        watched = select.poll()
-        watched.register(stream.fileno(), 0)  # an error is told without being asked for
-        return bool(watched.poll(0))
-    except (OSError, ValueError):  # no file of the system's
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors are always reported
+        return bool(poll.poll(0))
+    except (OSError, ValueError):  # not a file of the operating system
         return False

@@ -1,8 +1,9 @@
-"""What several commands take, and how it is checked."""
+"""The parser of command lines, options that several commands share, and their checks."""
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +12,7 @@ from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_run_settings
 
 RESULTS = Path("results")
-"""Where results lie unless something else is said."""
+"""Default folder of results."""
 
 
 def whole(text: str) -> int:
@@ -31,13 +32,13 @@ def real(text: str) -> float:
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a wrong command line with one line."""
+    """Parser that raises InputError for a wrong command line, with the nearest option or setting."""
 
     settable = False
-    """Whether its command takes settings of a configuration."""
+    """True if its command takes settings of a configuration."""
 
     resumes = False
-    """Whether its command takes up what it left, when it is given again."""
+    """True if its command resumes what it left when it is run again."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -45,23 +46,23 @@ class Parser(argparse.ArgumentParser):
         self.register("type", float, real)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            guess = self._meant(unknown)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{guess and '.' + guess}")
-        return found, unknown
+            hint = self._suggest(unknown)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and '.' + hint}")
+        return options, unknown
 
-    def _meant(self, unknown: Sequence[str]) -> str:
-        """Return what the first unknown option, or else argument, may stand for; or an empty string."""
-        first = next((index for index, one in enumerate(unknown) if one.startswith("--")), 0)
+    def _suggest(self, unknown: Sequence[str]) -> str:
+        """Return a hint for the first unknown option, or else argument; empty if nothing is near."""
+        first = next((index for index, argument in enumerate(unknown) if argument.startswith("--")), 0)
         name, equals, text = unknown[first].partition("=")
         plain = name.lstrip("-").replace("-", "_")
         if self.resumes and plain in RESUMING:
             return " It is not needed: the same command resumes what was interrupted"
-        setting = name_in(settings_shipped(), plain, exact=True) if self.settable else ""
+        setting = find_setting(shipped_settings(), plain, exact=True) if self.settable else ""
         near = "" if setting else nearest(name, list(self._option_string_actions))
         if self.settable and not (setting or near):
-            setting = name_in(settings_there_are(), plain)
+            setting = find_setting(all_settings(), plain)
         if not setting:
             return near
         dashed, after = name.startswith("--"), unknown[first + 1 : first + 2]
@@ -73,12 +74,31 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command of `lm`.
+
+    Args:
+        help: what it does, in a line.
+        examples: two command lines, which its help shows.
+        add_options: adds its options to a parser.
+        run: runs it with its options and settings, and returns the exit code.
+        settable: True if it takes settings of a configuration, such as --optim.lr 3e-4.
+    """
+
+    help: str
+    examples: tuple[str, ...]
+    add_options: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace, dict[str, Any]], int]
+    settable: bool = False
+
+
 RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt_path")
-"""What options are called elsewhere that take up a run."""
+"""Names of options in other programs that resume a run."""
 
 
-def settings_shipped() -> list[str]:
-    """Return the dotted settings that shipped configurations give, which takes no time."""
+def shipped_settings() -> list[str]:
+    """Return the dotted settings in shipped configurations, which is fast."""
     from lm.config.reading import load_config
     from lm.config.shipped import shipped
     from lm.config.tree import flatten
@@ -86,47 +106,59 @@ def settings_shipped() -> list[str]:
     return sorted({name for path in shipped("configuration").values() for name in flatten(load_config(path))})
 
 
-def settings_there_are() -> list[str]:
-    """Return the dotted settings of a usual configuration with every default, which takes seconds; none without one."""
+def all_settings() -> list[str]:
+    """Return the dotted settings of a shipped configuration with all defaults, which takes seconds."""
     from lm.config.components import resolve
     from lm.config.reading import load_config
     from lm.config.tree import flatten
     from lm.training.run import Run
 
     try:
-        return sorted(flatten(resolve(load_config(Path(USUAL)), Run)))
+        return sorted(flatten(resolve(load_config(Path(EXAMPLE)), Run)))
     except InputError:  # nothing is shipped
         return []
 
 
-USUAL = "char_tiny"
-"""The shipped configuration whose settings are offered."""
+EXAMPLE = "char_tiny"
+"""The shipped configuration whose settings are suggested."""
 
 
-def name_in(settings: Sequence[str], plain: str, exact: bool = False) -> str:
-    """Return the setting that ends in this name, or in one near it; of several the only one that is shortest."""
+def find_setting(settings: Sequence[str], name: str, exact: bool = False) -> str:
+    """Return the shortest setting that ends in a name, or unless `exact` in one near it; empty if several are."""
     ends = {setting.rpartition(".")[2] for setting in settings if "." in setting}
-    close = [] if exact else difflib.get_close_matches(plain, sorted(ends), n=1, cutoff=0.8)
-    end = plain if plain in ends else next(iter(close), None)
+    close = [] if exact else difflib.get_close_matches(name, sorted(ends), n=1, cutoff=0.8)
+    end = name if name in ends else next(iter(close), None)
     paths = sorted((s for s in settings if "." in s and s.rpartition(".")[2] == end), key=lambda s: s.count("."))
-    alone = paths and [s.count(".") for s in paths].count(paths[0].count(".")) == 1
-    return paths[0] if alone else ""
+    is_unique = paths and [s.count(".") for s in paths].count(paths[0].count(".")) == 1
+    return paths[0] if is_unique else ""
 
 
 # options -------------------------------------------------------------------------------------------------------------
 
+CONFIG_HELP = "a YAML file, or the name of a shipped one such as char_tiny"
 
-def add_output(command: Parser) -> None:
-    """Where cells and reports go, and how often a cell is saved on its way."""
-    command.add_argument("--out", type=Path, default=RESULTS, help="folder of cells and reports (default: results)")
-    command.add_argument(
+
+def add_out(parser: Parser, content: str = "folder of results") -> None:
+    """Add --out for the folder of results, in which a command looks for runs or writes cells."""
+    parser.add_argument("--out", type=Path, default=RESULTS, help=f"{content} (default: results)")
+
+
+def add_json(parser: Parser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def add_output(parser: Parser) -> None:
+    """Add --out and --checkpoint-seconds for commands that train."""
+    add_out(parser, "folder of cells and reports")
+    parser.add_argument(
         "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
     )
 
 
-def add_settable(command: Parser) -> None:
-    """Changes of the configuration."""
-    command.add_argument(
+def add_settable(parser: Parser) -> None:
+    """Add --set for changes of the configuration."""
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -136,31 +168,31 @@ def add_settable(command: Parser) -> None:
     )
 
 
-def add_workers(command: Parser) -> None:
-    """How many cells are trained at a time."""
-    command.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
-    command.add_argument(
+def add_workers(parser: Parser) -> None:
+    """Add --workers and --hang-minutes for commands that train several cells."""
+    parser.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
+    parser.add_argument(
         "--hang-minutes",
         type=float,
         default=30.0,
         metavar="M",
-        help="without a sign of life after which a cell's process is ended (default: 30; 0: never)",
+        help="minutes without a heartbeat after which a cell's process is ended (default: 30; 0: never)",
     )
 
 
-def add_executor(command: Parser) -> None:
-    """What trains the cells."""
-    command.add_argument(
+def add_executor(parser: Parser) -> None:
+    """Add --executor."""
+    parser.add_argument(
         "--executor",
         default="local",
         metavar="E",
-        help="what trains cells: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
+        help="where cells are trained: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
     )
 
 
-def add_loggers(command: Parser) -> None:
-    """What follows runs while they train."""
-    command.add_argument(
+def add_loggers(parser: Parser) -> None:
+    """Add --logger."""
+    parser.add_argument(
         "--logger",
         action="append",
         default=[],
@@ -170,17 +202,9 @@ def add_loggers(command: Parser) -> None:
     )
 
 
-def add_run(command: Parser) -> None:
-    """A finished run, and where runs lie."""
-    command.add_argument(
-        "cell", metavar="RUN", help="a finished run: experiment/arm/seed, its folder, or the beginning of its id"
-    )
-    command.add_argument("--out", type=Path, default=RESULTS, help="folder of cells (default: results)")
-
-
-def add_results(command: Parser, more: str = "") -> None:
-    """A folder of results, to look at; `more` says what else may stand for some of it."""
-    command.add_argument(
+def add_results(parser: Parser, more: str = "") -> None:
+    """Add a folder of results as an argument; `more` names what else it may be."""
+    parser.add_argument(
         "folder",
         nargs="?",
         type=Path,
@@ -190,57 +214,38 @@ def add_results(command: Parser, more: str = "") -> None:
     )
 
 
-def called(folder: Path) -> Path:
-    """A folder that was asked for, or that of the experiment or ladder in `results` for which its name may stand."""
+# values --------------------------------------------------------------------------------------------------------------
+
+
+def resolve_experiment_folder(folder: Path) -> Path:
+    """Return a folder, or where none exists the experiment or ladder of that name in `results`."""
     from lm.analysis.runs import is_experiment_or_search
 
     named = RESULTS / folder
-    return (
-        named
-        if not folder.exists() and (is_experiment_or_search(named) or (named / "ladder.json").is_file())
-        else folder
-    )
+    is_name = not folder.exists() and (is_experiment_or_search(named) or (named / "ladder.json").is_file())
+    return named if is_name else folder
 
 
-def add_experiment(command: Parser) -> None:
-    """An experiment's folder, or what `lm pack` made of it."""
-    command.add_argument("folder", type=Path, help="an experiment's folder, such as results/quickstart, or its pack")
+def read_settings(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of `--set` and of dotted options. Raises InputError."""
+    settings: dict[str, Any] = {}
+    for text in options.settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
+        settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
+    return {**settings, **overrides}
 
 
-# checks --------------------------------------------------------------------------------------------------------------
-
-
-def settings_of(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The changes that `--set` and dotted options ask for. Raises InputError."""
-    return {**_settings(options.settings), **overrides}
-
-
-def loggers_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """The loggers that `--logger` asks for. Raises InputError for one that there is not, or that lacks its package."""
+def parse_loggers(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the loggers that `--logger` names. Raises InputError if one does not exist, or its package is missing."""
     from lm.training.loggers import asked_for
 
     return asked_for(options.loggers)
 
 
-def _settings(texts: Sequence[str]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
-        settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
-    return settings
-
-
-def executor_of(options: argparse.Namespace, loggers: Sequence[str]) -> str:
-    """What trains the cells. Raises InputError where there is none of that name, or it cannot be reached."""
-    from lm.execution.executor_spec import usable
-
-    return usable(options.executor, loggers)
-
-
 def check_output(options: argparse.Namespace) -> None:
-    """Raises InputError where cells cannot go, or with workers or checkpoints that cannot be."""
+    """Check the options of a command that trains. Raises InputError if cells cannot be written, or for bad numbers."""
     workers, hang = getattr(options, "workers", None), getattr(options, "hang_minutes", 0.0)
     require_run_settings(
         options.out, options.checkpoint_seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}"

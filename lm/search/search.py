@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.config.components import resolve
-from lm.config.tree import InputError, override
+from lm.config.plain import shown
+from lm.config.tree import InputError, Tree, override
 from lm.execution.estimate import advice, duration, measured_seconds, wall_seconds
 from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
@@ -26,12 +27,11 @@ from lm.execution.watcher import Watcher
 from lm.inference.ways import decided
 from lm.report.autotune import describe_autotune
 from lm.report.search import write_study
-from lm.search.fitting import check_space
-from lm.search.searches import Searches
+from lm.search.space import Space
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
 from lm.search.study import CELLS, METHODS, REASON, SECONDS, SharedStudy, open_study, pruner, read_study, sampler
-from lm.search.trials import Search
+from lm.search.trials import Search, Searches
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
@@ -45,6 +45,9 @@ BEST = "best.yaml"
 
 SAVED_SECONDS = 5.0
 """Shortest time between two writes of `study.json` during a search."""
+
+NUM_DRAWS = 20
+"""Draws of the other dimensions with which a value that does not fit the base is built."""
 
 STATES = {
     TrialState.COMPLETE: "complete",
@@ -111,6 +114,48 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
     if spec.sampler.name == "grid":
         spec.space.grid()
     check_space(spec.space, spec.tree)
+
+
+def check_space(space: Space, tree: Tree) -> None:
+    """Check that every choice and both ends of every range can be trained.
+
+    A value that cannot be built with the other values of the base is tried with others drawn from the space.
+
+    Raises:
+        InputError: naming the path.
+    """
+    resolve(tree, Run)
+    examples = space.examples()
+    for changes in examples:
+        try:
+            resolve(override(tree, changes), Run)
+        except InputError as error:
+            hint = " (int: true draws whole numbers)" if "expected a whole number" in str(error) else ""
+            raise InputError(f"space: {error}{hint}") from None
+    for changes in examples:
+        if problem := _problem(space, tree, changes):
+            drawn = ", ".join(f"{path}={shown(value)}" for path, value in changes.items())
+            raise InputError(f"space: {drawn} cannot be trained: {problem}")
+
+
+def _problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
+    """Return why the changes cannot be built with any other values of the space; empty if they can."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study, problem = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), ""
+    for attempt in range(1 + NUM_DRAWS if len(space.dimensions) > 1 else 1):
+        drawn = space.suggest(study.ask()) if attempt else {}
+        others = {path: value for path, value in drawn.items() if not any(_under(path, changed) for changed in changes)}
+        try:
+            check(override(tree, {**others, **changes}))
+            return ""
+        except InputError as error:
+            problem = problem or str(error)
+    return problem
+
+
+def _under(path: str, start: str) -> bool:
+    """Return True if a dotted path is `start` or lies below it."""
+    return f"{path}.".startswith(f"{start}.")
 
 
 def run_searches(

@@ -13,11 +13,10 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
-from lm.search.db_lease import retry_create
 from lm.search.spec import SweepSpec
 from lm.store.redaction import redacted
 
@@ -34,6 +33,25 @@ TRY_SECONDS = 1.0
 """Delay between two attempts."""
 
 T = TypeVar("T")
+
+TRIES, PAUSE_SECONDS = 12, 0.25
+"""Attempts to create the tables of a database, and the delay between two."""
+
+
+def retry_create(make: Callable[[], T]) -> T:
+    """Call `make` until no other process creates the same tables at the same time; return its result."""
+    for left in reversed(range(TRIES)):
+        try:
+            return make()
+        except Exception as error:
+            errors = (error, error.__cause__, error.__context__)  # Optuna raises its own from SQLAlchemy's
+            is_conflict = any(
+                isinstance(cause, IntegrityError | ProgrammingError | OperationalError) for cause in errors
+            )
+            if not (left and is_conflict and "already exist" in f"{error} {error.__cause__}"):
+                raise
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
 
 
 def journal(spec: SweepSpec, folder: Path) -> Path | None:

@@ -17,10 +17,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, differences
-from lm.search.db_lease import DbLeases
 from lm.search.spec import SweepSpec
 from lm.search.storage import RetryingStorage, describe_location, journal, open_storage
-from lm.search.workers import FileLeases, StudyWorkers
+from lm.search.workers import DbLeases, FileLeases, StudyWorkers
 from lm.store.locks import to_stderr
 
 FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

@@ -1,4 +1,4 @@
-"""Trials of a study: which cell to train next, and the outcome of each trial."""
+"""Trials of a study: which cell to train next, the outcome of each trial, and what other processes do."""
 
 import math
 import time
@@ -11,14 +11,89 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.tree import InputError, canonical, override
-from lm.execution.cell_queue import Planned
-from lm.search.peers import PeerWorkers
+from lm.execution.cell_queue import CellQueue, Planned
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, FINISHED_STATES, HOLDER, REASON, SECONDS, SharedStudy, resume_trial
+from lm.search.workers import StudyWorkers, format_process
+from lm.store.holders import Holder
 from lm.store.record import Ending
 from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import Cell, check, with_seed
+
+OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+class PeerWorkers:
+    """Other processes that work on a study.
+
+    Args:
+        spec: of the search.
+        workers: this process among the others.
+        label: prefix of the names of trials.
+        say: called when a process comes or goes, or has ended a trial: name, outcome and number of cells.
+    """
+
+    def __init__(
+        self, spec: SweepSpec, workers: StudyWorkers, label: str, say: Callable[[str, str, int], None]
+    ) -> None:
+        self.spec, self.workers, self.label, self.say = spec, workers, label, say
+        self.alive: dict[str, Holder] = workers.peers()
+        self.reported: dict[str, Holder] = {}
+        """Processes that were reported."""
+        self.at_work: dict[str, int] = {}
+        """Number of trials that each process runs, by token."""
+        self.ended_trials: set[int] = set()
+        """Trials that are not reported: ended before this process came, by it, or reported already."""
+
+    def initialise(self, trials: list[FrozenTrial]) -> None:
+        """Record the trials that had ended when this process came."""
+        self.ended_trials = {trial.number for trial in trials if trial.state in FINISHED_STATES}
+
+    def owns(self, trial: FrozenTrial) -> bool:
+        """Return True if another living process runs the trial."""
+        return _token(trial) in self.alive
+
+    def is_own(self, trial: FrozenTrial) -> bool:
+        """Return True if this process runs the trial, or was the last to run it."""
+        return _token(trial) in self.workers.tokens
+
+    def refresh(self, trials: list[FrozenTrial]) -> None:
+        """Read all trials and the living processes, and report news."""
+        self.alive = self.workers.peers()
+        self.at_work = {}
+        for trial in trials:
+            if trial.state == TrialState.RUNNING and (token := _token(trial)) in self.alive:
+                self.at_work[token] = self.at_work.get(token, 0) + 1
+            elif trial.state in FINISHED_STATES and trial.number not in self.ended_trials:
+                self.ended_trials.add(trial.number)
+                who = trial.user_attrs.get(HOLDER, {}).get("by", "another process")
+                self.say(
+                    f"{self.label}trial {trial.number}", f"{OUTCOMES[trial.state]}, by {who}", len(self.spec.seeds)
+                )
+        for token, holder in self.alive.items():
+            if token not in self.reported:
+                self.say(self.spec.name, f"{holder} works on it too", 0)
+        for token, holder in self.reported.items():
+            if token not in self.alive:
+                self.say(self.spec.name, f"{format_process(holder)} works on it no more", 0)
+        self.reported = dict(self.alive)
+
+    def waiting_lines(self) -> list[str]:
+        """Return a line for each process that this one waits for."""
+        return [
+            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: carried out by {self.alive[token]}"
+            for token, count in self.at_work.items()
+        ]
+
+
+def _token(trial: FrozenTrial) -> str:
+    """Return the token on a trial."""
+    return str(trial.user_attrs.get(HOLDER, {}).get("token", ""))
+
+
+# one study ------------------------------------------------------------------------------------------------------------
+
 
 REST_SECONDS = 2.0
 """Delay before another look for a trial when there was none to start."""
@@ -306,3 +381,56 @@ def _num_finished(trials: list[FrozenTrial]) -> int:
 def _num_started(trials: list[FrozenTrial]) -> int:
     """Return the number of trials that count against the budget: all but waiting ones."""
     return sum(trial.state != TrialState.WAITING for trial in trials)
+
+
+# several studies ------------------------------------------------------------------------------------------------------
+
+
+class Searches(CellQueue):
+    """Queue of several studies that share the workers in turn; a cell of two trials is trained once."""
+
+    def __init__(self, searches: list[Search], store: Store) -> None:
+        self.searches = list(searches)
+        self.store = store
+        self.waiting: dict[str, list[tuple[Search, Planned]]] = {}
+
+    def pop(self) -> Planned | None:
+        idle = 0
+        while idle < len(self.searches):
+            search = self.searches.pop(0)
+            self.searches.append(search)
+            planned = search.ask()
+            if planned is None:
+                idle += 1
+                continue
+            idle = 0
+            waiting = self.waiting.get(planned.cell.id)
+            if waiting is not None:
+                waiting.append((search, planned))
+                search.say(planned.name, "is being trained for another trial", 1)
+            elif self.store.finished(planned.cell.id):  # meanwhile
+                search.say(planned.name, "trained already", 1)
+                search.ended(planned, self.store.record(planned.cell.id))
+            else:
+                self.waiting[planned.cell.id] = [(search, planned)]
+                return planned
+        return None
+
+    def refresh(self) -> None:
+        for search in self.searches:
+            search.refresh()
+
+    def blocked_on(self) -> list[str]:
+        return [line for search in self.searches for line in search.peers.waiting_lines()]
+
+    def remaining(self) -> int:
+        return sum(search.left for search in self.searches)
+
+    def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
+        """Let a cell go on while any of its trials wants it to."""
+        wishes = [search.judge(own, step, measured) for search, own in self.waiting[planned.cell.id]]
+        return any(wishes)
+
+    def ended(self, planned: Planned, record: Ending | None) -> None:
+        for search, own in self.waiting.pop(planned.cell.id):
+            search.ended(own, record)

@@ -1,23 +1,148 @@
 """Processes that work on one study, on this machine or others: which are alive, and which holds the mutex.
 
-Each process holds a lease, its slot, as long as it works on the study, and writes the token of the slot on every trial
-that it runs. A running trial whose token belongs to no living process is free: any process may resume it. Whatever
-reads the study and then changes it holds the mutex, a lease of one process at a time: this keeps the budget, and no
-process resumes the trial of another.
+Each process holds a lease, its slot, while it works on the study, and writes the slot's token on every trial that it
+runs. A running trial whose token belongs to no living process is free: any process may resume it. Whatever reads the
+study and then changes it holds the mutex, a lease of one process at a time: this keeps the budget, and no process
+resumes the trial of another. Leases are files beside a journal, or rows in a database, with the rules of
+`lm/store/leases.py`.
 """
 
 import contextlib
+import hashlib
+import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from lm.search.db_lease import DbLease, DbLeases
-from lm.search.storage import ignore_storage_errors
-from lm.store import locks
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, insert, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from lm.search.storage import ignore_storage_errors, retry_create
+from lm.store import holders, locks
 from lm.store.holders import NAMELESS, Found, Holder, Watch, look
 from lm.store.leases import Lease, taken
 from lm.store.locks import Patience
+
+TABLE = Table(
+    "lm_leases",
+    MetaData(),
+    Column("name", String(128), primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("content", Text, nullable=False),
+)
+"""Table with one row per lease: the number counts its acquisitions, the content names its holder."""
+
+
+AGAIN_SECONDS = 1.0
+"""Delay between two attempts to release a lease whose database does not answer."""
+
+
+class DbLease:
+    """A lease that this process holds, with a thread that sends heartbeats.
+
+    Args:
+        leases: of the study.
+        name: of the lease.
+        number: of its acquisitions, this one included.
+        holder: written into the row.
+    """
+
+    def __init__(self, leases: "DbLeases", name: str, number: int, holder: Holder) -> None:
+        self.leases, self.name, self.number, self.holder = leases, name, number, holder
+        self.lost = False
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._live, name=f"lease {name}", daemon=True)
+        self.thread.start()
+
+    def _live(self) -> None:
+        """Send heartbeats until the lease is released or lost."""
+        while not self.over.wait(holders.BEAT_SECONDS) and not self.lost:
+            self.beat()
+
+    def beat(self) -> bool:
+        """Send a heartbeat; return False if the database did not answer."""
+        self.holder = replace(self.holder, beat=self.holder.beat + 1)
+        try:
+            self.lost = not self.leases.replace(self.name, self.number, self.number, self.holder)
+        except SQLAlchemyError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Release the lease; its row stays."""
+        self.over.set()
+        self.thread.join()
+        self.holder = replace(self.holder, released=True)
+        if not self.beat():  # other processes would wait for this one, which lives
+            self.leases.given_up.add(self.holder.token)
+            threading.Thread(target=self._release_later, name=f"lease {self.name}", daemon=True).start()
+
+    def _release_later(self) -> None:
+        """Retry the release until the database answers."""
+        while not self.beat():
+            time.sleep(AGAIN_SECONDS)
+
+
+class DbLeases:
+    """Leases of a study in its database.
+
+    Args:
+        engine: of the database; the table is created if it is missing.
+        study: name of the study.
+    """
+
+    def __init__(self, engine: Engine, study: str) -> None:
+        self.engine = engine
+        self.given_up: set[str] = set()
+        """Tokens of leases that this process may hold unknowingly, as the database did not answer."""
+        self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
+        retry_create(lambda: TABLE.metadata.create_all(engine))
+
+    def read(self, name: str) -> Found:
+        """Return the current state of a lease, number 0 if there never was one. Raises SQLAlchemyError."""
+        query = select(TABLE.c.number, TABLE.c.content).where(TABLE.c.name == self._key(name))
+        with self.engine.connect() as connection:
+            row = connection.execute(query).first()
+        return Found(0) if row is None else Found(int(row[0]), str(row[1]).encode())
+
+    def try_acquire(self, name: str, watch: Watch) -> DbLease | None:
+        """Acquire a lease if it is free or expired as far as `watch` has seen; None if another process holds it."""
+        before = self.read(name)
+        own = before.holder is not None and before.holder.token in self.given_up
+        if not before.free() and not own and not watch.lost(before):
+            return None
+        holder = Holder.this(secrets.token_hex(8))
+        try:
+            if not self.replace(name, before.number, before.number + 1, holder):
+                return None
+        except SQLAlchemyError:
+            self.given_up.add(holder.token)
+            raise
+        return DbLease(self, name, before.number + 1, holder)
+
+    def replace(self, name: str, before: int, number: int, holder: Holder) -> bool:
+        """Write a row if it still has the number `before` (0: no row), as only one process can; return success."""
+        content = holder.written().decode()
+        with self.engine.begin() as connection:
+            if before == 0:
+                try:
+                    connection.execute(insert(TABLE).values(name=self._key(name), number=number, content=content))
+                except IntegrityError:
+                    connection.rollback()
+                    return False
+                return True
+            same = (TABLE.c.name == self._key(name)) & (TABLE.c.number == before)
+            return connection.execute(update(TABLE).where(same).values(number=number, content=content)).rowcount == 1
+
+    def _key(self, name: str) -> str:
+        return f"{self.study}/{name}"
+
+
+# the processes of a study ---------------------------------------------------------------------------------------------
+
 
 MUTEX = "turn"
 """Name of the lease of the mutex; slots are numbered from 0."""
@@ -26,24 +151,16 @@ PAUSE_SECONDS = 0.5
 """Longest delay between two attempts to get the mutex."""
 
 
-class Leases(Protocol):
-    """Storage of leases."""
-
-    def look(self, name: str) -> Found: ...
-
-    def take(self, name: str, watch: Watch) -> Lease | DbLease | None: ...
-
-
 class FileLeases:
     """Leases in a folder beside a journal."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def look(self, name: str) -> Found:
+    def read(self, name: str) -> Found:
         return look(self.folder / name)
 
-    def take(self, name: str, watch: Watch) -> Lease | None:
+    def try_acquire(self, name: str, watch: Watch) -> Lease | None:
         return taken(self.folder / name, watch=watch)
 
 
@@ -61,7 +178,7 @@ class StudyWorkers:
     """
 
     def __init__(self, leases: FileLeases | DbLeases, say: Callable[[str], None]) -> None:
-        self.leases: Leases = leases
+        self.leases = leases
         self.say = say
         self.slot: Lease | DbLease | None = None
         self.number = 0
@@ -73,9 +190,9 @@ class StudyWorkers:
     def mutex(self) -> Iterator[None]:
         """Hold the mutex of the study in the block, after waiting for its holder."""
         patience, watch, pause = Patience(locks.FIRST_SECONDS), Watch(), 0.005
-        while (lease := self.leases.take(MUTEX, watch)) is None:
+        while (lease := self.leases.try_acquire(MUTEX, watch)) is None:
             if patience.spent():
-                self.say(f"waiting for a turn at the study: held by {self.leases.look(MUTEX).holder or NAMELESS}")
+                self.say(f"waiting for the mutex of the study: held by {self.leases.read(MUTEX).holder or NAMELESS}")
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS)
         try:
@@ -89,7 +206,7 @@ class StudyWorkers:
         self.number = 0
         while True:
             name, number = str(self.number), self.number
-            self.slot = self.leases.take(name, self.watches.setdefault(name, Watch()))
+            self.slot = self.leases.try_acquire(name, self.watches.setdefault(name, Watch()))
             if self.slot is not None:
                 self.tokens.add(self.slot.holder.token)
                 return number
@@ -99,7 +216,7 @@ class StudyWorkers:
         """Return True if another process has the slot, as this one missed its heartbeats."""
         if self.slot is None:
             return True
-        holder = self.leases.look(str(self.number)).holder
+        holder = self.leases.read(str(self.number)).holder
         return holder is not None and holder.token != self.slot.holder.token
 
     def signature(self) -> dict[str, Any]:
@@ -122,7 +239,7 @@ class StudyWorkers:
     def _read_lease(self, name: str) -> Found:
         """Return the state of a lease with its holder; a network file system may show it half-written."""
         for _ in range(3):
-            state = self.leases.look(name)
+            state = self.leases.read(name)
             if not state.number or state.holder is not None:
                 break
             time.sleep(0.01)

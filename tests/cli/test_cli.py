@@ -432,9 +432,9 @@ def test_an_override_on_the_command_line_wins_over_the_file() -> None:
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [
-        (errno.ENOSPC, 1, "make room; the same command begins anew"),
+        (errno.ENOSPC, 1, "make room; the same command starts again"),
         (errno.EDQUOT, 1, "make room"),
-        (errno.EIO, 1, "the same command begins anew"),
+        (errno.EIO, 1, "the same command starts again"),
         (errno.EACCES, 2, "Permission denied"),
         (errno.ENOTDIR, 2, "Not a directory"),
     ],

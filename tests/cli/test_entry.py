@@ -44,7 +44,7 @@ def interrupted_by_lightning() -> NoReturn:
 @pytest.mark.parametrize("raises", [interrupt, interrupted_by_lightning])
 def test_an_interrupt_is_a_line_and_a_code_of_its_own(raising: Any, capsys: Said, raises: Any) -> None:
     raising(raises)
-    for command, then in (("report", "begins anew"), ("ablate", "takes up where this one stopped")):
+    for command, then in (("report", "starts again"), ("ablate", "resumes where this one stopped")):
         assert main([command, "quickstart"]) == 130
         assert capsys.readouterr().err == f"lm: interrupted; the same command {then}\n"
 
@@ -58,7 +58,7 @@ def test_a_signal_is_a_line_that_names_it_and_the_code_of_an_interrupt(raising: 
     raising(end_by_sigterm)
     with listening():
         assert main(["fit", "char_tiny"]) == 130
-    line = "lm: ended by SIGTERM; the same command takes up where this one stopped\n"
+    line = "lm: ended by SIGTERM; the same command resumes where this one stopped\n"
     assert capsys.readouterr().err == line
 
 
@@ -85,7 +85,7 @@ sys.exit(main())
 def test_a_signal_that_comes_early_is_a_line(module: str, name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", EARLY, module, name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    then = "begins anew" if module == "lm.cli.entry" else "takes up where this one stopped"
+    then = "starts again" if module == "lm.cli.entry" else "resumes where this one stopped"
     what = "interrupted" if name == "SIGINT" else f"ended by {name}"
     assert (done.returncode, done.stderr) == (130, f"lm: {what}; the same command {then}\n")
 
@@ -172,4 +172,4 @@ def test_an_interrupt_that_is_swallowed_is_told_of_by_what_trains(
     monkeypatch.setattr("lm.cli.entry.commands", lambda: found)
     with listening():
         assert main(["ablate", "quickstart", "--out", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "lm: interrupted; the same command takes up where this one stopped\n"
+    assert capsys.readouterr().err == "lm: interrupted; the same command resumes where this one stopped\n"

@@ -9,7 +9,7 @@ import yaml
 
 from lm.cli import main
 from lm.cli.commands import commands
-from lm.cli.entry import _dashed, _split, parser
+from lm.cli.entry import _add_dashes, _split_settings, parsers
 from lm.config.reading import load_config
 from lm.config.tree import override
 
@@ -23,7 +23,7 @@ def test_every_command_has_two_examples_that_it_takes(name: str, capsys: Said) -
     for example in examples:
         program, *words = shlex.split(example)
         assert (program, words[0]) == ("lm", name)
-        parser().parse_args(_split(_dashed(words))[0])
+        parsers()[0].parse_args(_split_settings(_add_dashes(words))[0])
     assert main(["help", name]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {example}\n" in text for example in examples)
@@ -51,7 +51,7 @@ def test_help_by_itself_lists_the_commands(capsys: Said) -> None:
     ids=lambda value: " ".join(value),
 )
 def test_a_setting_needs_no_dashes(given: list[str], overrides: dict[str, Any]) -> None:
-    assert dict(_split(_dashed(given))[1]) == overrides
+    assert dict(_split_settings(_add_dashes(given))[1]) == overrides
 
 
 def test_a_configuration_says_only_what_differs_from_its_base(tmp_path: Path) -> None:

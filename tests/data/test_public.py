@@ -169,7 +169,7 @@ def test_files_at_hand_are_taken_where_their_checksums_agree(tmp_path: Path, mon
     assert digest(tmp_path / "data" / "play" / "one.txt") == hashlib.sha256(FIRST).hexdigest()
     capsys.readouterr()
     assert main(["data", "play", "--from", str(hand), "--to", str(tmp_path / "data")]) == 0
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_a_file_that_differs_is_named_with_both_checksums(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:

@@ -177,7 +177,7 @@ def test_ray_from_outside_goes_on_after_ctrl_c_and_leaves_the_same_table(
         process = start(spec, out, f"ray://127.0.0.1:{port}")
         until(lambda: checkpoints(out), process)
         os.killpg(process.pid, signal.SIGINT)
-        assert "interrupted; the same command takes up where this one stopped" in ended(process, 130)
+        assert "interrupted; the same command resumes where this one stopped" in ended(process, 130)
         assert checkpoints(out)
         ended(start(spec, out, f"ray://127.0.0.1:{port}"))
     assert same(out, whole)
@@ -201,7 +201,7 @@ def test_ctrl_c_ends_a_cluster_that_was_started_and_the_next_command_goes_on(
     process = start(spec, out, "ray:memory=80")
     until(lambda: checkpoints(out), process)
     os.killpg(process.pid, signal.SIGINT)
-    assert "interrupted; the same command takes up where this one stopped" in ended(process, 130)
+    assert "interrupted; the same command resumes where this one stopped" in ended(process, 130)
     while alive(process.pid):  # Ray's own processes take a moment to go
         time.sleep(0.1)
     ended(start(spec, out, "local"))

@@ -267,6 +267,6 @@ def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate()
     assert process.returncode == 130
-    assert error.strip().splitlines()[-1] == "lm: interrupted; the same command takes up where this one stopped"
+    assert error.strip().splitlines()[-1] == "lm: interrupted; the same command resumes where this one stopped"
     assert "Traceback" not in error
     assert [record["status"] for record, _ in measured_all(tmp_path / "out")] == ["ok"]

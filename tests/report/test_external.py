@@ -164,11 +164,11 @@ def test_the_folder_of_an_experiment_is_not_written_to(tmp_path: Path, capsys: S
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--higher-is-better", "los"], "--higher-is-better los: is not judged. Did you mean loss? Judged: loss"),
+        (["--higher-is-better", "los"], "--higher-is-better los: is not in --metric. Did you mean loss? Metrics: loss"),
         (["--margin", "-1"], "--margin: expected a number above 0, found -1.0"),
         (["--margin", "nan"], "--margin: expected a number above 0, found nan"),
         (["--only", "arm"], "--only arm: expected COLUMN=TEXT"),
-        (["--json", "--out", "out"], "--json: is printed in the place of a report"),
+        (["--json", "--out", "out"], "--json: prints instead of writing a report"),
         (["--paired", "--unpaired"], "not allowed with argument --paired"),
         (["--unpaired", "--margin", "1"], "--margin: equivalence is tested on pairs of runs, and these are unpaired"),
     ],

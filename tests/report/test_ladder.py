@@ -18,7 +18,7 @@ from scipy import stats
 from lm.analysis.ladder import load_ladder, read_ladder
 from lm.analysis.results import load
 from lm.cli import main
-from lm.cli.options import called
+from lm.cli.options import resolve_experiment_folder
 from lm.config.tree import InputError
 from lm.report import ladder_page
 from lm.report.ladder import forecast_notes, forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
@@ -254,8 +254,8 @@ def test_a_damaged_ladder_is_one_line(tmp_path: Path, change: Any, words: str) -
 def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_ladder(tmp_path / "results", seeds=(2, 2))
     monkeypatch.chdir(tmp_path)
-    assert called(Path("climb")).resolve() == folder
-    assert called(Path("climbing")) == Path("climbing")
+    assert resolve_experiment_folder(Path("climb")).resolve() == folder
+    assert resolve_experiment_folder(Path("climbing")) == Path("climbing")
 
 
 def test_a_number_of_a_rung_is_traced(

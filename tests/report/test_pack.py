@@ -278,7 +278,7 @@ def test_a_cell_that_is_there_with_another_record_is_kept(
     assert main(["unpack", str(file), "--out", str(out)]) == 1
     assert tree(mine) == {"record.json": b"{}", "last.ckpt": b"my weights"}
     said = capsys.readouterr().err
-    assert "6 cells put, 0 there already" in said
+    assert "6 cells added, 0 already present" in said
     assert "lm: left out, as they are there with another record, and kept: arm-0\n" in said
     assert (out / "cells" / "arm-1" / "record.json").is_file()
 

@@ -12,8 +12,7 @@ from lm.ablation.experiment import load_experiment
 from lm.ablation.stages import read_stages
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.search.fitting import check_space
-from lm.search.search import check_search
+from lm.search.search import check_search, check_space
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
 

@@ -17,12 +17,12 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lm.config.tree import InputError
 from lm.execution.cell_queue import Planned
-from lm.search import db_lease, storage
-from lm.search.db_lease import DbLeases
-from lm.search.searches import Searches
+from lm.search import storage
 from lm.search.spec import Method, SweepSpec
 from lm.search.storage import Backend, check_storage, journal, open_storage
 from lm.search.study import open_study
+from lm.search.trials import Searches
+from lm.search.workers import DbLeases
 from lm.store.holders import Watch
 from lm.store.redaction import redacted
 
@@ -283,7 +283,7 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
 def test_a_database_whose_tables_another_makes_at_the_same_time_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db_lease, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(storage, "PAUSE_SECONDS", 0.0)
     tries = iter(range(2))
 
     def opened(url: str, **options: Any) -> str:
@@ -311,12 +311,12 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
 
     monkeypatch.setattr(DbLeases, "replace", replaced)
     with pytest.raises(OperationalError):
-        mine.take("turn", Watch())
-    assert other.take("turn", Watch()) is None
-    lease = mine.take("turn", Watch())
+        mine.try_acquire("turn", Watch())
+    assert other.try_acquire("turn", Watch()) is None
+    lease = mine.try_acquire("turn", Watch())
     assert lease is not None
     lease.release()
-    after = other.take("turn", Watch())
+    after = other.try_acquire("turn", Watch())
     assert after is not None
     after.release()
 

@@ -12,7 +12,7 @@ from helpers import RUN
 
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
-from lm.search.fitting import check_space
+from lm.search.search import check_space
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
 from lm.training.run import Run

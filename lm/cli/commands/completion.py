@@ -6,11 +6,8 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from lm.cli.options import Parser
+from lm.cli.options import Command, Parser
 from lm.config.tree import InputError
-
-HELP = "print what a shell reads to complete commands, options, files and names of what is shipped"
-EXAMPLES = ("lm completion bash", "lm completion fish")
 
 OR_FILE = {("ablate", "spec"): "experiment", ("sweep", "spec"): "sweep"}
 OR_FILE |= {("fit", "config"): "configuration", ("count", "config"): "configuration"}
@@ -23,8 +20,8 @@ FOLDER_METAVARS = ("DIR", "EXPERIMENT")
 """Names in the help of arguments that take a folder."""
 
 
-def add_options(command: Parser) -> None:
-    command.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
+def add_options(parser: Parser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -93,3 +90,13 @@ def _name_or_file(argument: str, names: Sequence[str]) -> dict[str, object]:
             "fish": f"function {function}; {fish}; end",
         },
     }
+
+
+COMMANDS = {
+    "completion": Command(
+        "print a script by which a shell completes commands, options, files and names of what is shipped",
+        ("lm completion bash", "lm completion fish"),
+        add_options,
+        run,
+    )
+}

@@ -3,19 +3,15 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from lm.cli.options import RESULTS, Parser
-
-HELP = "report what is installed, which devices there are, and what would be chosen and why"
-EXAMPLES = ("lm doctor", "lm doctor --imports --json")
+from lm.cli.options import Command, Parser, add_json, add_out
 
 
-def add_options(command: Parser) -> None:
-    command.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="folder of results (results)")
-    command.add_argument("--imports", action="store_true", help="import every package too, which takes seconds")
-    command.add_argument("--json", action="store_true", help="print JSON for programs")
+def add_options(parser: Parser) -> None:
+    add_out(parser)
+    parser.add_argument("--imports", action="store_true", help="import every package too, which takes seconds")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -26,3 +22,13 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     for line in report["wrong"]:
         print(f"lm: {line}", file=sys.stderr)
     return 0 if report["ok"] else 1
+
+
+COMMANDS = {
+    "doctor": Command(
+        "report what is installed, which devices there are, and what an experiment would choose and why",
+        ("lm doctor", "lm doctor --imports --json"),
+        add_options,
+        run,
+    )
+}

@@ -1,4 +1,4 @@
-"""`lm report`: table and figures once more, and in the formats of a paper."""
+"""`lm report`: the tables and figures of finished results, also in the formats of a paper."""
 
 import argparse
 import contextlib
@@ -7,91 +7,100 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, called
+from lm.cli.options import Command, Parser, resolve_experiment_folder
 from lm.config.tree import InputError, require_place
 
-HELP = "rebuild table and figures from the records"
-EXAMPLES = ("lm report quickstart", "lm report quickstart.lmpack --out report")
 
-
-def add_options(command: Parser) -> None:
-    command.add_argument(
+def add_options(parser: Parser) -> None:
+    parser.add_argument(
         "folders",
         type=Path,
         nargs="+",
         metavar="folder",
         help="an experiment's name, its folder such as results/quickstart, or its pack; several share one report",
     )
-    command.add_argument(
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of the report (default: the experiment's, or beside its pack)"
     )
-    command.add_argument(
+    parser.add_argument(
         "--format",
         metavar="F",
         help="md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
     )
-    command.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
-    command.add_argument(
-        "--check", action="store_true", help="write nothing, and name the files that differ from what is rebuilt"
+    parser.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, and name the files that differ from a rebuilt report"
     )
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if len(options.folders) > 1 and options.out is None:
-        raise InputError(f"a report of {len(options.folders)} experiments has no place; give --out DIR")
+        raise InputError(f"a report of {len(options.folders)} experiments needs a folder; give --out DIR")
     with contextlib.ExitStack() as stack:
         from lm.report.pack import open_results
 
-        options.folders = [called(folder) for folder in options.folders]
-        places = [stack.enter_context(open_results(folder, options.out)) for folder in options.folders]
-        require_place(places[0].report, "the report's folder", folder=True)
-        return _report([place.folder for place in places], places[0].report, options)
+        folders = [resolve_experiment_folder(folder) for folder in options.folders]
+        sources = [stack.enter_context(open_results(folder, options.out)) for folder in folders]
+        into = sources[0].report
+        require_place(into, "the report's folder", folder=True)
+        file, damaged = _write([source.folder for source in sources], into, options)
+        if file is not None and (file == into or into != folders[0]):
+            print(f"report: {file}", file=sys.stderr)
+        return 1 if damaged else 0
 
 
-def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int:
-    """Writes a report, or checks the one that is there; returns the exit code."""
+def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tuple[Path | None, bool]:
+    """Write a report, or check an existing one.
+
+    Returns:
+        The path to print, None for a check; True if data are damaged or the check failed.
+    """
     from rich.console import Console
 
     from lm.analysis.ladder import FILE
     from lm.report.formats import check_report, parse_request, write_formats
+    from lm.report.ladder_page import write_ladder_report
     from lm.report.search import write_page, write_study
     from lm.report.write import write_report
 
-    usual = len(folders) == 1 and options.format is None and options.columns is None and not options.check
-    searches = [place for place in folders if os.path.isfile(place / "study.json")]
-    if searches and [options.format, options.columns, options.check, len(folders)] == ["html", None, False, 1]:
+    is_default = len(folders) == 1 and options.format is None and options.columns is None and not options.check
+    is_html_page = options.format == "html" and options.columns is None
+    is_overview = len(folders) > 1 and is_html_page
+    searches = [folder for folder in folders if os.path.isfile(folder / "study.json")]
+    ladders = [folder for folder in folders if os.path.isfile(folder / FILE)]
+    if searches and is_html_page and not options.check and len(folders) == 1:
         write_page(folders[0], into)
         print(f"report: {into / 'report.html'}", file=sys.stderr)
-        return 0
-    ladders = [place for place in folders if os.path.isfile(place / FILE)]
-    page = len(folders) > 1 and options.format == "html" and options.columns is None  # one of whatever there is
-    if searches and not (usual or page):
+        return None, False
+    if searches and not (is_default or is_overview):
         raise InputError(
-            f"{searches[0]}: is a search, whose report is table.md, trials.csv, figures and report.html, or that alone "
-            "with --format html, as is a page of several; other formats, --columns and --check take experiments"
+            f"{searches[0]}: is a search; its report has table.md, trials.csv, figures and report.html, or report.html "
+            "alone with --format html, also in a page of several; other formats, --columns and --check take experiments"
         )
-    if ladders and not (usual or page):
+    if ladders and not (is_default or is_overview):
         raise InputError(
-            f"{ladders[0]}: is a ladder, whose report is table.md, table.csv, trends.csv and a figure, or a part of a "
-            "page of several with --format html; else --format, --columns and --check take experiments, as its rungs"
+            f"{ladders[0]}: is a ladder; its report has table.md, table.csv, trends.csv and a figure, or a part of a "
+            "page of several with --format html; --format, --columns and --check take experiments, such as its rungs"
         )
-    if not usual:
-        asked = parse_request(options.format, options.columns, several=len(folders) > 1)
+    if not is_default:
+        request = parse_request(options.format, options.columns, several=len(folders) > 1)
         if options.check:
-            return check_report(folders, into, asked)
-        damaged = write_formats(folders, into, asked, Console())
-        print(f"report: {into}", file=sys.stderr)
-        return 1 if damaged else 0
-    damaged = False
+            return None, check_report(folders, into, request) == 1
+        return into, write_formats(folders, into, request, Console())
+    table = into / "table.md"
     if ladders:
-        from lm.report.ladder_page import write_ladder_report
-
-        damaged = write_ladder_report(folders[0], Console(), into).damaged
-    elif searches:
+        return table, write_ladder_report(folders[0], Console(), into).damaged
+    if searches:
         write_study(folders[0], Console(), into)
-    else:
-        results = write_report(folders[0], Console(), into)
-        damaged = results.harmed
-    if into != options.folders[0]:
-        print(f"report: {into / 'table.md'}", file=sys.stderr)
-    return 1 if damaged else 0
+        return table, False
+    return table, write_report(folders[0], Console(), into).harmed
+
+
+COMMANDS = {
+    "report": Command(
+        "rebuild tables and figures from the records",
+        ("lm report quickstart", "lm report quickstart.lmpack --out report"),
+        add_options,
+        run,
+    )
+}

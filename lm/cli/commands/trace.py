@@ -1,33 +1,30 @@
-"""`lm trace`: what lies behind a number."""
+"""`lm trace`: the cells and commands behind a number of a table."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser
+from lm.cli.options import Command, Parser, add_out
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 
-HELP = "print the cells behind a number of a table, and the commands that make them"
-EXAMPLES = ("lm trace quickstart pre_norm nll", "lm trace quickstart/pre_norm/0")
 
-
-def add_options(command: Parser) -> None:
-    command.usage = "lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]"
-    command.add_argument(
+def add_options(parser: Parser) -> None:
+    parser.usage = "lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]"
+    parser.add_argument(
         "folder",
         type=Path,
         metavar="EXPERIMENT",
         help="an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
         "quickstart/pre_norm/0 or the beginning of its id",
     )
-    command.add_argument("arm", nargs="?", help="one of its arms, of a ladder RUNG.ARM; is left out after a run")
-    command.add_argument(
+    parser.add_argument("arm", nargs="?", help="one of its arms, of a ladder RUNG.ARM; left out after a run")
+    parser.add_argument(
         "metric",
         nargs="?",
         help="a quantity such as nll, or a path into the records such as initial/entropy (default: the headline)",
     )
-    command.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
+    add_out(parser)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -40,55 +37,63 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     folder, arm, metric = options.folder, options.arm, options.metric
     if not folder.exists() and can_be_packed(options.out / folder):
         folder = options.out / folder
-    elif metric is None and (called := _run(folder, options.out)) is not None:
-        folder, arm, metric = *called, arm
-    with open_results(folder) as place:
-        of = place.folder
-        if rungs := rungs_of(of):
-            of, arm = _on_rung(folder, {rung.name.removeprefix(f"{of.name}."): rung for rung in rungs}, arm)
+    elif metric is None and (run_of_arm := _find_run(folder, options.out)) is not None:
+        folder, arm, metric = *run_of_arm, arm
+    with open_results(folder) as source:
+        experiment = source.folder
+        if rungs := rungs_of(experiment):
+            by_name = {rung.name.removeprefix(f"{experiment.name}."): rung for rung in rungs}
+            experiment, arm = _find_rung(folder, by_name, arm or "")
         if metric is None or arm is None:
-            manifest = read_manifest(of)
+            manifest = read_manifest(experiment)
             if arm is None:
                 raise InputError(f"{folder}: expected an arm after it, one of {', '.join(manifest['arms'])}")
             metric = manifest["metric"]
-        trace(of, arm, metric, Console(), place.pack)
+        trace(experiment, arm, metric, Console(), source.pack)
     return 0
 
 
-def _on_rung(ladder: Path, rungs: dict[str, Path], given: str | None) -> tuple[Path, str]:
-    """The folder of a rung, and the arm, of `RUNG.ARM`. Raises InputError."""
-    given = given or ""
-    for rung, folder in sorted(rungs.items(), key=lambda one: -len(one[0])):  # one name may begin another
-        if given.startswith(f"{rung}.") and len(given) > len(rung) + 1:
-            return folder, given[len(rung) + 1 :]
-    found = f", found {shown(given)}" if given else ""
-    near = nearest(given.partition(".")[0], list(rungs)) if given else ""
+def _find_rung(ladder: Path, rungs: dict[str, Path], name: str) -> tuple[Path, str]:
+    """Return the folder of a rung and the arm in `RUNG.ARM`. Raises InputError."""
+    for rung, folder in sorted(rungs.items(), key=lambda item: -len(item[0])):  # one name may begin another
+        if name.startswith(f"{rung}.") and len(name) > len(rung) + 1:
+            return folder, name[len(rung) + 1 :]
+    value = f", found {shown(name)}" if name else ""
+    near = nearest(name.partition(".")[0], list(rungs)) if name else ""
     raise InputError(
-        f"{ladder}: is a ladder; expected RUNG.ARM after it{found}.{near} Its rungs are {', '.join(rungs)}"
+        f"{ladder}: is a ladder; expected RUNG.ARM after it{value}.{near} Its rungs are {', '.join(rungs)}"
     )
 
 
-def _run(given: Path, out: Path) -> tuple[Path, str] | None:
-    """The experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
+def _find_run(path: Path, out: Path) -> tuple[Path, str] | None:
+    """Return the experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
     from lm.analysis.run_lookup import experiments_using, find_one
     from lm.analysis.runs import NO_EXPERIMENT, is_experiment_or_search, runs
     from lm.store.archive import ENDING
 
-    if (given / "record.json").is_file():
-        place = given.resolve()
-        out, name = place.parent.parent, place.name
-    elif given.exists() or is_experiment_or_search(given) or given.with_name(f"{given.name}{ENDING}").exists():
+    if (path / "record.json").is_file():
+        cell = path.resolve()
+        out, name = cell.parent.parent, cell.name
+    elif path.exists() or is_experiment_or_search(path) or path.with_name(f"{path.name}{ENDING}").exists():
         return None
     else:
-        name = str(given)
-    found = find_one(name, out)
-    if found.experiment != NO_EXPERIMENT:
-        return out / found.experiment, found.arm
-    asking = {(run.experiment, run.arm): run for run in experiments_using(found.cell, runs(out).runs)}
-    if len(asking) != 1:
-        names = ", ".join(run.name for run in asking.values())
-        raise InputError(
-            f"{given}: {f'stands for {names}; give one of them' if asking else 'no experiment asks for it'}"
-        )
-    experiment, arm = next(iter(asking))
+        name = str(path)
+    match = find_one(name, out)
+    if match.experiment != NO_EXPERIMENT:
+        return out / match.experiment, match.arm
+    users = {(run.experiment, run.arm): run for run in experiments_using(match.cell, runs(out).runs)}
+    if len(users) != 1:
+        names = ", ".join(run.name for run in users.values())
+        raise InputError(f"{path}: {f'belongs to {names}; give one of them' if users else 'belongs to no experiment'}")
+    experiment, arm = next(iter(users))
     return out / experiment, arm
+
+
+COMMANDS = {
+    "trace": Command(
+        "print the cells behind a number of a table, and the commands that made them",
+        ("lm trace quickstart pre_norm nll", "lm trace quickstart/pre_norm/0"),
+        add_options,
+        run,
+    )
+}

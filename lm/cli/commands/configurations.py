@@ -1,0 +1,114 @@
+"""`lm count` and `lm coordinates`: commands that examine a configuration without training it to its end."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from lm.cli.options import CONFIG_HELP, Command, Parser, add_json, add_settable, read_settings
+from lm.config.reading import load_config
+from lm.config.tree import InputError, override, require_place
+
+MAX_NUMBER = 100_000
+"""Largest width and largest step of the check of coordinates."""
+
+
+def add_count_options(parser: Parser) -> None:
+    parser.add_argument("config", type=Path, help=CONFIG_HELP)
+    parser.add_argument("--context", type=int, metavar="N", help="tokens in a row (default: the data's)")
+    parser.add_argument("--batch", type=int, metavar="B", help="rows in a batch (default: the data's)")
+    add_json(parser)
+    add_settable(parser)
+
+
+def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    for name in ("context", "batch"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name}: expected 1 or more, found {value}")
+    tree = override(load_config(options.config), read_settings(options, overrides))
+    from lm.inference.count import count as count_costs
+
+    costs = count_costs(tree, options.context, options.batch)
+    if options.json:
+        print(json.dumps(costs, indent=2))
+        return 0
+    from rich.console import Console
+
+    from lm.report.count import show_count
+
+    show_count(costs, Console())
+    return 0
+
+
+def add_coordinates_options(parser: Parser) -> None:
+    parser.add_argument("config", type=Path, help=CONFIG_HELP)
+    parser.add_argument("--widths", default="32,64,128,256", metavar="N,...", help="widths of the models")
+    parser.add_argument("--steps", default="1,3,10", metavar="N,...", help="steps after which activations are measured")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write FILE.json, and a figure beside it")
+    add_settable(parser)
+
+
+def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    widths, steps = _parse_numbers(options.widths, "--widths", 2), _parse_numbers(options.steps, "--steps", 1)
+    if options.out is not None:
+        if options.out.suffix != ".json":
+            raise InputError(f"--out {options.out}: expected a name that ends in .json")
+        require_place(options.out, "--out")
+        require_place(options.out.with_suffix(".png"), "--out")
+    tree = override(load_config(options.config), read_settings(options, overrides))
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lm.inference.coordinates import called, coordinates, drawn, exponents
+    from lm.store.files import write_atomic
+
+    activations = coordinates(tree, widths, steps)
+    title = f"Mean |activation| over widths {', '.join(map(str, widths))}: its exponent of the width"
+    table = Table(title=title, title_justify="left")
+    for column in ("parametrization", "layer", *(f"after {step}" for step in steps)):
+        table.add_column(column)
+    powers: dict[tuple[str, str], list[str]] = {}
+    for name, _, layer, power in exponents(activations):
+        powers.setdefault((called(name, activations), layer), []).append(f"{power:+z.2f}")
+    for (name, layer), values in powers.items():
+        table.add_row(*map(Text, (name, layer, *values)))
+    Console().print(table)
+    if options.out is not None:
+        write_atomic(options.out, json.dumps(activations, indent=1) + "\n")
+        write_atomic(options.out.with_suffix(".png"), drawn(activations))
+    return 0
+
+
+def _parse_numbers(text: str, option: str, least: int) -> list[int]:
+    """Parse whole numbers with commas, at least `least` different ones, and sort them. Raises InputError."""
+    parts = [part.strip() for part in text.split(",")]
+    valid = all(
+        part.isascii() and part.isdecimal() and len(part) < 7 and 1 <= int(part) <= MAX_NUMBER for part in parts
+    )
+    numbers = sorted({int(part) for part in parts}) if valid else []
+    if len(numbers) < least:
+        raise InputError(f"{option} {text}: expected {least} or more whole numbers from 1, such as 32,64,128")
+    return numbers
+
+
+COMMANDS = {
+    "count": Command(
+        "count parameters, FLOPs a token, cache and activation memory of a configuration",
+        ("lm count char_tiny", "lm count char_tiny --context 256 model.width=128 --json"),
+        add_count_options,
+        count,
+        settable=True,
+    ),
+    "coordinates": Command(
+        "measure how activations after a few steps scale with the width, as configured and with muP",
+        (
+            "lm coordinates char_tiny",
+            "lm coordinates char_tiny --widths 32,64,128 --steps 1,10 --out check.json model.mlp=SwiGLU",
+        ),
+        add_coordinates_options,
+        check_coordinates,
+        settable=True,
+    ),
+}

@@ -1,0 +1,143 @@
+"""`lm init`, `lm cp`, `lm data`, `lm pack` and `lm unpack`: commands that write files and train nothing."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from lm.cli.options import Command, Parser, add_out
+from lm.config.tree import InputError, require_place
+
+
+def add_init_options(parser: Parser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the project; created if it does not exist")
+
+
+def init(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from lm.ablation.project import put, starter
+
+    put(starter(), options.folder, "DIR")
+    change = "" if options.folder == Path() else f"cd {shlex.quote(str(options.folder))} && "
+    print(f"written: {options.folder}: next, {change}lm ablate mine.yaml", file=sys.stderr)
+    return 0
+
+
+def add_cp_options(parser: Parser) -> None:
+    parser.add_argument("name", help="name of the experiment, such as quickstart")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="target folder (default: .)"
+    )
+
+
+def cp(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from lm.ablation.project import copies, put
+
+    written = put(copies(options.name), options.folder, "DIR")
+    print(f"written: {', '.join(map(str, written)) or 'nothing, all files exist already'}", file=sys.stderr)
+    return 0
+
+
+def add_data_options(parser: Parser) -> None:
+    parser.add_argument("name", nargs="?", help="name of a text, such as tinyshakespeare (default: list them)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder that gets a folder of that name (default: data)")
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="DIR", help="take the files from this folder; download nothing"
+    )
+    parser.add_argument("--any", action="store_true", help="with --from: accept files with other checksums")
+
+
+def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from lm.data.public import DATASETS, download_to
+
+    if options.any and options.source is None:
+        raise InputError("--any: is for files at hand; give --from DIR too")
+    if options.name is None:
+        if options.to is not None or options.source is not None:
+            raise InputError(f"lm data: expected a name before --to or --from, one of {', '.join(DATASETS)}")
+        for name, text in DATASETS.items():
+            size = sum(file.size for file in text.files) / 1e6
+            print(f"{name}: {text.about}")
+            print(f"    {size:z.1f} MB; {text.licence}; {text.source}")
+        return 0
+    folder = Path("data") if options.to is None else options.to
+    written = ", ".join(map(str, download_to(options.name, folder, options.source, options.any)))
+    print(f"written: {written or f'nothing, all of {folder / options.name} exists already'}", file=sys.stderr)
+    return 0
+
+
+def add_pack_options(parser: Parser) -> None:
+    parser.add_argument(
+        "folder", type=Path, help="the folder of an experiment, a search or a ladder, such as results/quickstart"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the pack (default: FOLDER.lmpack)")
+    parser.add_argument(
+        "--thin",
+        action="store_true",
+        help="shorten learning curves to loss, gradient norm and validations: a tenth of the size",
+    )
+
+
+def pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if options.out is not None:
+        require_place(options.out, "--out")
+    from lm.report.pack import pack as write_pack
+
+    archive, expected = write_pack(options.folder, options.out, options.thin)
+    contents = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
+    print(f"packed: {archive.path}: {contents}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
+    return 0
+
+
+def add_unpack_options(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, help="a pack that `lm pack` wrote, such as results/quickstart.lmpack")
+    add_out(parser, "folder of cells")
+
+
+def unpack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    require_place(options.out, "--out", folder=True)
+    from lm.report.pack import unpack as read_pack
+
+    result = read_pack(options.file, options.out)
+    print(
+        f"unpacked: {result.folder}: {len(result.added)} cells added, {len(result.already_present)} already present",
+        file=sys.stderr,
+    )
+    for line in result.left_out:
+        print(f"lm: {line}", file=sys.stderr)
+    return 1 if result.conflicting or result.busy else 0
+
+
+COMMANDS = {
+    "init": Command(
+        "write a small project: an experiment that runs at once, a base, a component of your own",
+        ("lm init demo", "lm init ."),
+        add_init_options,
+        init,
+    ),
+    "cp": Command(
+        "copy a shipped experiment, sweep or configuration with its base",
+        ("lm cp quickstart", "lm cp learning_rate mine"),
+        add_cp_options,
+        cp,
+    ),
+    "data": Command(
+        "download public texts that experiments use, or list them",
+        ("lm data", "lm data tinyshakespeare --to data"),
+        add_data_options,
+        data,
+    ),
+    "pack": Command(
+        "write an experiment, a search or a ladder as one file, without weights",
+        ("lm pack results/quickstart", "lm pack results/quickstart --thin --out quickstart.lmpack"),
+        add_pack_options,
+        pack,
+    ),
+    "unpack": Command(
+        "add the cells of a pack to a folder of results",
+        ("lm unpack quickstart.lmpack", "lm unpack quickstart.lmpack --out results"),
+        add_unpack_options,
+        unpack,
+    ),
+}

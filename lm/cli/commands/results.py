@@ -1,0 +1,206 @@
+"""`lm ls`, `lm status`, `lm diff` and `lm dashboard`: commands that show a folder of results."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lm.cli.options import (
+    RESULTS,
+    Command,
+    Parser,
+    add_json,
+    add_out,
+    add_results,
+    resolve_experiment_folder,
+)
+from lm.config.plain import shown
+from lm.config.reading import load_config
+from lm.config.tree import InputError, Tree, load_yaml, nearest
+
+if TYPE_CHECKING:
+    from lm.store.record import Record
+
+PORT = 8765
+
+
+def _report_unreadable(lines: Sequence[str]) -> int:
+    """Print a line for each unreadable file; return the exit code, 1 if there are any."""
+    for line in lines:
+        print(f"lm: {line}", file=sys.stderr)
+    return 1 if lines else 0
+
+
+def add_ls_options(parser: Parser) -> None:
+    add_results(parser, "; or experiment/arm or experiment/arm/seed in results")
+    parser.add_argument("--experiment", metavar="NAME", help="only the runs of this experiment or search")
+    parser.add_argument("--arm", metavar="NAME", help="only the runs of this arm, or trial")
+    parser.add_argument("--seed", metavar="S", help="only the runs with this seed")
+    parser.add_argument("--status", metavar="STATUS", help="only the runs with this status: ok, failed, training, ...")
+    parser.add_argument("--id", default="", metavar="PREFIX", help="only the runs whose id begins with this")
+    add_json(parser)
+
+
+def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from rich.console import Console
+
+    from lm.analysis.run_lookup import find_by_name, select_runs
+    from lm.analysis.runs import STATES, runs_of_folder
+    from lm.report.status import run_json, show_runs
+
+    seed = overrides.get("seed")
+    if seed is not None and type(seed) is not int:
+        raise InputError(f"--seed: expected one whole number, found {shown(seed)}")
+    if options.status is not None and options.status not in STATES:
+        near = nearest(options.status, STATES)
+        raise InputError(f"--status: no status {options.status!r}.{near} Choose from {', '.join(STATES)}")
+    is_name = not options.folder.exists() and RESULTS.is_dir()
+    index = runs_of_folder(RESULTS if is_name else options.folder)
+    runs = find_by_name(str(options.folder), index.runs) if is_name else index.runs
+    runs = select_runs(runs, options.experiment, options.arm, seed, options.status, options.id)
+    if options.json:
+        print(json.dumps([run_json(run) for run in runs], indent=2))
+    else:
+        show_runs(runs, Console())
+    return _report_unreadable(index.unreadable)
+
+
+def add_status_options(parser: Parser) -> None:
+    add_results(parser)
+    add_json(parser)
+
+
+def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from rich.console import Console
+
+    from lm.analysis.runs import runs_of_folder
+    from lm.report.status import show_status, status_json
+
+    index = runs_of_folder(resolve_experiment_folder(options.folder))
+    if options.json:
+        print(json.dumps(status_json(index), indent=2))
+    else:
+        show_status(index, Console())
+    return _report_unreadable(index.unreadable)
+
+
+def add_diff_options(parser: Parser) -> None:
+    accepted = (
+        "a run (experiment/arm/seed, its folder, the beginning of its id), an arm (experiment/arm) or a YAML file"
+    )
+    parser.add_argument("left", metavar="A", help=accepted)
+    parser.add_argument("right", metavar="B", help="another of the same kind")
+    add_out(parser)
+    add_json(parser)
+
+
+def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    sides = (options.left, options.right)
+    files = [name.endswith((".yaml", ".yml")) for name in sides]
+    if files[0] != files[1]:
+        file, other = sides if files[0] else sides[::-1]
+        raise InputError(f"{file} is a configuration and {other} is none; expected two of one kind")
+    from rich.console import Console
+
+    from lm.analysis.run_diff import diff_configurations, diff_runs
+    from lm.report.run_diff import diff_json, show_diff
+
+    if files[0]:
+        difference = diff_configurations(_resolve(options.left), _resolve(options.right))
+    else:
+        (left, left_records), (right, right_records) = (_open_side(name, options.out) for name in sides)
+        difference = diff_runs((left, right), (left_records, right_records))
+    if options.json:
+        print(json.dumps(diff_json(difference), indent=2))
+    else:
+        show_diff(difference, sides, Console(), measured=not files[0])
+    return 0
+
+
+def _resolve(file: str) -> Tree:
+    """Return the configuration in a file with all defaults. Raises InputError if it could not be trained."""
+    from lm.training.cell import checked_unread
+
+    tree = load_config(Path(file))
+    try:
+        return checked_unread(tree)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _open_side(name: str, out: Path) -> "tuple[Tree, list[Record]]":
+    """Return the configuration of a run or an arm, and its records. Raises InputError if it has none yet."""
+    from lm.analysis.run_lookup import find_run_or_arm
+    from lm.store.store import Store
+
+    store, runs = find_run_or_arm(name, out)
+    records = [run.record for run in runs if run.record is not None]
+    if not records:
+        raise InputError(f"{name}: {runs[0].name} is {runs[0].state}; expected one that has ended")
+    complete = [record for record in records if record["status"] == "ok"] or records[:1]
+    return load_yaml(Store(store).directory(complete[0]["id"]) / "config.yaml"), complete
+
+
+def add_dashboard_options(parser: Parser) -> None:
+    add_results(parser)
+    parser.add_argument("--port", type=int, help=f"port to listen on (default: {PORT}, or a free one if that is taken)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; other machines also need the token in the printed address (default: 127.0.0.1)",
+    )
+
+
+def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from lm.report.web.board import Board, has_optuna_dashboard, optuna_commands
+    from lm.report.web.serve import Server
+
+    if options.port is not None and not 0 <= options.port < 65536:
+        raise InputError(f"--port: expected a number from 0 to 65535, found {options.port}")
+    board = Board(resolve_experiment_folder(options.folder))
+    try:
+        server = Server(board, options.host, PORT if options.port is None else options.port)
+    except InputError:
+        if options.port is not None:
+            raise
+        server = Server(board, options.host, 0)
+    with server:
+        print(f"dashboard: {server.address} (Ctrl-C ends it)", flush=True)
+        for command in optuna_commands(board):
+            hint = "" if has_optuna_dashboard() else "  # after pip install optuna-dashboard"
+            print(f"trials: {command}{hint}", file=sys.stderr)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print("\nlm: dashboard ended", file=sys.stderr)
+    return 0
+
+
+COMMANDS = {
+    "ls": Command(
+        "list the runs in a folder of results, all or a selection",
+        ("lm ls --experiment quickstart --status failed", "lm ls results --arm pre_norm --seed 0 --json"),
+        add_ls_options,
+        list_runs,
+    ),
+    "status": Command(
+        "show what is done, in training, failed and missing in a folder of results",
+        ("lm status", "lm status quickstart --json"),
+        add_status_options,
+        status,
+    ),
+    "diff": Command(
+        "show the differences between two runs, two arms or two configurations",
+        ("lm diff quickstart/pre_norm quickstart/post_norm", "lm diff a.yaml b.yaml --json"),
+        add_diff_options,
+        diff,
+    ),
+    "dashboard": Command(
+        "show the report of a folder of results in a browser, updated as cells end",
+        ("lm dashboard", "lm dashboard quickstart --port 8080"),
+        add_dashboard_options,
+        dashboard,
+    ),
+}
