@@ -109,7 +109,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
             "lm.execution.factory": {"lm.execution.local"},
             "lm.execution.remote_worker": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
-            "lm.ablation.climb": {"lm.execution.sharing"},
+            "lm.ablation.ladder.run": {"lm.execution.sharing"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name
 

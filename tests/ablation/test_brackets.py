@@ -8,9 +8,9 @@ import yaml
 from helpers import RUN
 from records import record
 
-from lm.ablation.brackets import rates_at, setting_of, trained_curves
+from lm.ablation.derived import expand_rates, write_rates
 from lm.ablation.experiment import load_experiment
-from lm.ablation.lr_curve import gridded, write_rates
+from lm.ablation.ladder.plan import rates_at, setting_of, trained_curves
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.store.files import write_atomic
 from lm.store.store import Store
@@ -34,7 +34,7 @@ def train_curve(
     """Make up a finished curve of learning rates, with the loss of each arm at each rate."""
     grid = {"rates": list(RATES), "seeds": list(range(100, 100 + seeds))}
     plan, store = plan_of(folder, name, lr_curve=grid, **changes), Store(folder / "out")
-    of_grid = make_plan(gridded(plan.experiment))
+    of_grid = make_plan(expand_rates(plan.experiment))
     for planned in of_grid.cells:
         arm, rate = planned.arm.split(".lr")
         stored = record(planned.cell.id, losses[arm][RATES.index(float(rate))], planned.seed)

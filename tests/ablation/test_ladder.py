@@ -11,10 +11,10 @@ from conftest import ROOT
 from helpers import RUN, known
 
 import lm
-from lm.ablation.ablate import Manner
-from lm.ablation.climb import climb
+from lm.ablation.ablate import RunOptions
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.ladder import plan_ladder, rungs_of, together
+from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder
+from lm.ablation.ladder.run import run_ladder
 from lm.ablation.plan import Plan
 from lm.cli import main
 from lm.config.tree import InputError, override
@@ -45,13 +45,13 @@ def test_every_rung_is_an_experiment_with_its_own_text(tmp_path: Path) -> None:
         cell = plan.first("layer").config
         assert cell["optim"]["schedule"]["init_args"]["warmup"] == round(0.25 * cell["trainer"]["max_steps"])
     assert plans[3].first("rms").config["trainer"]["max_steps"] == 25600 // 128
-    whole = together(load_experiment(write(tmp_path, ladder), {}), plans)
+    whole = merge_plans(load_experiment(write(tmp_path, ladder), {}), plans)
     assert whole.cells[0].arm == "s.layer"
     assert len(whole.distinct) == 3 * 6 + 4
 
 
 def test_tokens_are_those_of_the_baseline(tmp_path: Path) -> None:
-    one = rungs_of(load_experiment(write(tmp_path), {}))[1]
+    one = expand_rungs(load_experiment(write(tmp_path), {}))[1]
     of = sizes(check(one.tree))
     steps = round(0.4 * of.parameters / of.tokens_per_step)
     assert one.tree["trainer"]["max_steps"] == steps
@@ -61,7 +61,7 @@ def test_tokens_are_those_of_the_baseline(tmp_path: Path) -> None:
 def test_what_the_command_gives_goes_before_the_rungs(tmp_path: Path) -> None:
     settings = {"trainer.max_steps": 8, "optim.schedule.warmup": 2}
     experiment = load_experiment(write(tmp_path), settings, seeds="0-1")
-    for one in rungs_of(experiment):
+    for one in expand_rungs(experiment):
         assert one.tree["trainer"]["max_steps"] == 8
         assert one.seeds == [0, 1]
 
@@ -69,34 +69,31 @@ def test_what_the_command_gives_goes_before_the_rungs(tmp_path: Path) -> None:
 def test_a_rung_may_give_arms_rates_of_its_own(tmp_path: Path) -> None:
     rungs = {**RUNGS, "l": {**RUNGS["l"], "rates": {"rms": "2e-3"}}}
     path = write(tmp_path, {**LADDER, "rungs": rungs})
-    found = [one.arms for one in rungs_of(load_experiment(path, {}))]
+    found = [one.arms for one in expand_rungs(load_experiment(path, {}))]
     plain, own = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}, {"model.norm": "RMSNorm", "optim.lr": 0.002}
     assert found == [plain, plain, {**plain, "rms": own}, plain]
-    given = rungs_of(load_experiment(path, {"optim.lr": 0.5}))
+    given = expand_rungs(load_experiment(path, {"optim.lr": 0.5}))
     assert all(one.arms == plain for one in given)
 
 
 def test_all_rungs_are_computed_in_the_way_that_was_decided_on_the_top_one(tmp_path: Path) -> None:
-    asked: list[str] = []
+    autotuned: list[str] = []
 
-    def ways(one: Experiment) -> Experiment:
-        asked.append(one.name)
-        return replace(
-            one,
-            tree=override(one.tree, {"trainer.precision": "bf16-mixed"}),
-            ways={"chosen": {"precision": "bf16-mixed"}},
-        )
+    def autotune(rung: Experiment) -> Experiment:
+        autotuned.append(rung.name)
+        tree = override(rung.tree, {"trainer.precision": "bf16-mixed"})
+        return replace(rung, tree=tree, autotuned={"chosen": {"precision": "bf16-mixed"}})
 
     path = write(tmp_path, common={"trainer.precision": "auto"})
-    found = rungs_of(load_experiment(path, {}), ways)
-    assert asked == ["small.xl"]
-    assert [one.name for one in found] == ["small.s", "small.m", "small.l", "small.xl"]
-    assert {one.tree["trainer"]["precision"] for one in found} == {"bf16-mixed"}
-    assert all(one.ways == found[-1].ways for one in found)
+    expanded = expand_rungs(load_experiment(path, {}), autotune)
+    assert autotuned == ["small.xl"]
+    assert [rung.name for rung in expanded] == ["small.s", "small.m", "small.l", "small.xl"]
+    assert {rung.tree["trainer"]["precision"] for rung in expanded} == {"bf16-mixed"}
+    assert all(rung.autotuned == expanded[-1].autotuned for rung in expanded)
     rungs = {**RUNGS, "m": {"common": {"model.width": 16, "trainer.attention": "auto"}}}
     path = write(tmp_path, {**LADDER, "rungs": rungs})
     with pytest.raises(InputError, match=r"rung m: trainer.attention: auto is decided on the top rung"):
-        rungs_of(load_experiment(path, {}))
+        expand_rungs(load_experiment(path, {}))
 
 
 def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) -> None:
@@ -189,7 +186,7 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
         whole = (one.tree, one.ladder.warmup, one.arms[one.baseline])
         for name, rung in one.ladder.rungs.items():
             rate = rung.rates.get(one.baseline)
-            found = (whole, rung.changes, rung.seeds, rung.tokens, rung.per_parameter, rate)
+            found = (whole, rung.changes, rung.seeds, rung.tokens, rung.tokens_per_parameter, rate)
             assert found == seen.setdefault(name, found), f"{one.name}: {name}"
     assert list(seen) == ["s50k", "s120k", "s200k", "s450k", "s800k"]
 
@@ -236,14 +233,14 @@ def test_a_cell_of_two_rungs_is_counted_in_both_and_timed_in_the_first(
 def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests: list[Path] = []
 
-    def stopped(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
+    def stopped(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
         assert manifest.is_file()
         manifests.append(manifest)
         raise LostError("taken away")
 
-    monkeypatch.setattr("lm.ablation.climb.train_missing", stopped)
+    monkeypatch.setattr("lm.ablation.ladder.run.train_missing", stopped)
     with pytest.raises(LostError):
-        climb(load_experiment(write(tmp_path), {}), Manner(tmp_path / "out"))
+        run_ladder(load_experiment(write(tmp_path), {}), RunOptions(tmp_path / "out"))
     assert manifests == [tmp_path / "out" / "small" / "ladder.json"]
 
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from helpers import RUN
 
+from lm.ablation.derived import arm_at_rate, expand_rates
 from lm.ablation.experiment import load_experiment
-from lm.ablation.lr_curve import called, gridded
 from lm.ablation.plan import make_plan
 from lm.analysis.results import load
 from lm.cli import main
@@ -78,8 +78,8 @@ def test_rates_between_two_ends_are_even_in_their_logarithm(tmp_path: Path) -> N
 
 def test_the_grid_is_an_arm_for_each_arm_and_rate_and_its_cells_are_ordinary_ones(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, {"rates": RATES, "seeds": [70, 71]}), {})
-    grid = make_plan(gridded(experiment))
-    assert list(grid.by_arm) == [called(arm, rate) for arm in ("layer", "rms") for rate in (0.001, 0.01, 0.1)]
+    grid = make_plan(expand_rates(experiment))
+    assert list(grid.by_arm) == [arm_at_rate(arm, rate) for arm in ("layer", "rms") for rate in (0.001, 0.01, 0.1)]
     assert len(grid.distinct) == 12
     plain = load_experiment(write(tmp_path, {"rates": RATES}, seeds=[70, 71]), {"optim.lr": 0.01})
     same = {planned.cell.id for planned in make_plan(plain).by_arm["rms"]}

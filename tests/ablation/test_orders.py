@@ -10,8 +10,8 @@ import pytest
 import yaml
 from helpers import RUN
 
+from lm.ablation.derived import expand_orders
 from lm.ablation.experiment import load_experiment
-from lm.ablation.orders import ordered
 from lm.ablation.plan import make_plan
 from lm.analysis.orders import orders
 from lm.analysis.results import load
@@ -72,9 +72,9 @@ def test_what_cannot_be_varied_apart_is_one_line(tmp_path: Path, changes: Any, w
 
 def test_the_grid_is_the_baseline_in_each_order_and_shares_the_cells_whose_order_is_their_seeds(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, data_seeds=[0, 2]), {})
-    grid, plain = make_plan(ordered(experiment)), make_plan(experiment)
+    grid, plain = make_plan(expand_orders(experiment)), make_plan(experiment)
     assert list(grid.by_arm) == ["order_0", "order_2"]
-    assert ordered(experiment).inference.confirmatory == []
+    assert expand_orders(experiment).inference.confirmatory == []
     own = {planned.seed: planned.cell.id for planned in plain.by_arm["layer"]}
     assert [one.cell.id == own[one.seed] for one in grid.by_arm["order_0"]] == [True, False, False]
     assert len({one.cell.id for one in (*grid.cells, *plain.by_arm["layer"])}) == 3 + 4

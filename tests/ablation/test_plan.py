@@ -14,8 +14,7 @@ from records import blank, text
 
 from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
-from lm.ablation.finished import finished_of
-from lm.ablation.plan import make_plan, write_manifest
+from lm.ablation.plan import make_plan, read_finished, write_manifest
 from lm.analysis.claims import Claim
 from lm.analysis.registration import fingerprint
 from lm.cli import main
@@ -220,9 +219,9 @@ def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(t
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    statuses = finished_of(plan, store).statuses
-    assert [(p.arm, p.seed) for p in to_train(plan, statuses, again=False)] == missing
-    again = [(p.arm, p.seed) for p in to_train(plan, statuses, again=True)]
+    statuses = read_finished(plan, store).statuses
+    assert [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=False)] == missing
+    again = [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
@@ -284,7 +283,7 @@ def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_a
     def stop(*_: object) -> None:
         raise InputError("nothing is trained here")
 
-    monkeypatch.setattr("lm.ablation.ablate.carry_out", stop)
+    monkeypatch.setattr("lm.ablation.ablate.train_experiment", stop)
     assert main(["ablate", str(path), "--seeds", "8", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
@@ -292,7 +291,7 @@ def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_a
 def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.ablation.finished.git_state", lambda: {"commit": "c" * 40, "dirty": False})
+    monkeypatch.setattr("lm.ablation.plan.git_state", lambda: {"commit": "c" * 40, "dirty": False})
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
     of: list[dict[str, Any]] = [
@@ -307,7 +306,7 @@ def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
         record["provenance"] |= origin  # type: ignore[typeddict-item]
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, record)
-    finished = finished_of(plan, store)
+    finished = read_finished(plan, store)
     ids = [planned.cell.id for planned in plan.cells]
     assert finished.reused(ids[2:]) == []
     (line,) = finished.reused([])

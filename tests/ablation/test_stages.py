@@ -9,10 +9,10 @@ import pytest
 import yaml
 from helpers import RUN, known
 
-from lm.ablation.equal import equal_steps
+from lm.ablation.ablate import settled_arms
 from lm.ablation.experiment import check_power, load_experiment
-from lm.ablation.plan import make_plan, write_manifest
-from lm.ablation.stages import read_stages, settled
+from lm.ablation.plan import equal_steps, make_plan, write_manifest
+from lm.ablation.sections import read_stages
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override
@@ -57,7 +57,7 @@ def test_the_manifest_of_a_stage_holds_its_seeds_and_all_looks(tmp_path: Path) -
 def test_a_clear_difference_is_settled_and_none_is_not(experiment: MakeExperiment) -> None:
     far, near = [x - 0.4 for x in BASE], [x + (-1) ** i * 0.01 for i, x in enumerate(BASE)]
     results = load(experiment({"base": BASE, "far": far, "near": near}))
-    assert settled(results, plan_looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
+    assert settled_arms(results, plan_looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
 
 
 @pytest.mark.parametrize(

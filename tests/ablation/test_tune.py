@@ -8,8 +8,8 @@ import pytest
 import yaml
 from helpers import RUN
 
+from lm.ablation.derived import with_winners
 from lm.ablation.experiment import load_experiment
-from lm.ablation.tune import tuned
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError
@@ -67,7 +67,7 @@ def test_a_search_that_cannot_be_carried_out_is_refused_by_the_plan(
 def test_winners_are_added_to_what_each_arm_declares(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, {"space": SPACE, "trials": 3}), {})
     winners = {"layer": {"changes": {"optim.lr": 0.5}}, "rms": {"changes": None}}
-    twin = tuned(experiment, winners)
+    twin = with_winners(experiment, winners)
     assert twin.arms == {"layer": {"optim.lr": 0.5}, "rms": {"model.norm": "RMSNorm"}}
     assert (twin.name, twin.baseline, twin.seeds) == ("small.tuned", "layer", experiment.seeds)
 

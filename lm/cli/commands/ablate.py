@@ -54,9 +54,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if seeds is None:  # nothing, or what YAML takes for null
         seeds = options.seeds
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
-    from lm.ablation.ablate import Manner, ablate
+    from lm.ablation.ablate import RunOptions, ablate
 
-    manner = Manner(
+    run_options = RunOptions(
         options.out,
         options.workers,
         options.retry_failed,
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         executor,
     )
     if experiment.ladder is not None:
-        from lm.ablation.climb import climb
+        from lm.ablation.ladder.run import run_ladder
 
-        return climb(experiment, manner, options.plan)
-    return ablate(experiment, manner, options.plan)
+        return run_ladder(experiment, run_options, options.plan)
+    return ablate(experiment, run_options, options.plan)

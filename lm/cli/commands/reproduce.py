@@ -35,13 +35,13 @@ def add_options(command: Parser) -> None:
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
-    from lm.ablation.ablate import Manner
-    from lm.ablation.reproduce import Portion, find_experiments, reproduce
+    from lm.ablation.ablate import RunOptions
+    from lm.ablation.reproduce import ReproductionScope, find_experiments, reproduce
 
     settings = settings_of(options, overrides)
     if some := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(some)}: an experiment has several; use --first-seeds")
-    portion = Portion(options.tier, settings, options.first_seeds)
+    scope = ReproductionScope(options.tier, settings, options.first_seeds)
     if options.tier == "L" and options.first_seeds:
         raise InputError("--tier L: a rung has seeds of its own; expected no --first-seeds")
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         folder = known[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
     seconds, given = options.checkpoint_seconds, options.arguments
-    manner = Manner(
+    run_options = RunOptions(
         options.out,
         options.workers,
         checkpoint_seconds=seconds,
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         hang_seconds=60 * options.hang_minutes,
     )
     if options.tier == "L":
-        from lm.ablation.ladders import reproduce_ladders
+        from lm.ablation.ladder.overview import reproduce_ladders
 
-        return reproduce_ladders(files, settings, manner, options.plan)
-    return reproduce(files, portion, manner, options.plan, bool(options.names))
+        return reproduce_ladders(files, settings, run_options, options.plan)
+    return reproduce(files, scope, run_options, options.plan, bool(options.names))

@@ -61,13 +61,13 @@ class Decision:
     threads: int
 
 
-def asked(tree: Mapping[str, Any]) -> list[str]:
+def auto_settings_requested(tree: Mapping[str, Any]) -> list[str]:
     """The settings of a configuration that are `auto`."""
     trainer = tree.get("trainer")
     return [name for name in AUTO if isinstance(trainer, Mapping) and trainer.get(name) == "auto"]
 
 
-def decided(
+def replace_auto_settings(
     tree: Tree, out: Path, threads: int, steps: int | None = None, shapes: int = 1
 ) -> tuple[Tree, Decision | None]:
     """The configuration with each `auto` replaced, and the decision; None where nothing is `auto`.
@@ -83,7 +83,7 @@ def decided(
     Raises:
         InputError: where the configuration cannot be trained, or the file of decisions cannot be read.
     """
-    names = asked(tree)
+    names = auto_settings_requested(tree)
     if not names:
         return tree, None
     plain = override(tree, {f"trainer.{name}": AUTO[name][0] for name in names})

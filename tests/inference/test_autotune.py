@@ -9,12 +9,12 @@ import torch
 import yaml
 from helpers import RUN
 
-from lm.ablation.ablate import Manner, ablate
-from lm.ablation.auto import with_ways
+from lm.ablation.ablate import RunOptions, ablate
 from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import with_autotuned_settings
 from lm.config.tree import InputError, Tree, override
-from lm.inference import ways
-from lm.inference.ways import asked, decided
+from lm.inference import autotune
+from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.model import mixing
 from lm.report.autotune import describe_autotune
 from lm.store.ways import FILE, kept, measured_once
@@ -39,12 +39,12 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             found.append((way, seconds))
         return found
 
-    monkeypatch.setattr(ways._Timing, "_timed", timed)
+    monkeypatch.setattr(autotune._Timing, "_timed", timed)
     return given
 
 
 def chosen(tmp_path: Path, changes: Tree = EVERY, steps: int = 1000) -> dict[str, Any]:
-    decision = decided(override(RUN, changes), tmp_path, 1, steps)[1]
+    decision = replace_auto_settings(override(RUN, changes), tmp_path, 1, steps)[1]
     assert decision is not None
     return decision.chosen
 
@@ -71,10 +71,10 @@ def test_nothing_is_compiled_to_try_it_where_all_of_the_training_is_shorter(
 ) -> None:
     speeds |= {"compiled": 0.01}
     for steps, tried in ((9, False), (11, True)):
-        decision = decided(override(RUN, EVERY), tmp_path / str(steps), 1, steps)[1]
+        decision = replace_auto_settings(override(RUN, EVERY), tmp_path / str(steps), 1, steps)[1]
         assert decision is not None
         assert any(one["way"].get("compile") for one in decision.measured) is tried
-    shapes = decided(override(RUN, EVERY), tmp_path / "shapes", 1, 11, shapes=2)[1]
+    shapes = replace_auto_settings(override(RUN, EVERY), tmp_path / "shapes", 1, 11, shapes=2)[1]
     assert shapes is not None
     assert not any(one["way"].get("compile") for one in shapes.measured)
 
@@ -119,23 +119,25 @@ def test_a_way_that_this_processor_does_not_have_is_left_out(tmp_path: Path, mon
 
     monkeypatch.setitem(mixing.WAYS, "plain", none)
     tree = override(RUN, {"trainer.attention": "auto"})
-    decision = decided(tree, tmp_path / "1", 1)[1]
+    decision = replace_auto_settings(tree, tmp_path / "1", 1)[1]
     assert decision is not None
     assert [one["way"] for one in decision.measured] == [{"attention": "sdpa"}]
     monkeypatch.setitem(mixing.WAYS, "sdpa", none)
     with pytest.raises(RuntimeError, match="pack_vnni2"):
-        decided(tree, tmp_path / "2", 1)
+        replace_auto_settings(tree, tmp_path / "2", 1)
 
 
 def test_what_is_not_asked_for_is_left_alone(tmp_path: Path) -> None:
-    assert decided(RUN, tmp_path, 1) == (RUN, None)
+    assert replace_auto_settings(RUN, tmp_path, 1) == (RUN, None)
     assert not (tmp_path / FILE).exists()
-    assert asked(override(RUN, EVERY)) == ["precision", "attention", "compile"]
+    assert auto_settings_requested(override(RUN, EVERY)) == ["precision", "attention", "compile"]
 
 
 def test_ways_are_really_timed_and_leave_torch_as_it_was(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
-    tree, decision = decided(override(RUN, {"trainer.precision": "auto", "trainer.attention": "auto"}), tmp_path, 1)
+    tree, decision = replace_auto_settings(
+        override(RUN, {"trainer.precision": "auto", "trainer.attention": "auto"}), tmp_path, 1
+    )
     assert decision is not None
     assert {key: tree["trainer"][key] for key in decision.chosen} == decision.chosen
     ways = [tuple(one["way"].values()) for one in decision.measured]
@@ -169,12 +171,14 @@ def experiment(tmp_path: Path, arm: Tree, common: Tree) -> Any:
 
 def test_an_experiment_is_computed_in_one_way(tmp_path: Path, speeds: dict[str, float]) -> None:
     speeds |= {"bf16-mixed": 0.5}
-    found = with_ways(experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"}), tmp_path, 1)
+    found = with_autotuned_settings(
+        experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"}), tmp_path, 1
+    )
     assert found.tree["trainer"]["precision"] == "bf16-mixed"
-    assert found.ways is not None
-    assert found.ways["chosen"] == {"precision": "bf16-mixed"}
+    assert found.autotuned is not None
+    assert found.autotuned["chosen"] == {"precision": "bf16-mixed"}
     with pytest.raises(InputError, match=r"arm b: trainer.precision: auto would have its arms computed"):
-        with_ways(experiment(tmp_path, {"trainer.precision": "auto"}, {}), tmp_path, 1)
+        with_autotuned_settings(experiment(tmp_path, {"trainer.precision": "auto"}, {}), tmp_path, 1)
 
 
 def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
@@ -186,5 +190,5 @@ def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
 def test_too_few_seeds_are_told_before_anything_is_measured(tmp_path: Path, speeds: dict[str, float]) -> None:
     few = experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"})
     with pytest.raises(InputError, match="2 seeds cannot reach significance"):
-        ablate(few, Manner(tmp_path))
+        ablate(few, RunOptions(tmp_path))
     assert not (tmp_path / FILE).exists()
