@@ -10,7 +10,7 @@ from helpers import RUN
 
 from lm.cli import main
 from lm.config.tree import override
-from lm.inference.coordinates import coordinates, drawn, exponents, slope
+from lm.inference.coordinates import coordinates, draw_coordinates, exponents, slope
 
 
 def test_the_power_of_the_width_is_a_slope_of_logarithms() -> None:
@@ -33,7 +33,7 @@ def test_activations_of_every_layer_are_measured_at_each_width_and_step() -> Non
     assert at_base[0] == at_base[1], "at its base width it is the standard model"
     powers = {(name, layer): power for name, step, layer, power in exponents(found) if step == "3"}
     assert powers["standard", "blocks.1.mlp"] > powers["scaled", "blocks.1.mlp"] + 0.3
-    assert drawn(json.loads(json.dumps(found))).startswith(b"\x89PNG")
+    assert draw_coordinates(json.loads(json.dumps(found))).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from lm.inference.coordinates import called, coordinates, drawn, exponents
+    from lm.inference.coordinates import coordinates, draw_coordinates, exponents, parametrization_name
     from lm.store.files import write_atomic
 
     found = coordinates(tree, widths, steps)
@@ -48,13 +48,13 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         table.add_column(column)
     powers: dict[tuple[str, str], list[str]] = {}
     for name, _, layer, power in exponents(found):
-        powers.setdefault((called(name, found), layer), []).append(f"{power:+z.2f}")
+        powers.setdefault((parametrization_name(name, found), layer), []).append(f"{power:+z.2f}")
     for (name, layer), values in powers.items():
         table.add_row(*map(Text, (name, layer, *values)))
     Console().print(table)
     if options.out is not None:
         write_atomic(options.out, json.dumps(found, indent=1) + "\n")
-        write_atomic(options.out.with_suffix(".png"), drawn(found))
+        write_atomic(options.out.with_suffix(".png"), draw_coordinates(found))
     return 0
 
 
