@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT
-from helpers import RUN, known
+from experiment_files import write_experiment
+from helpers import known
+from records import record
 
 import lm
 from lm.ablation.ablate import RunOptions
+from lm.ablation.derived import expand_rates, write_rates
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder
+from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder, rates_at, setting_of, trained_curves
 from lm.ablation.ladder.run import run_ladder
-from lm.ablation.plan import Plan
+from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.cli import main
 from lm.config.tree import InputError, override
+from lm.store.files import write_atomic
 from lm.store.leases import LostError
 from lm.store.store import Store
 from lm.training.cell import check, sizes
@@ -26,14 +30,8 @@ RUNGS = {name: {"common": {"model.width": width}} for name, width in (("s", 8), 
 LADDER: dict[str, Any] = {"tokens_per_parameter": 0.4, "warmup": 0.25, "rungs": RUNGS}
 
 
-def write(folder: Path, ladder: Any = None, **changes: Any) -> Path:
-    """An experiment's file with a ladder over the tests' small base, with keys replaced (None: left out)."""
-    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
-    arms = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
-    tree = {"base": "base.yaml", "baseline": "layer", "arms": arms, "seeds": 3, "ladder": ladder or LADDER, **changes}
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False))
-    return path
+def write(folder: Path, ladder: Any = LADDER, **changes: Any) -> Path:
+    return write_experiment(folder, **{"seeds": 3, "ladder": ladder, **changes})
 
 
 def test_every_rung_is_an_experiment_with_its_own_text(tmp_path: Path) -> None:
@@ -76,7 +74,7 @@ def test_a_rung_may_give_arms_rates_of_its_own(tmp_path: Path) -> None:
     assert all(one.arms == plain for one in given)
 
 
-def test_all_rungs_are_computed_in_the_way_that_was_decided_on_the_top_one(tmp_path: Path) -> None:
+def test_auto_is_decided_on_the_top_rung_for_all(tmp_path: Path) -> None:
     autotuned: list[str] = []
 
     def autotune(rung: Experiment) -> Experiment:
@@ -166,7 +164,7 @@ def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[s
         ),
     ],
 )
-def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
+def test_plan_refuses_a_ladder_that_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rungs: Any, words: str
 ) -> None:
     path = write(tmp_path, {**LADDER, "rungs": rungs})
@@ -191,7 +189,7 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
     assert list(seen) == ["s50k", "s120k", "s200k", "s450k", "s800k"]
 
 
-def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
+def test_ladders_are_planned_together_and_a_bad_one_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ladder = {**LADDER, "rungs": {name: RUNGS[name] for name in ("s", "m")}, "tokens_per_parameter": 0.1}
@@ -213,7 +211,7 @@ def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
     assert "swiglu: cannot be run: " in capsys.readouterr().err
 
 
-def test_a_cell_of_two_rungs_is_counted_in_both_and_timed_in_the_first(
+def test_cell_of_two_rungs_is_timed_in_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wide arm of the first rung is the baseline of the second."""
@@ -279,3 +277,79 @@ def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
     assert "| small | rms, layer |" in (out / "reproduce.L" / "table.md").read_text()
     assert len((out / "reproduce.L" / "table.csv").read_text().splitlines()) == 1 + 4 * 2
     assert {path.name for path in Store(out).cells.iterdir()} == before
+
+
+# learning rates that a curve brackets
+
+RATES = (0.004, 0.008, 0.016)
+
+
+def plan_of(folder: Path, name: str, **changes: Any) -> Plan:
+    return make_plan(load_experiment(write_experiment(folder, name, seeds=3, confirmatory=False, **changes), {}))
+
+
+def train_curve(
+    folder: Path, losses: dict[str, list[float]], seeds: int = 1, name: str = "rates", **changes: Any
+) -> None:
+    """Make up a finished curve of learning rates, with the loss of each arm at each rate."""
+    grid = {"rates": list(RATES), "seeds": list(range(100, 100 + seeds))}
+    plan, store = plan_of(folder, name, lr_curve=grid, **changes), Store(folder / "out")
+    of_grid = make_plan(expand_rates(plan.experiment))
+    for planned in of_grid.cells:
+        arm, rate = planned.arm.split(".lr")
+        stored = record(planned.cell.id, losses[arm][RATES.index(float(rate))], planned.seed)
+        store.finish(planned.cell.id, stored)
+        write_atomic(store.directory(planned.cell.id) / "config.yaml", yaml.safe_dump(planned.cell.config))
+    write_manifest(plan, store)
+    write_manifest(of_grid, store)
+    write_rates(plan, store)
+
+
+VALLEY, FALLING = [2.0, 1.8, 1.9], [2.0, 1.9, 1.8]
+
+
+def test_curve_brackets_a_rate_between_two_worse_ones(tmp_path: Path) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": FALLING}, seeds=2)
+    rung = plan_of(tmp_path, "rung", common={"optim.lr": 0.008})
+    rates = rates_at(rung, trained_curves(tmp_path / "out"))
+    assert rates["layer"] == {"rate": 0.008, "curve": "rates", "lower": 0.004, "higher": 0.016, "seeds": 2}
+    assert rates["rms"]["curve"] is None  # best at the end of the grid
+    other = plan_of(tmp_path, "rung", common={"optim.lr": 0.004})
+    assert rates_at(other, trained_curves(tmp_path / "out"))["layer"]["curve"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({"trainer.limit_val_batches": 1}, True),
+        ({"seed": 7}, True),
+        ({"trainer.max_steps": 9}, False),
+        ({"model.layers": 1}, False),
+        ({"optim.schedule.warmup": 1}, False),
+    ],
+)
+def test_a_curve_of_another_size_or_length_brackets_nothing(
+    tmp_path: Path, changes: dict[str, Any], counts: bool
+) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY})
+    config = plan_of(tmp_path, "rung", common={"optim.lr": 0.008}).first("layer").config
+    if "seed" in changes:
+        assert setting_of({**config, "seed": 7}) == setting_of(config)
+        return
+    rung = plan_of(tmp_path, "rung", common={"optim.lr": 0.008, **changes})
+    assert (rates_at(rung, trained_curves(tmp_path / "out"))["layer"]["curve"] == "rates") is counts
+
+
+def test_of_several_curves_that_with_most_seeds_decides(tmp_path: Path) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY}, seeds=1, name="first")
+    train_curve(tmp_path, {"layer": FALLING, "rms": VALLEY}, seeds=2, name="second")
+    rates = rates_at(plan_of(tmp_path, "rung", common={"optim.lr": 0.008}), trained_curves(tmp_path / "out"))
+    assert (rates["layer"]["curve"], rates["rms"]["curve"]) == (None, "second")
+
+
+def test_a_damaged_curve_is_none(tmp_path: Path) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY})
+    path = tmp_path / "out" / "rates" / "lr_curve.json"
+    for content in ("{", '{"format": 1}', '{"format": 1, "arms": {"layer": {"names": {"x": "y"}}}}'):
+        path.write_text(content)
+        assert trained_curves(tmp_path / "out") == []

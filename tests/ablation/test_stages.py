@@ -1,12 +1,13 @@
 """Seeds in stages, costs held equal, and plans that refuse what they cannot bear out."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from experiment_files import write_experiment
 from helpers import RUN, known
 
 from lm.ablation.ablate import settled_arms
@@ -24,14 +25,7 @@ from lm.training.cell import check, sizes
 MakeExperiment = Callable[..., Path]
 ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.0, 2.12, 1.99, 2.04, 2.07, 1.93]
-
-
-def write(folder: Path, **changes: Any) -> Path:
-    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
-    tree = {"base": "base.yaml", "baseline": "base", "arms": ARMS, "seeds": 6, **changes}
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return path
+write = functools.partial(write_experiment, baseline="base", arms=ARMS)
 
 
 # stages
@@ -45,7 +39,7 @@ def test_stages_are_the_looks_at_the_level_of_one_comparison(tmp_path: Path) -> 
     assert load_experiment(write(tmp_path, seeds={"min": 6, "max": 24}), {}, [1, 2]).inference.looks == ()
 
 
-def test_the_manifest_of_a_stage_holds_its_seeds_and_all_looks(tmp_path: Path) -> None:
+def test_manifest_of_a_stage_holds_its_seeds_and_looks(tmp_path: Path) -> None:
     plan = make_plan(load_experiment(write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}), {}))
     first = plan.experiment.inference.looks[0]
     found = json.loads((write_manifest(plan.upto(first), Store(tmp_path)) / "experiment.json").read_text())

@@ -224,7 +224,7 @@ def test_an_empty_file_has_no_lines_to_translate(untrained: Path, tmp_path: Path
         translate(untrained, source=tmp_path / "none")
 
 
-def test_where_the_cache_was_emptied_the_text_is_prepared_again_and_must_be_the_same(
+def test_text_missing_from_the_cache_is_prepared_again(
     untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
