@@ -112,7 +112,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     if tuned and not interrupted:
         path = folder / TUNING_FOLDER / "tuned.json"
         winners = write_rates(plan, store) if rate_plan else TUNED.read(read_json(path), path)["arms"]
-        print("the experiment over again, each arm with its winner", file=sys.stderr)
+        print("training the experiment again, each arm with its winner", file=sys.stderr)
         tuned_folder, interrupted = train_experiment(_plan(with_winners(experiment, winners), store), store, options)
         write_report(tuned_folder, Console())
     results = write_report(folder, Console())
@@ -242,26 +242,11 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
 # tuning --------------------------------------------------------------------------------------------------------------
 
 
-def check_tuning(experiment: Experiment, out: Path) -> None:
-    """Check the search of every arm before anything is trained. Raises InputError."""
-    tuning = experiment.tuning
+def _searches(experiment: Experiment, out: Path) -> list[Job]:
+    """Return the search of every arm, with the same budget."""
+    tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
     assert tuning is not None
-    if tuning.trials > MAX_TRIALS:
-        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
-    for arm, changes in experiment.arms.items():
-        spec = tuning.spec(arm, experiment.title, override(experiment.tree, changes))
-        check_search(spec, out / experiment.name / TUNING_FOLDER / arm)
-
-
-def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
-    """Search for every arm with the same budget; return the number of interrupted cells.
-
-    Writes OUT/EXPERIMENT/tune/ARM/ for each arm, and `tuned.json` with the winners once all searches have ended.
-    """
-    tuning = experiment.tuning
-    assert tuning is not None
-    folder = store.out / experiment.name / TUNING_FOLDER
-    jobs = [
+    return [
         Job(
             tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)),
             folder / arm,
@@ -270,6 +255,26 @@ def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
         )
         for arm, changes in experiment.arms.items()
     ]
+
+
+def check_tuning(experiment: Experiment, out: Path) -> None:
+    """Check the search of every arm before anything is trained. Raises InputError."""
+    tuning = experiment.tuning
+    assert tuning is not None
+    if tuning.trials > MAX_TRIALS:
+        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
+    for job in _searches(experiment, out):
+        check_search(job.spec, job.folder)
+
+
+def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
+    """Run the search of every arm; return the number of interrupted cells.
+
+    Writes OUT/EXPERIMENT/tune/ARM/ for each arm, and `tuned.json` with the winners once all searches have ended.
+    """
+    tuning = experiment.tuning
+    assert tuning is not None
+    jobs = _searches(experiment, store.out)
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = options.workers or capacity(options.executor, cells, search=True) or default_workers(cells)
@@ -293,5 +298,5 @@ def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
         "pruner": tuning.pruner.described(),
         "arms": {arm: dict(zip(("changes", "value", "trial"), best, strict=True)) for arm, best in winners.items()},
     }
-    write_atomic(folder / "tuned.json", to_json(TUNED.stamped(content)))
+    write_atomic(store.out / experiment.name / TUNING_FOLDER / "tuned.json", to_json(TUNED.stamped(content)))
     return 0

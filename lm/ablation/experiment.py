@@ -285,7 +285,7 @@ def _read_data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, pat
     if len(orders) < 2 or len(seeds) < 2 or inference.looks:
         raise InputError(
             f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
-            f"{len(orders)} and {'stages' if inference.looks else len(seeds)}; with fewer no variance can be shared out"
+            f"{len(orders)} and {'stages' if inference.looks else len(seeds)}; with fewer the variance cannot be split"
         )
     return tuple(orders)
 
@@ -428,13 +428,13 @@ def _read_margins(value: Any, judged: Sequence[str], path: str) -> dict[str, flo
 
 
 def shortage(experiment: Experiment) -> str:
-    """Return why the seeds bear out no verdict, and how many it takes; an empty string where they can bear one out."""
+    """Return why the seeds cannot reach a verdict, and how many can; an empty string where they can."""
     seeds, judged = len(experiment.seeds), experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
     if not judged or smallest_p(seeds) <= ALPHA / judged:
         return ""
     return (
-        f"{seeds} seed{'s bear' if seeds > 1 else ' bears'} out no verdict: no p of so few is below "
-        f"{smallest_p(seeds):z.3g}; a difference takes {seeds_needed(judged)} seeds"
+        f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach a verdict: the smallest possible p is "
+        f"{smallest_p(seeds):z.3g}; a significant difference takes {seeds_needed(judged)} seeds"
     )
 
 

@@ -199,7 +199,7 @@ def cost_per_step(cell: Cell, kind: str, seconds: Callable[[Cell], float]) -> fl
     if kind == "tokens":
         return size.tokens_per_step
     if size.flops_per_token is None:
-        raise InputError("equal: flops: this model has parts whose FLOPs nobody has counted; hold tokens equal")
+        raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
     return size.tokens_per_step * size.flops_per_token
 
 

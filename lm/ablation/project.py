@@ -67,7 +67,7 @@ def put(files: Mapping[str, str], folder: Path, where: str) -> list[Path]:
         if not path.exists():
             written.append(path)
         elif path.read_bytes() != text.encode():
-            raise InputError(f"{path}: is there, and another than what would be written; choose another folder")
+            raise InputError(f"{path}: exists with other content; choose another folder")
     for path in written:
         write_atomic(path, files[path.relative_to(folder).as_posix()])
     return written

@@ -173,7 +173,7 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: S
         print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
         if remark := precision_remark(list(plans.values()), store, options.workers):
             print(remark)
-        print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+        print(f"about {duration(total)} in all, estimated from finished cells or a few steps")
 
 
 def precision_remark(plans: Sequence[Plan], store: Store, workers: int | None) -> str | None:
@@ -204,7 +204,7 @@ def describe_missing(plan: Plan, store: Store, workers: int | None, counted: set
     seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
     wall = wall_seconds([seconds[planned.arm] for planned in missing], workers) if missing else 0.0
     shared = len(undone) - len(missing)
-    more = f" and {shared} that stand above" if shared else ""
+    more = f" and {shared} listed above" if shared else ""
     return f"{len(missing)} of {len(plan.distinct)} cells to train{more}", wall
 
 

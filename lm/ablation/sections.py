@@ -164,7 +164,7 @@ def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -
     if not MIN_RATES <= len(set(rates)) <= MAX_RATES or len(set(rates)) < len(rates):
         raise InputError(
             f"{path}: expected {MIN_RATES} different rates or more, {MAX_RATES} at most, found {shown(tree['rates'])}; "
-            "with fewer nobody sees where the best one lies"
+            "fewer do not bracket the best one"
         )
     return Grid(tuple(sorted(map(float, rates))), seeds)
 

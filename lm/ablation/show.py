@@ -66,9 +66,7 @@ def show_plan(
     if missing:
         seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each)
         wall = wall_seconds([seconds[planned.arm] for planned in missing], workers)
-        line += (
-            f"; about {duration(wall)} with {workers} at a time, judged by finished cells of the arm or by a few steps"
-        )
+        line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
     for text in (line, *finished.reused(missing_ids)):
         print_line(text)
 
@@ -77,7 +75,7 @@ def _remarks(experiment: Experiment) -> list[str]:
     """Return a line each on settings that were `auto`, costs held equal, tuning and stages."""
     remarks = [] if experiment.autotuned is None else [describe_autotune(experiment.autotuned)]
     if experiment.inference.equal != "steps":
-        remarks.append(f"Steps are such that {experiment.inference.equal} are equal.")
+        remarks.append(f"Arms train for as many steps as make {experiment.inference.equal} equal.")
     if tuning := experiment.tuning:
         remarks.append(
             f"Before that every arm is tuned: {tuning.trials} trials of {len(tuning.seeds)} seeds, over "

@@ -182,8 +182,8 @@ class FinishedRun:
         facts = data.facts
         if (facts.fingerprint, facts.tokenizer) != hashes:
             raise InputError(
-                f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: the text, or what "
-                "training a tokenizer on it gives, is another now"
+                f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: the text, or "
+                "the tokenizer trained on it, has changed"
             )
         return facts
 

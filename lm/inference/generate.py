@@ -42,8 +42,8 @@ def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
     data.prepare_data()
     if data.facts.identity() != {"fingerprint": text["fingerprint"], "tokenizer": text["tokenizer"]}:
         raise InputError(
-            f"{run.folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text or "
-            "what training a tokenizer on it gives is another now"
+            f"{run.folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text, "
+            "or the tokenizer trained on it, has changed"
         )
     return stored_tokenizer(path, text["tokenizer"])
 

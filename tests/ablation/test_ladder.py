@@ -157,7 +157,7 @@ def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[s
     [
         ({"m": RUNGS["m"], "s": RUNGS["s"]}, "expected from the least compute to the most, found s with"),
         ({"s": RUNGS["s"], "m": {"common": {"model.widht": 3}}}, "rung m: "),
-        ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, of which no interval comes"),
+        ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, too few for an interval"),
         (
             {"s": {**RUNGS["s"], "rates": {"rsm": 0.1}}, "m": RUNGS["m"]},
             "rung s: rates: no arm 'rsm'. Did you mean rms?",
@@ -202,7 +202,7 @@ def test_ladders_are_planned_together_and_a_bad_one_is_named(
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("small: 2 rungs, 8 of 8 cells to train, ")
-    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 that stand above, ")
+    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 listed above, ")
     assert lines[2].startswith("about ")
     assert main([*command, "smal"]) == 2
     assert "smal: no experiment with a ladder in" in capsys.readouterr().err
@@ -224,7 +224,7 @@ def test_cell_of_two_rungs_is_timed_in_the_first(
     cells = [[cell.strip() for cell in line.split("│")] for line in lines if line.startswith("│")]
     rows = {row[1]: row[-4:-1] for row in cells}
     assert (rows["s"], rows["m"]) == (["4", "0", "4 min 0 s"], ["2", "0", "-"])
-    assert "2 cells are asked for by more than one rung, trained once, and timed in the first." in lines
+    assert "2 cells are in more than one rung: trained once, and timed in the first." in lines
     assert lines[-1].startswith("4 cells: 0 done, 4 to train; about 4 min 0 s with 1 at a time")
 
 

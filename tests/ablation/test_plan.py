@@ -227,14 +227,22 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("changes", "seeds", "words"),
     [
-        ({}, "3", "! 3 seeds bear out no verdict: no p of so few is below 0.25; a difference takes 7 seeds"),
-        ({}, "1", "! 1 seed bears out no verdict: no p of so few is below 1; a difference takes 7 seeds"),
+        (
+            {},
+            "3",
+            "! 3 seeds cannot reach a verdict: the smallest possible p is 0.25; a significant difference takes 7 seeds",
+        ),
+        (
+            {},
+            "1",
+            "! 1 seed cannot reach a verdict: the smallest possible p is 1; a significant difference takes 7 seeds",
+        ),
         (
             {"secondary": ["ece"]},
             "7",
-            "! 7 seeds bear out no verdict: no p of so few is below 0.0156; a difference takes 8",
+            "! 7 seeds cannot reach a verdict: the smallest possible p is 0.0156; a significant difference takes 8",
         ),
-        ({"confirmatory": False}, "5", "a difference takes 6 seeds"),
+        ({"confirmatory": False}, "5", "a significant difference takes 6 seeds"),
         ({}, "7", ""),
         ({"confirmatory": False}, "6", ""),
         ({"arms": {"post": {}}}, "2", ""),

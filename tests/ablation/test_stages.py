@@ -158,7 +158,7 @@ def test_a_plan_holds_flops_equal_and_says_so(tmp_path: Path, capsys: pytest.Cap
     assert plan.first("deep").config["trainer"]["max_steps"] < 12
     assert "trainer.max_steps" in plan.changes("deep")
     assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--plan"]) == 0
-    assert "Steps are such that flops are equal." in capsys.readouterr().out
+    assert "Arms train for as many steps as make flops equal." in capsys.readouterr().out
 
 
 def test_a_step_is_timed_once(tmp_path: Path) -> None:

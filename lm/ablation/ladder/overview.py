@@ -55,7 +55,7 @@ def reproduce_ladders(
             print(f"{plan.experiment.name}: {len(plan.experiment.ladder.rungs)} rungs, {cells}, {duration(wall)}")
         if remark := precision_remark(plans, store, options.workers):
             print(remark)
-        print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+        print(f"about {duration(total)} in all, estimated from finished cells or a few steps")
         return 0
     exit_code, folders = 0, list[Path]()
     for index, plan in enumerate(plans, 1):

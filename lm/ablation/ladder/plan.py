@@ -141,7 +141,7 @@ def training_flops(plan: Plan, arm: str) -> float:
         return float(cost_per_step(cell, "flops", untimed) * cell.config["trainer"]["max_steps"])
     except InputError:
         raise InputError(
-            f"arm {arm}: a ladder goes by FLOPs, and this model has parts whose FLOPs nobody has counted"
+            f"arm {arm}: a ladder goes by FLOPs, and this model has parts without a count of FLOPs"
         ) from None
 
 
@@ -151,7 +151,7 @@ def check_seeds(experiment: Experiment) -> None:
     for name, rung in experiment.ladder.rungs.items():
         if len(rung.seeds) < MIN_SEEDS:
             raise InputError(
-                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, of which no interval comes; give "
+                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, too few for an interval; give "
                 f"{MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
             )
 

@@ -113,12 +113,12 @@ def show_ladder_plan(
         print_line("The top rung is forecast by those below it.")
     if shared := sum(len(plan.distinct) for plan in plans) - len(merged.distinct):
         cells_are = "1 cell is" if shared == 1 else f"{shared} cells are"
-        print_line(f"{cells_are} asked for by more than one rung, trained once, and timed in the first.")
+        print_line(f"{cells_are} in more than one rung: trained once, and timed in the first.")
     if remark := advice([planned.cell for planned in missing], threads_each(workers)):
         print_line(remark)
     line = f"{len(merged.distinct)} cells: {len(merged.distinct) - len(missing)} done, {len(missing)} to train"
     if missing:
         wall = wall_seconds(list(seconds.values()), workers)
-        line += f"; about {duration(wall)} with {workers} at a time, judged by finished cells or by a few steps"
+        line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
     for text in (line, *finished.reused(seconds)):
         print_line(text)
