@@ -13,7 +13,7 @@ from benchmarks.rows import Row, rows_of
 from benchmarks.sizes import BASE
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
-from lm.inference.ways import threads_of
+from lm.inference.autotune import threads_of
 from lm.model.cache import Cache, Int8Cache
 from lm.model.generation import caches_for, generate, greedy
 from lm.model.transformer import Decoder, build_and_initialize

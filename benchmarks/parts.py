@@ -24,7 +24,7 @@ from benchmarks.memory import added, in_child
 from benchmarks.ratios import alternate, timed
 from benchmarks.rows import Row, rows_of
 from lm.config.choices import choices
-from lm.inference.ways import threads_of
+from lm.inference.autotune import threads_of
 from lm.model.attention import Attention, Mask
 from lm.model.attention_impl import ATTENTION_IMPLS, AttentionArgs, AttentionImpl
 from lm.model.mlp import MLP

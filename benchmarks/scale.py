@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.asked import Asked
 from benchmarks.rows import Row, exactly, row
-from lm.ablation.ablate import Manner, ablate
+from lm.ablation.ablate import RunOptions, ablate
 from lm.ablation.experiment import load_experiment
 from lm.config.tree import Tree
 from lm.report.write import write_report
@@ -183,7 +183,9 @@ def scale(asked: Asked) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         many = experiment(place, arms, seeds)
-        planned = seconds(lambda: ablate(load_experiment(many, {}, None, ""), Manner(place / "out"), plan_only=True))
+        planned = seconds(
+            lambda: ablate(load_experiment(many, {}, None, ""), RunOptions(place / "out"), plan_only=True)
+        )
         folder = results(place / "results", records)
         reported = seconds(lambda: write_report(folder, Console(file=io.StringIO(), width=200)))
     return [

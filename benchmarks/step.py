@@ -14,7 +14,7 @@ from benchmarks.peers import Contender, contenders, tried
 from benchmarks.ratios import Way, alternate
 from benchmarks.rows import Row, row, rows_of
 from benchmarks.sizes import Size, named, sizes
-from lm.inference.ways import threads_of
+from lm.inference.autotune import threads_of
 from lm.metrics.cost import matmul_peak, utilisation
 from lm.model.flops import flops_per_token
 from lm.training.cell import Cell

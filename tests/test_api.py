@@ -201,14 +201,14 @@ def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], obje
     assert not (tmp_path / "cells").exists()
 
 
-@pytest.mark.parametrize(("spec", "way"), [("quickstart", "ablate"), ("ladder_swiglu", "climb")])
+@pytest.mark.parametrize(("spec", "way"), [("quickstart", "ablate"), ("ladder_swiglu", "run_ladder")])
 def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, way: str
 ) -> None:
     done: list[tuple[str, str, str]] = []
-    for name in ("ablate", "climb"):
+    for module, name in (("ablate", "ablate"), ("ladder.run", "run_ladder")):
         keeps = lambda experiment, manner, name=name: done.append((name, experiment.name, manner.executor))  # noqa: E731
-        monkeypatch.setattr(f"lm.ablation.{name}.{name}", keeps)
+        monkeypatch.setattr(f"lm.ablation.{module}.{name}", keeps)
     monkeypatch.setattr("lm.api.runs.load", str)
     monkeypatch.setattr(executor_spec, "PACKAGES", {})
     assert str(lm.ablate(spec, out=tmp_path, executor="slurm:executor=local")) == str(tmp_path / spec)

@@ -12,11 +12,9 @@ import torch
 
 import lm
 from lm.ablation.design import DesignNode
-from lm.ablation.files import ExperimentFile, Tier
-from lm.ablation.rates import CurveNode, RatesNode
-from lm.ablation.rungs import LadderNode, MarginNode, RungNode
-from lm.ablation.stages import Stages
-from lm.ablation.tuning import TuningNode
+from lm.ablation.experiment import ExperimentFile, Tier
+from lm.ablation.ladder.spec import LadderNode, MarginNode, RungNode
+from lm.ablation.sections import CurveNode, RatesNode, Stages, TuningNode
 from lm.analysis.claims import ClaimNode
 from lm.cli import main
 from lm.cli.commands import commands

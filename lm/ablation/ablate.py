@@ -1,55 +1,57 @@
 """`lm ablate`: plan, train what is missing, report."""
 
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from lm.ablation.auto import with_ways
+from lm.ablation.derived import expand_orders, expand_rates, with_winners, write_rates
 from lm.ablation.experiment import Experiment, check_power, shortage
-from lm.ablation.finished import finished_of
-from lm.ablation.lr_curve import gridded, write_rates
-from lm.ablation.orders import ordered
-from lm.ablation.plan import Plan, idle_arms, make_plan, write_manifest
+from lm.ablation.plan import Plan, idle_arms, make_plan, read_finished, with_autotuned_settings, write_manifest
 from lm.ablation.show import show_plan
-from lm.ablation.stages import settled
-from lm.ablation.tune import FOLDER, check_tuning, tune, tuned
-from lm.analysis.results import load
-from lm.config.tree import InputError
+from lm.analysis.results import Results, load, paired
+from lm.config.tree import InputError, override
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
 from lm.execution.factory import capacity, make_executor, threads
+from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
 from lm.execution.sharing import choose_num_workers
+from lm.inference.autotune import auto_settings_requested
 from lm.inference.remeasure import measure_lengths
-from lm.inference.ways import asked
 from lm.report.write import write_report
-from lm.store.files import read_json
+from lm.search.search import Job, best_changes, check_search, run_searches
+from lm.stats.sequential import sequential
+from lm.stats.tests import ALPHA
+from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.evaluate import missing as lacks_lengths
 from lm.training.life import HANG_SECONDS
 from lm.training.train import Execution
 
+TUNING_FOLDER = "tune"
+MAX_TRIALS = 10_000
+
 
 @dataclass(frozen=True)
-class Manner:
-    """How experiments are carried out, whatever they are.
+class RunOptions:
+    """Options of a command that trains experiments.
 
     Args:
         out: folder of cells and reports.
         workers: cells trained at a time; None for one a device, or as many as were measured to be best.
-        retry_failed: whether to train failed cells again.
+        retry_failed: True to train failed cells again.
         checkpoint_seconds: between checkpoints.
-        underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
-        command: the arguments of `lm` that ask for it, which the manifests keep.
-        hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
+        underpowered: True to go on where the seeds cannot reach significance.
+        command: the arguments of `lm`, which the manifests store.
+        hang_seconds: without a heartbeat after which a cell's process is ended; 0 for never.
         loggers: that follow each run, by name.
-        executor: what trains the cells, as in `lm ablate --executor`.
+        executor: that trains the cells, as in `lm ablate --executor`.
     """
 
     out: Path
@@ -63,64 +65,63 @@ class Manner:
     executor: str = "local"
 
 
-def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> int:
-    """Carries out an experiment and reports. Returns 0 if every cell has a record, 1 if some were interrupted.
+def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
+    """Train what is missing of an experiment and report on it; `lm.ablation.ladder.run` does so for a ladder.
 
-    One with a ladder is carried out by `lm.ablation.climb.climb`.
+    Returns:
+        0 if every cell has a record, 1 if some were interrupted.
+
+    Raises:
+        InputError: for what cannot be carried out.
     """
     assert experiment.ladder is None
-    store = Store(manner.out)
+    store = Store(options.out)
     if experiment.tuning is not None:
-        check_tuning(experiment, manner.out)
-    if asked(experiment.tree) and not (plan_only or manner.underpowered):
+        check_tuning(experiment, options.out)
+    if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
-    experiment = with_ways(experiment, manner.out, manner.workers)
+    experiment = with_autotuned_settings(experiment, options.out, options.workers)
     plan = _plan(experiment, store)
-    before = [] if experiment.grid is None else [_plan(gridded(experiment), store)]
-    crossed = [_plan(ordered(experiment), store)] if experiment.data_seeds else []
+    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store)
+    order_plan = _plan(expand_orders(experiment), store) if experiment.data_seeds else None
     idle = list(idle_arms(plan).values())
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
-        for one in (*before, plan, *crossed):
-            finished = finished_of(one, store)
-            missing = to_train(one, finished.statuses, manner.retry_failed)
-            workers = _workers(missing, manner, measure=False)
-            show_plan(one, store, finished, missing, workers, manner.executor, warnings if one is plan else ())
+        for part in filter(None, (rate_plan, plan, order_plan)):
+            finished = read_finished(part, store)
+            missing = to_train(part, finished.statuses, options.retry_failed)
+            workers = _num_workers(missing, options, measure=False)
+            show_plan(part, store, finished, missing, workers, options.executor, warnings if part is plan else ())
         return 0
     warn(idle)
-    chosen = experiment.tuning is not None or experiment.grid is not None
-    if chosen and not manner.underpowered:
+    tuned = experiment.tuning is not None or rate_plan is not None
+    if tuned and not options.underpowered:
         check_power(experiment)
-    if experiment.tuning is not None and tune(
-        experiment,
-        store,
-        manner.workers,
-        manner.checkpoint_seconds,
-        manner.hang_seconds,
-        manner.loggers,
-        manner.executor,
-    ):
+    if experiment.tuning is not None and tune(experiment, store, options):
         return 1
-    for grid in before:
-        print(f"{len(grid.by_arm)} arms and rates, {len(grid.experiment.seeds)} seeds each", file=sys.stderr)
-        if carry_out(grid, store, manner)[1]:
+    if rate_plan is not None:
+        seeds = len(rate_plan.experiment.seeds)
+        print(f"{len(rate_plan.by_arm)} arms and rates, {seeds} seeds each", file=sys.stderr)
+        if train_experiment(rate_plan, store, options)[1]:
             return 1
-    folder, interrupted = carry_out(plan, store, manner)
-    for grid in () if interrupted else crossed:
-        print(f"the baseline in {len(grid.by_arm)} orders, {len(grid.experiment.seeds)} seeds each", file=sys.stderr)
-        interrupted = carry_out(grid, store, manner)[1]
-    if chosen and not interrupted:
-        twin = tuned(experiment, write_rates(plan, store) if before else _winners(folder / FOLDER / "tuned.json"))
-        print("the experiment over again, each arm with its winner", file=sys.stderr)
-        other, interrupted = carry_out(_plan(twin, store), store, manner)
-        write_report(other, Console())
+    folder, interrupted = train_experiment(plan, store, options)
+    if order_plan is not None and not interrupted:
+        seeds = len(order_plan.experiment.seeds)
+        print(f"the baseline in {len(order_plan.by_arm)} orders, {seeds} seeds each", file=sys.stderr)
+        interrupted = train_experiment(order_plan, store, options)[1]
+    if tuned and not interrupted:
+        path = folder / TUNING_FOLDER / "tuned.json"
+        winners = write_rates(plan, store) if rate_plan else TUNED.read(read_json(path), path)["arms"]
+        print("training the experiment again, each arm with its winner", file=sys.stderr)
+        tuned_folder, interrupted = train_experiment(_plan(with_winners(experiment, winners), store), store, options)
+        write_report(tuned_folder, Console())
     results = write_report(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     return 1 if interrupted or results.harmed else 0
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print lines that are not to be missed on stderr."""
+    """Print warnings on stderr."""
     for line in lines:
         print(f"warning: {line}", file=sys.stderr)
 
@@ -129,85 +130,102 @@ def _plan(experiment: Experiment, store: Store) -> Plan:
     return make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
 
 
-def _winners(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = TUNED.read(read_json(path), path)["arms"]
-    return found
+# stages of seeds -----------------------------------------------------------------------------------------------------
 
 
-def carry_out(plan: Plan, store: Store, manner: Manner) -> tuple[Path, int]:
-    """Trains what is missing; returns the experiment's folder and how many cells were interrupted.
+def train_experiment(plan: Plan, store: Store, options: RunOptions) -> tuple[Path, int]:
+    """Train what is missing; return the experiment's folder and the number of interrupted cells.
 
     Where seeds come in stages, each stage is trained whole, and the next only if a confirmatory difference is open.
 
     Raises:
-        InputError: where its seeds cannot bear out what it is to confirm, unless `underpowered` says to go on.
+        InputError: where the seeds cannot reach significance, unless `underpowered` says to go on.
     """
-    if not manner.underpowered:
+    if not options.underpowered:
         check_power(plan.experiment)
     inference = plan.experiment.inference
     for seeds in inference.looks or (len(plan.experiment.seeds),):
         stage = plan.upto(seeds)
-        folder = write_manifest(stage, store, manner.command)
-        interrupted = train_missing(stage, store, manner, stage.manifest(store))
+        folder = write_manifest(stage, store, options.command)
+        interrupted = train_missing(stage, store, options, stage.manifest(store))
         if interrupted or not inference.looks:
             break
-        found = settled(load(folder), inference.looks, inference.confirmatory)
-        open_still = [arm for arm, done in found.items() if not done]
-        print(f"after {seeds} seeds: {_stage(found, open_still)}", file=sys.stderr)
-        if not open_still:
+        settled = settled_arms(load(folder), inference.looks, inference.confirmatory)
+        undecided = [arm for arm, done in settled.items() if not done]
+        progress = f"{len(settled) - len(undecided)} of {len(settled)} differences found, open: {', '.join(undecided)}"
+        print(
+            f"after {seeds} seeds: {progress if undecided else 'every confirmatory difference is found'}",
+            file=sys.stderr,
+        )
+        if not undecided:
             break
     return folder, interrupted
 
 
-def _stage(found: dict[str, bool], open_still: list[str]) -> str:
-    if not open_still:
-        return "every confirmatory difference is found"
-    return f"{len(found) - len(open_still)} of {len(found)} differences found, open: {', '.join(open_still)}"
+def settled_arms(results: Results, looks: tuple[int, ...], confirmatory: list[str]) -> dict[str, bool]:
+    """Return True for each confirmatory arm whose difference in the headline metric is significant at a look."""
+    settled = {}
+    for arm in confirmatory:
+        pairs = paired(results, arm, results.headline)
+        differences = [x - y for x, y in pairs if math.isfinite(x - y)]
+        look = sequential(differences, looks, looks[-1], ALPHA / (len(confirmatory) * len(results.judged)))
+        settled[arm] = look is not None and look.rejected
+    return settled
 
 
-def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
-    """Trains the cells of a plan that are missing; returns how many were interrupted.
+# training ------------------------------------------------------------------------------------------------------------
+
+
+def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
+    """Train the cells of a plan that are missing; return the number of interrupted cells.
 
     Raises:
-        LostError: where somebody takes away the `manifest`, that of the experiment or the ladder.
+        LostError: where the `manifest`, that of the experiment or the ladder, is removed.
     """
-    finished = finished_of(plan, store)
-    missing = to_train(plan, finished.statuses, manner.retry_failed)
-    workers = _workers(missing, manner)
-    failed = 0 if manner.retry_failed else list(finished.statuses.values()).count("failed")
-    for line in (_opening(plan, missing, store, failed, workers), *finished.reused({p.cell.id for p in missing})):
+    finished = read_finished(plan, store)
+    missing = to_train(plan, finished.statuses, options.retry_failed)
+    workers = _num_workers(missing, options)
+    total = len(plan.distinct)
+    parts = [f"{total} cells: {total - len(missing)} done, {len(missing)} to train with {workers} at a time"]
+    if resumed := sum(store.started(planned.cell.id) for planned in missing):
+        parts.append(f"{resumed} from a checkpoint")
+    if not options.retry_failed and (failed := list(finished.statuses.values()).count("failed")):
+        parts.append(f"{failed} failed earlier (--retry-failed trains them again)")
+    for line in (", ".join(parts), *finished.reused({planned.cell.id for planned in missing})):
         print(line, file=sys.stderr)
     interrupted = 0
     if missing:
         execution = Execution(
-            threads(manner.executor, workers),
-            manner.retry_failed,
-            manner.checkpoint_seconds,
-            manner.hang_seconds,
-            manner.loggers,
+            threads(options.executor, workers),
+            options.retry_failed,
+            options.checkpoint_seconds,
+            options.hang_seconds,
+            options.loggers,
         )
         with (
             Display(len(missing), workers, store) as display,
-            make_executor(manner.executor, store, workers, display.on_waiting) as executor,
+            make_executor(options.executor, store, workers, display.on_waiting) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution, manifest)
-    _measure_lengths(plan, store)
+    measure_missing_lengths(plan, store)
     return interrupted
 
 
-def _workers(missing: list[Planned], manner: Manner, measure: bool = True) -> int:
-    """How many cells to train at a time."""
-    return manner.workers or capacity(manner.executor, len(missing)) or choose_num_workers(missing, manner.out, measure)
+def _num_workers(missing: list[Planned], options: RunOptions, measure: bool = True) -> int:
+    """Return the number of cells to train at a time."""
+    return (
+        options.workers or capacity(options.executor, len(missing)) or choose_num_workers(missing, options.out, measure)
+    )
 
 
-def to_train(plan: Plan, statuses: dict[str, str], again: bool) -> list[Planned]:
-    """The cells to train, each once: those not finished, and with `again` those that failed."""
-    wanted = (None, "failed") if again else (None,)
-    return [planned for planned in plan.distinct if statuses.get(planned.cell.id) in wanted]
+def to_train(plan: Plan, statuses: dict[str, str], retry_failed: bool) -> list[Planned]:
+    """Return the cells to train, each once: those not finished, and with `retry_failed` those that failed."""
+    untrained = (None, "failed") if retry_failed else (None,)
+    return [planned for planned in plan.distinct if statuses.get(planned.cell.id) in untrained]
 
 
-def _measure_lengths(plan: Plan, store: Store) -> None:
-    """Measures finished cells at the lengths that the experiment asks for only now."""
+def measure_missing_lengths(plan: Plan, store: Store) -> None:
+    """Measure finished cells at context lengths that were added to the experiment since."""
     for planned in plan.distinct:
         cell = planned.cell
         if not (cell.config.get("evaluate") or {}).get("lengths") or not store.finished(cell.id):
@@ -221,12 +239,64 @@ def _measure_lengths(plan: Plan, store: Store) -> None:
             print(f"{planned.name}: not measured: {error}", file=sys.stderr)
 
 
-def _opening(plan: Plan, missing: list[Planned], store: Store, failed: int, workers: int) -> str:
-    total = len(plan.distinct)
-    resumed = sum(store.started(p.cell.id) for p in missing)
-    parts = [f"{total} cells: {total - len(missing)} done, {len(missing)} to train with {workers} at a time"]
-    if resumed:
-        parts.append(f"{resumed} from a checkpoint")
-    if failed:
-        parts.append(f"{failed} failed earlier (--retry-failed trains them again)")
-    return ", ".join(parts)
+# tuning --------------------------------------------------------------------------------------------------------------
+
+
+def _searches(experiment: Experiment, out: Path) -> list[Job]:
+    """Return the search of every arm, with the same budget."""
+    tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
+    assert tuning is not None
+    return [
+        Job(
+            tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)),
+            folder / arm,
+            f"{arm} ",
+            f"{experiment.name}.tune/{arm}.trial_",
+        )
+        for arm, changes in experiment.arms.items()
+    ]
+
+
+def check_tuning(experiment: Experiment, out: Path) -> None:
+    """Check the search of every arm before anything is trained. Raises InputError."""
+    tuning = experiment.tuning
+    assert tuning is not None
+    if tuning.trials > MAX_TRIALS:
+        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
+    for job in _searches(experiment, out):
+        check_search(job.spec, job.folder)
+
+
+def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
+    """Run the search of every arm; return the number of interrupted cells.
+
+    Writes OUT/EXPERIMENT/tune/ARM/ for each arm, and `tuned.json` with the winners once all searches have ended.
+    """
+    tuning = experiment.tuning
+    assert tuning is not None
+    jobs = _searches(experiment, store.out)
+    print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
+    cells = len(jobs) * tuning.trials
+    workers = options.workers or capacity(options.executor, cells, search=True) or default_workers(cells)
+    interrupted = run_searches(
+        jobs,
+        store,
+        workers,
+        options.checkpoint_seconds,
+        options.hang_seconds,
+        options.loggers,
+        options.executor,
+    )
+    if interrupted:
+        return interrupted
+    winners = {job.spec.name: best_changes(job) or (None, None, None) for job in jobs}
+    content = {
+        "metric": tuning.metric,
+        "trials": tuning.trials,
+        "seeds": tuning.seeds,
+        "sampler": tuning.sampler.described(),
+        "pruner": tuning.pruner.described(),
+        "arms": {arm: dict(zip(("changes", "value", "trial"), best, strict=True)) for arm, best in winners.items()},
+    }
+    write_atomic(store.out / experiment.name / TUNING_FOLDER / "tuned.json", to_json(TUNED.stamped(content)))
+    return 0

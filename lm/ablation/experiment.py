@@ -1,26 +1,156 @@
-"""An experiment file: a baseline, arms or a design, seeds, how differences are judged, claims."""
+"""An experiment's file: its keys, and how it is read: arms or a design, seeds, how differences are judged, claims."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
-from lm.ablation.design import MOST_ARMS, Design, read_design
-from lm.ablation.files import ExperimentFile, Tier
-from lm.ablation.inference import Inference, one_of, read_inference
-from lm.ablation.rates import Grid, read_grid
-from lm.ablation.rungs import LadderSpec, read_ladder
-from lm.ablation.stages import read_stages
-from lm.ablation.tuning import Tuning, read_tuning
-from lm.analysis.claims import Claim, read_claims
+from lm.ablation.design import MAX_ARMS, Design, DesignNode, read_design
+from lm.ablation.ladder.spec import LadderNode, LadderSpec, read_ladder
+from lm.ablation.sections import (
+    CurveNode,
+    Grid,
+    Stages,
+    Tuning,
+    TuningNode,
+    is_positive,
+    read_grid,
+    read_section,
+    read_stages,
+    read_tuning,
+)
+from lm.analysis.claims import Claim, ClaimNode, read_claims
+from lm.analysis.results import HEADLINE
 from lm.config.imported import look_in
-from lm.config.keys import keys, required
-from lm.config.reading import read_base, read_changes, read_mapping, read_seeds, read_text, report_name
+from lm.config.keys import Also, Changes, Name, Text
+from lm.config.plain import shown
+from lm.config.reading import Seeds, read_base, read_changes, read_mapping, read_seeds, read_text, report_name
 from lm.config.shipped import file_named, require_kind
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
+from lm.store.quantities import AT_LENGTH, AVERAGED, QUANTITIES, WATCHED, averaged, nearest_quantity
 
-KEYS, TIER_KEYS = keys(ExperimentFile), keys(Tier)
+COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
+"""Costs in which arms may differ besides what they are meant to compare."""
+
+AXES = ("scientific", "nuisance", "fixed")
+
+EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")
+"""Costs that can be held equal: arms train for as many steps as those of their baseline pay for."""
+
+GENERALISE = ("text", "seeds")
+"""Scopes of the headline's interval: other text and other seeds, or other seeds alone."""
+
+MAX_DIGITS = 9
+"""Digits of a length in tokens."""
+
+Quantity = (
+    Annotated[str, Also(enum=list(QUANTITIES))]
+    | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
+    | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
+)
+"""A quantity of the table, one at a length, or the mean of one over the last validations."""
+
+
+class Tier(TypedDict, total=False):
+    """An experiment at another size."""
+
+    base: Annotated[str, "Another configuration to start from, relative to this file."]
+    common: Annotated[Changes, "Changes to it, added to those of the experiment."]
+    seeds: Annotated[Seeds | Stages, "Instead of the experiment's."]
+
+
+class ExperimentFile(TypedDict, total=False):
+    """An ablation: a baseline, the arms that differ from it, and seeds."""
+
+    title: Annotated[Text, "What the report is headed with; the file's name where left out."]
+    base: Required[Annotated[str, "The configuration that every arm starts from, relative to this file."]]
+    baseline: Annotated[Name, "The arm that the others are compared with; a design names its own."]
+    arms: Annotated[
+        dict[str, Changes],
+        "For each arm, dotted paths and what to put there. A component given for a path replaces the whole node.",
+        Also(maxProperties=MAX_ARMS),
+    ]
+    design: Annotated[DesignNode, "Arms made from factors, instead of arms."]
+    seeds: Required[
+        Annotated[Seeds | Stages, "Every arm is trained with each: a list, how many, or stages that add seeds."]
+    ]
+    data_seeds: Annotated[
+        Seeds,
+        "Orders of the data in which the baseline is trained with every seed, so that the report can say what share of "
+        "the variance is the order's and what the initial values'.",
+    ]
+    common: Annotated[Changes, "Changes to the base, for every arm."]
+    metric: Annotated[Quantity, "The headline: what arms are judged by.", Also(default=HEADLINE)]
+    secondary: Annotated[
+        list[Quantity] | None, "Quantities that are judged beside the headline and share the 5 % with it."
+    ]
+    margin: Annotated[
+        float | dict[str, float] | None,
+        "For each judged quantity, the difference below which arms count as equivalent; a number is the headline's.",
+    ]
+    confirmatory: Annotated[
+        bool | list[Name],
+        "The arms whose comparisons share the 5 %; the others are explored. false makes all of it exploratory.",
+        Also(default=True),
+    ]
+    generalise: Annotated[
+        str,
+        "What intervals of judged quantities and of claims cover: other text as well as other seeds, or seeds alone.",
+        Also(enum=list(GENERALISE), default="text"),
+    ]
+    declared: Annotated[
+        dict[str, list[Annotated[str, Also(enum=list(COSTS))]]] | None,
+        "For some arms, costs in which they are meant to differ from the baseline; others are marked.",
+    ]
+    axes: Annotated[
+        dict[str, Annotated[str, Also(enum=list(AXES))]] | None,
+        "For some dotted paths, whether they are what is asked about, a nuisance, or held fixed.",
+    ]
+    claims: Annotated[list[ClaimNode] | None, "Statements that the report answers."]
+    equal: Annotated[
+        str, "What arms have the same of; they train for as many steps as that pays for.", Also(enum=list(EQUAL_KINDS))
+    ]
+    tune: Annotated[TuningNode, "A search for every arm, with the same budget."]
+    lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
+    tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
+    ladder: Annotated[LadderNode, "The same arms at several sizes, and what they are worth with more compute."]
+    notes: Annotated[Text, "Printed under the table."]
+
+
+# what is read --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inference:
+    """Rules by which an experiment's differences are judged.
+
+    Args:
+        metric: the quantity that the table leads with and that arms are judged by.
+        secondary: other quantities that they are judged by; alpha is shared with these.
+        margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
+        confirmatory: the arms whose comparisons are tested together; the others are explored.
+        declared: for some arms, the costs in which they are meant to differ from the baseline.
+        axes: for some dotted paths, the kind: `scientific`, `nuisance` or `fixed`.
+        looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
+        equal: the cost that is the same for all arms: steps, tokens, flops or seconds.
+        generalise: scope of the intervals of judged quantities and of claims: other `seeds`, or other `text` too.
+    """
+
+    metric: str = HEADLINE
+    secondary: list[str] = field(default_factory=list)
+    margin: dict[str, float] = field(default_factory=dict)
+    confirmatory: list[str] = field(default_factory=list)
+    declared: dict[str, list[str]] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    looks: tuple[int, ...] = ()
+    equal: str = "steps"
+    generalise: str = "text"
+
+    @property
+    def comparisons(self) -> int:
+        """The number of tests that share alpha: of every confirmatory arm in every judged quantity."""
+        return len(self.confirmatory) * (1 + len(self.secondary))
 
 
 @dataclass(frozen=True)
@@ -29,19 +159,19 @@ class Experiment:
 
     Args:
         name: of the file, and of the folder its report goes to.
-        title: what the report is headed with.
+        title: of the report.
         tree: the configuration that every arm starts from.
         design: the baseline, and for each arm dotted paths and what to put there.
         seeds: every arm is trained with each.
-        inference: how differences are judged.
-        claims: what the results are to bear out.
+        inference: rules by which differences are judged.
+        claims: statements that the report answers.
         notes: printed under the table.
         tier: the size, where it is not the file's own.
         tuning: the search that each arm's nuisance parameters get, if any.
         grid: the learning rates that each arm is trained over, if any.
         ladder: its sizes, where it has several.
         data_seeds: orders of the data that the baseline is trained in with every seed, if any.
-        ways: what `auto` came to, and what was timed for it (`lm.inference.ways.Decision`), where anything was.
+        autotuned: the decision on settings that were `auto` (`lm.inference.autotune.Decision`), if any.
     """
 
     name: str
@@ -57,7 +187,7 @@ class Experiment:
     grid: Grid | None = None
     ladder: LadderSpec | None = None
     data_seeds: tuple[int, ...] = ()
-    ways: dict[str, Any] | None = None
+    autotuned: dict[str, Any] | None = None
 
     @property
     def baseline(self) -> str:
@@ -70,50 +200,42 @@ class Experiment:
         return self.design.arms
 
 
+# reading -------------------------------------------------------------------------------------------------------------
+
+
 def load_experiment(
     path: Path,
     settings: Mapping[str, Any],
     seeds: Any = None,
     tier: str = "",
-    called: Callable[[str], str] = lambda name: f"--{name}",
+    option_name: Callable[[str], str] = lambda name: f"--{name}",
 ) -> Experiment:
-    """Reads an experiment file.
+    """Read an experiment file.
 
     Args:
         path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
         settings: dotted changes to the base, applied to every arm before its own.
         seeds: instead of the file's, in the same grammar.
         tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
-        called: what the person who gave `seeds` or `tier` calls them.
+        option_name: returns the name of `seeds` or `tier` in messages.
 
     Raises:
-        InputError: naming the place.
+        InputError: naming the path.
     """
     path = file_named(path, "experiment")
     look_in(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "experiment")
-    tree = at_tier(tree, tier, path, called("tier"))
-    for key in tree:
-        if key not in KEYS:
-            raise InputError(f"{path}: no key {key!r} in an experiment.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
-    for key in required(ExperimentFile):
-        if key not in tree:
-            raise InputError(f"{path}: {key} is missing; an experiment needs base, seeds, and arms or a design")
+    tree = at_tier(tree, tier, path, option_name("tier"))
+    missing = "an experiment needs base, seeds, and arms or a design"
+    tree = read_section(tree, ExperimentFile, str(path), missing=missing, inside=" in an experiment")
     name = report_name(path, tier)
-    design = _design(tree, path)
+    design = _read_design(tree, path)
     base = read_base(tree, path)
     inference = read_inference(tree, design, path)
-    given, where = (tree["seeds"], f"{path}: seeds") if seeds is None else (seeds, called("seeds"))
-    if isinstance(given, Mapping):
-        if tree.get("claims"):
-            raise InputError(
-                f"{where}: stages end where differences are found, so that no claim's test would hold its level; "
-                "give a number of seeds, or leave the claims to another experiment"
-            )
-        inference = replace(inference, looks=read_stages(given, inference.comparisons, where))
-        given = list(range(inference.looks[-1]))
-    chosen = read_seeds(given, where)
+    where = f"{path}: seeds" if seeds is None else option_name("seeds")
+    chosen, looks = _read_seeds_or_stages(tree["seeds"] if seeds is None else seeds, tree, inference, where)
+    inference = replace(inference, looks=looks)
     declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
     claims = read_claims(
         [] if tree.get("claims") is None else tree["claims"],
@@ -138,33 +260,46 @@ def load_experiment(
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
         ladder=ladder,
-        data_seeds=_data_seeds(tree, chosen, inference, path) if "data_seeds" in tree else (),
+        data_seeds=_read_data_seeds(tree, chosen, inference, path) if "data_seeds" in tree else (),
     )
 
 
-def _data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Path) -> tuple[int, ...]:
-    """The orders that are crossed with the seeds."""
-    found = read_seeds(tree["data_seeds"], f"{path}: data_seeds")
-    if len(found) < 2 or len(seeds) < 2 or inference.looks:
+def _read_seeds_or_stages(
+    value: Any, tree: Tree, inference: Inference, where: str
+) -> tuple[list[int], tuple[int, ...]]:
+    """Return the seeds, and the numbers of them after which to look if they come in stages. Raises InputError."""
+    if not isinstance(value, Mapping):
+        return read_seeds(value, where), ()
+    if tree.get("claims"):
+        raise InputError(
+            f"{where}: stages end where differences are found, so that no claim's test would hold its level; "
+            "give a number of seeds, or leave the claims to another experiment"
+        )
+    looks = read_stages(value, inference.comparisons, where)
+    return read_seeds(list(range(looks[-1])), where), looks
+
+
+def _read_data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Path) -> tuple[int, ...]:
+    """Return the orders of the data that are crossed with the seeds. Raises InputError."""
+    orders = read_seeds(tree["data_seeds"], f"{path}: data_seeds")
+    if len(orders) < 2 or len(seeds) < 2 or inference.looks:
         raise InputError(
             f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
-            f"{len(found)} and {'stages' if inference.looks else len(seeds)}; with fewer no variance can be shared out"
+            f"{len(orders)} and {'stages' if inference.looks else len(seeds)}; with fewer the variance cannot be split"
         )
-    return tuple(found)
+    return tuple(orders)
 
 
-def at_tier(tree: Tree, tier: str, path: Path, where: str = "--tier") -> Tree:
-    """The experiment at another size: `tiers` may give another base, more common changes, other seeds."""
+def at_tier(tree: Tree, tier: str, path: Path, option: str = "--tier") -> Tree:
+    """Return the experiment at another size: `tiers` may give another base, more common changes, other seeds."""
     tiers = read_changes(tree.get("tiers"), f"{path}: tiers")
     for name, changes in tiers.items():
         path_name(name, f"{path}: tiers")
-        for key in read_mapping(changes, f"{path}: tiers.{name}"):
-            if key not in TIER_KEYS:
-                raise InputError(f"{path}: tiers.{name}: no key {key!r}. It takes {', '.join(TIER_KEYS)}")
+        read_section(read_mapping(changes, f"{path}: tiers.{name}"), Tier, f"{path}: tiers.{name}")
         read_changes(changes.get("common"), f"{path}: tiers.{name}.common")
     if not tier:
         return tree
-    if path_name(tier, where) not in tiers:
+    if path_name(tier, option) not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
     changes = tiers[tier]
     common = {
@@ -174,8 +309,8 @@ def at_tier(tree: Tree, tier: str, path: Path, where: str = "--tier") -> Tree:
     return {**tree, **changes, "common": common}
 
 
-def _design(tree: Tree, path: Path) -> Design:
-    """The arms, given one by one or by a design; a baseline may be named in either case."""
+def _read_design(tree: Tree, path: Path) -> Design:
+    """Return the arms, listed or made by a design; a baseline may be named in either case. Raises InputError."""
     if ("arms" in tree) == ("design" in tree):
         raise InputError(f"{path}: expected arms or a design, found {'both' if 'arms' in tree else 'neither'}")
     if "design" in tree:
@@ -185,8 +320,8 @@ def _design(tree: Tree, path: Path) -> Design:
             name: read_changes(changes, f"{path}: arms.{name}")
             for name, changes in read_mapping(tree["arms"], f"{path}: arms").items()
         }
-        if len(arms) > MOST_ARMS:
-            raise InputError(f"{path}: arms: expected {MOST_ARMS} at most, found {len(arms)}")
+        if len(arms) > MAX_ARMS:
+            raise InputError(f"{path}: arms: expected {MAX_ARMS} at most, found {len(arms)}")
         design = Design("arms", arms, str(tree["baseline"]))
     else:
         raise InputError(f"{path}: baseline is missing; name the arm that the others are compared with")
@@ -202,19 +337,109 @@ def _design(tree: Tree, path: Path) -> Design:
     return design
 
 
+# how differences are judged ------------------------------------------------------------------------------------------
+
+
+def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
+    """Read how the differences of an experiment are judged. Raises InputError."""
+    metric = str(tree.get("metric", HEADLINE))
+    _check_quantity(metric, f"{path}: metric")
+    secondary = [
+        str(name)
+        for name in _read_list([] if tree.get("secondary") is None else tree["secondary"], f"{path}: secondary")
+    ]
+    for name in secondary:
+        _check_quantity(name, f"{path}: secondary")
+    judged = [metric, *secondary]
+    if len(set(judged)) < len(judged):
+        raise InputError(f"{path}: secondary: a quantity is given twice in {', '.join(judged)}")
+    others = [arm for arm in design.arms if arm != design.baseline]
+    listed = tree.get("confirmatory", True)
+    if not isinstance(listed, (bool, list)):
+        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(listed)}")
+    if isinstance(listed, bool):
+        listed = others if listed else []
+    declared = {
+        one_of(arm, others, f"{path}: declared", "arm"): [
+            one_of(cost, COSTS, f"{path}: declared.{arm}", "cost")
+            for cost in _read_list(costs, f"{path}: declared.{arm}")
+        ]
+        for arm, costs in read_changes(tree.get("declared"), f"{path}: declared").items()
+    }
+    axes = {
+        dotted: one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
+        for dotted, kind in read_changes(tree.get("axes"), f"{path}: axes").items()
+    }
+    confirmatory = [one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
+    if len(set(confirmatory)) < len(confirmatory):
+        raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
+    margin = _read_margins(tree.get("margin"), judged, f"{path}: margin")
+    equal = one_of(tree.get("equal", "steps"), EQUAL_KINDS, f"{path}: equal", "cost to hold equal")
+    generalise = one_of(tree.get("generalise", "text"), GENERALISE, f"{path}: generalise", "kind of noise to cover")
+    return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal, generalise=generalise)
+
+
+def one_of(value: Any, choices: Iterable[str], path: str, kind: str) -> str:
+    """Return one of the choices. Raises InputError naming the nearest."""
+    names, name = list(choices), str(value)
+    if name not in names:
+        raise InputError(f"{path}: no {kind} {name!r}.{nearest(name, names)} Choose from {', '.join(names)}")
+    return name
+
+
+def _check_quantity(name: str, path: str) -> None:
+    """Refuse a quantity that no table holds. Raises InputError."""
+    base, at, length = name.partition("@")
+    if "~" in name:
+        if averaged(name) is None:
+            raise InputError(
+                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(WATCHED)}~N, N from 2"
+            )
+    elif not at:
+        if name not in QUANTITIES:
+            near = nearest_quantity(name, list(QUANTITIES))
+            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(QUANTITIES)}")
+    elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > MAX_DIGITS:
+        raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
+
+
+def _read_list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{path}: expected a list, found {shown(value)}")
+    return value
+
+
+def _read_margins(value: Any, judged: Sequence[str], path: str) -> dict[str, float]:
+    """Return the margin of each judged quantity that has one; a number alone is the headline's."""
+    single = not isinstance(value, Mapping) and value is not None
+    margins = {judged[0]: value} if single else read_changes(value, path)
+    for quantity, margin in margins.items():
+        _check_quantity(str(quantity), path)
+        if quantity not in judged:
+            raise InputError(
+                f"{path}.{quantity}: is not judged, {', '.join(judged)} is; name it in metric or secondary"
+            )
+        if not is_positive(margin):
+            raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
+    return {str(quantity): float(margin) for quantity, margin in margins.items()}
+
+
+# power ---------------------------------------------------------------------------------------------------------------
+
+
 def shortage(experiment: Experiment) -> str:
-    """Return why the seeds bear out no verdict, and how many it takes; an empty string where they can bear one out."""
+    """Return why the seeds cannot reach a verdict, and how many can; an empty string where they can."""
     seeds, judged = len(experiment.seeds), experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
     if not judged or smallest_p(seeds) <= ALPHA / judged:
         return ""
     return (
-        f"{seeds} seed{'s bear' if seeds > 1 else ' bears'} out no verdict: no p of so few is below "
-        f"{smallest_p(seeds):z.3g}; a difference takes {seeds_needed(judged)} seeds"
+        f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach a verdict: the smallest possible p is "
+        f"{smallest_p(seeds):z.3g}; a significant difference takes {seeds_needed(judged)} seeds"
     )
 
 
 def check_power(experiment: Experiment) -> None:
-    """Raises InputError where the confirmatory comparisons cannot reach significance with the seeds there are."""
+    """Refuse seeds with which the confirmatory comparisons cannot reach significance. Raises InputError."""
     comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)
     if comparisons and smallest_p(seeds) > ALPHA / comparisons:
         few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "

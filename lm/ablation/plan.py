@@ -1,27 +1,34 @@
-"""The cells that an experiment asks for."""
+"""The cells of an experiment: planned, described in its manifest, and which of them are finished."""
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.ablation.equal import equal_steps
+from lm import __version__
 from lm.ablation.experiment import Experiment
+from lm.ablation.sections import prefix_errors
 from lm.analysis.claims import Claim
+from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.analysis.registration import register
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, override
 from lm.execution.cell_queue import Planned
+from lm.execution.machine import default_workers, threads_each
+from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.manifest import check_shape
 from lm.store.quantities import averaged
-from lm.store.record import Manifest
+from lm.store.record import Manifest, Record
 from lm.store.redaction import redacted
+from lm.store.sources import canonical
 from lm.store.store import Store
 from lm.training.cell import Cell, check, seeded, sizes
+from lm.training.provenance import git_state, source_hash
 from lm.training.strategies import check_strategy
 
 
@@ -35,47 +42,47 @@ class Plan:
     @functools.cached_property
     def by_arm(self) -> dict[str, list[Planned]]:
         """The cells of each arm, in the order of the seeds."""
-        found: dict[str, list[Planned]] = {}
+        by_arm: dict[str, list[Planned]] = {}
         for planned in self.cells:
-            found.setdefault(planned.arm, []).append(planned)
-        return found
+            by_arm.setdefault(planned.arm, []).append(planned)
+        return by_arm
 
     @functools.cached_property
     def _changes(self) -> dict[str, dict[str, tuple[Any, Any]]]:
         base = self.first(self.experiment.baseline).config
         return {arm: differences(base, self.first(arm).config) for arm in self.by_arm}
 
-    def first(self, arm: str) -> Cell:
-        """The arm's cell of the first seed; its other cells differ in the seed alone."""
-        return self.by_arm[arm][0].cell
-
-    def changes(self, arm: str) -> dict[str, tuple[Any, Any]]:
-        """Where the arm's resolved configuration differs from the baseline's."""
-        return self._changes[arm]
-
-    def upto(self, seeds: int) -> "Plan":
-        """The plan of the first seeds alone."""
-        kept = self.experiment.seeds[:seeds]
-        cells = [planned for planned in self.cells if planned.seed in kept]
-        return Plan(replace(self.experiment, seeds=kept), cells)
-
     @functools.cached_property
     def distinct(self) -> list[Planned]:
-        """The cells, each once though two arms may ask for it."""
+        """The cells, each once though two arms may contain it."""
         first = {planned.cell.id: planned for planned in reversed(self.cells)}
         return [planned for planned in self.cells if first[planned.cell.id] is planned]
 
+    def first(self, arm: str) -> Cell:
+        """Return the arm's cell of the first seed; its other cells differ in the seed alone."""
+        return self.by_arm[arm][0].cell
+
+    def changes(self, arm: str) -> dict[str, tuple[Any, Any]]:
+        """Return the values of baseline and arm for each setting in which they differ."""
+        return self._changes[arm]
+
+    def upto(self, seeds: int) -> "Plan":
+        """Return the plan of the first seeds alone."""
+        first = self.experiment.seeds[:seeds]
+        cells = [planned for planned in self.cells if planned.seed in first]
+        return Plan(replace(self.experiment, seeds=first), cells)
+
     def manifest(self, store: Store) -> Path:
-        """Return where the manifest of the experiment lies, without which there is no report."""
+        """Return the path of the experiment's manifest, without which there is no report."""
         return store.out / self.experiment.name / "experiment.json"
 
     def missing(self, store: Store) -> list[Planned]:
-        """The cells still to be trained, each once."""
+        """Return the cells still to be trained, each once."""
         return [planned for planned in self.distinct if not store.finished(planned.cell.id)]
 
 
 def idle_arms(plan: Plan) -> dict[str, str]:
-    """Return a line for each arm whose cells are those of the baseline, which no result can tell apart from it."""
+    """Return a line for each arm whose cells are those of the baseline, so that no result can differ."""
     experiment, lines = plan.experiment, {}
     base = plan.first(experiment.baseline)
     for arm, changes in experiment.arms.items():
@@ -89,58 +96,90 @@ def idle_arms(plan: Plan) -> dict[str, str]:
     return lines
 
 
+def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | None) -> Experiment:
+    """Replace each `auto` of an experiment's base by the fastest setting of its baseline.
+
+    Args:
+        experiment: as it was read.
+        out: the results folder, which stores decisions.
+        workers: cells trained at a time; None for the default.
+
+    Raises:
+        InputError: where an arm has an `auto` of its own, which could give arms different implementations.
+    """
+    for arm, changes in experiment.arms.items():
+        for path, value in changes.items():
+            section, _, name = path.partition(".")
+            if value == "auto" and section == "trainer" and auto_settings_requested({section: {name: value}}):
+                raise InputError(
+                    f"arm {arm}: {path}: auto would have its arms computed in different ways; give it in the base or "
+                    "under common, or name one way here"
+                )
+    if not (settings := auto_settings_requested(experiment.tree)):
+        return experiment
+    baseline = override(experiment.tree, {**experiment.arms[experiment.baseline], "seed": experiment.seeds[0]})
+    arms, cells = len(experiment.arms), len(experiment.arms) * len(experiment.seeds)
+    workers = workers or default_workers(cells)
+    steps = baseline.get("trainer", {}).get("max_steps")
+    steps_in_turn = math.ceil(cells / workers) * steps if isinstance(steps, int) else None
+    _, decision = replace_auto_settings(baseline, out, threads_each(workers), steps_in_turn, arms)
+    if decision is None:  # the baseline sets its own
+        raise InputError(
+            f"{', '.join(settings)}: auto is decided on the baseline, and {experiment.baseline} names its own"
+        )
+    chosen = {f"trainer.{name}": value for name, value in decision.chosen.items()}
+    return replace(experiment, tree=override(experiment.tree, chosen), autotuned=asdict(decision))
+
+
+# planning ------------------------------------------------------------------------------------------------------------
+
+
 def untimed(cell: Cell) -> float:
-    """Refuses to say how long a step of the cell takes."""
+    """Refuse to time a step of the cell. Raises InputError."""
     raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
 
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
-    """Resolves, builds and checks every cell before any is trained.
+    """Resolve, build and check every cell before any is trained.
 
     Args:
-        experiment: what is asked for.
-        seconds: how long a step of a cell takes, where seconds are to be held equal.
+        experiment: to be planned.
+        seconds: returns the seconds of a step of a cell, where seconds are to be held equal.
 
     Raises:
         InputError: naming the arm.
     """
-    arms = {name: _checked(experiment, name, changes) for name, changes in experiment.arms.items()}
+    arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
         if steps[name] != cell.config["trainer"]["max_steps"]:
-            arms[name] = _checked(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
+            arms[name] = _check_arm(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
     seeds = experiment.seeds
-    of_arms = {name: seeded(cell, seeds) for name, cell in arms.items()}
+    by_arm = {name: seeded(cell, seeds) for name, cell in arms.items()}
     cells = [
-        Planned(name, seed, of_arms[name][index], f"{experiment.name}/{name}/{seed}")
+        Planned(name, seed, by_arm[name][index], f"{experiment.name}/{name}/{seed}")
         for index, seed in enumerate(seeds)
         for name in arms
     ]
     return Plan(experiment, cells)
 
 
-def _checked(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
-    try:
+def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
+    """Return the arm's cell of the first seed. Raises InputError naming the arm."""
+    with prefix_errors(f"arm {name}"):
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
         check_strategy(cell.config["trainer"])
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
-            _check_length(metric, cell)
-            _check_validations(metric, cell)
+            _check_metric(metric, cell)
         return cell
-    except InputError as error:
-        raise InputError(f"arm {name}: {error}") from None
 
 
-def _check_length(metric: str, cell: Cell) -> None:
-    """Refuses to judge by a length that is not evaluated."""
+def _check_metric(metric: str, cell: Cell) -> None:
+    """Refuse a metric at a length that is not evaluated, or over more validations than training has."""
     _, at, length = metric.partition("@")
     lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
     if at and int(length) not in lengths:
         raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
-
-
-def _check_validations(metric: str, cell: Cell) -> None:
-    """Refuses to average over more validations than training has."""
     if (mean := averaged(metric)) is None:
         return
     settings = cell.config["trainer"]
@@ -152,58 +191,108 @@ def _check_validations(metric: str, cell: Cell) -> None:
         raise InputError(f"metric: {metric}: training has {count} validations; see trainer.val_check_interval")
 
 
+def cost_per_step(cell: Cell, kind: str, seconds: Callable[[Cell], float]) -> float:
+    """Return the cost of an optimiser step in tokens, flops or seconds. Raises InputError for uncounted FLOPs."""
+    if kind == "seconds":
+        return seconds(cell)
+    size = sizes(cell)
+    if kind == "tokens":
+        return size.tokens_per_step
+    if size.flops_per_token is None:
+        raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
+    return size.tokens_per_step * size.flops_per_token
+
+
+def equal_steps(
+    cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float]
+) -> dict[str, int]:
+    """Return the optimiser steps for each arm with which all cost as much as the baseline.
+
+    Raises:
+        InputError: for an arm that sets its steps itself.
+    """
+    steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
+    if kind == "steps":
+        return steps
+    own = next((arm for arm in cells if steps[arm] != steps[baseline]), None)
+    if own is not None:
+        raise InputError(f"arm {own}: trainer.max_steps is set by the arm, and by equal: {kind}; leave one of them out")
+    budget = steps[baseline] * cost_per_step(cells[baseline], kind, seconds)
+    costs = {arm: cost_per_step(cell, kind, seconds) for arm, cell in cells.items() if arm != baseline}
+    return {arm: max(1, round(budget / costs[arm])) if arm in costs else steps[arm] for arm in cells}
+
+
+# the manifest --------------------------------------------------------------------------------------------------------
+
+
 def axes(plan: Plan) -> dict[str, str]:
-    """What kind of axis each path is on which arms differ: scientific unless the experiment says otherwise."""
-    given = plan.experiment.inference.axes
-    changed = [path for arm in plan.experiment.arms for path in plan.changes(arm)]
-    kinds = {path: next((k for start, k in given.items() if _under(path, start)), "scientific") for path in changed}
-    return {**kinds, **{path: kind for path, kind in given.items() if kind == "fixed"}}
+    """Return the kind of axis of each path on which arms differ, scientific unless the experiment says otherwise."""
+    declared = plan.experiment.inference.axes
 
+    def kind(path: str) -> str:
+        """Return the kind declared for a resolved path or one above it, where `init_args` may be left out."""
+        spellings = (path.replace(".init_args", "").replace(".class_path", "") + ".", path + ".")
+        above = (name for name in declared if any(spelling.startswith(name + ".") for spelling in spellings))
+        return next((declared[name] for name in above), "scientific")
 
-def _under(path: str, start: str) -> bool:
-    """Whether a resolved path lies under a dotted one, in which `init_args` may be left out."""
-    plain = path.replace(".init_args", "").replace(".class_path", "")
-    return (plain + ".").startswith(start + ".") or (path + ".").startswith(start + ".")
+    kinds = {path: kind(path) for arm in plan.experiment.arms for path in plan.changes(arm)}
+    return {**kinds, **{path: kind for path, kind in declared.items() if kind == "fixed"}}
 
 
 def finite_claim(claim: Claim) -> dict[str, Any]:
-    """A claim as the keys it was written with; ends at infinity are left out."""
+    """Return a claim as the keys it was written with; ends at infinity are left out."""
     return {key: value for key, value in asdict(claim).items() if not (isinstance(value, float) and math.isinf(value))}
 
 
+def stored_command(command: Sequence[str]) -> list[str] | None:
+    """Return the arguments of `lm` as a manifest has them, without secrets; None where UTF-8 cannot hold them."""
+    return [redacted(text) for text in command] if command and all(map(is_text, command)) else None
+
+
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
-    """Leaves `experiment.json`, all that a report needs beside the records, and returns its folder.
+    """Write `experiment.json`, which holds what a report needs beside the records.
 
     Args:
         plan: of the experiment.
         store: in whose folder the report's folder lies.
-        command: the arguments of `lm` that made it, as given; left out where there are none, or none UTF-8 can hold.
+        command: the arguments of `lm`, as given.
+
+    Returns:
+        the report's folder.
     """
-    experiment, looks = plan.experiment, plan.experiment.inference.looks
-    path = plan.manifest(store)
+    experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
+    looks, previous = inference.looks, None
+    with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
+        content = MANIFEST.read(read_json(path), path)
+        check_shape(content, Manifest, path, "")
+        previous = content
+
+    def trained_seeds(claim: Claim) -> list[int]:
+        """Return the seeds on which all arms of a claim have a finished cell."""
+        by_arm = [{p.seed for p in plan.by_arm[arm] if store.finished(p.cell.id)} for arm in claim.arms]
+        return sorted(set.intersection(*by_arm))
+
     manifest = {
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
-        "command": [redacted(text) for text in command] if command and all(map(is_text, command)) else None,
+        "command": stored_command(command),
         "notes": experiment.notes,
         "baseline": experiment.baseline,
-        "metric": experiment.inference.metric,
-        "secondary": experiment.inference.secondary,
-        "margin": experiment.inference.margin,
-        "confirmatory": experiment.inference.confirmatory,
-        "declared": experiment.inference.declared,
+        "metric": inference.metric,
+        "secondary": inference.secondary,
+        "margin": inference.margin,
+        "confirmatory": inference.confirmatory,
+        "declared": inference.declared,
         "axes": axes(plan),
-        "equal": experiment.inference.equal,
+        "equal": inference.equal,
         "adaptive": {"looks": list(looks), "maximum": looks[-1]} if looks else None,
         "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
         "claims": [finite_claim(claim) for claim in experiment.claims],
-        "registered": register(
-            experiment.claims, _previous_manifest(path), functools.partial(_trained_seeds, plan, store)
-        ),
+        "registered": register(experiment.claims, previous, trained_seeds),
         "seeds": experiment.seeds,
-        "generalise": experiment.inference.generalise,
-        **({} if experiment.ways is None else {"ways": experiment.ways}),
+        "generalise": inference.generalise,
+        **({} if experiment.autotuned is None else {"ways": experiment.autotuned}),
         "arms": {
             arm: {
                 "changes": {path: list(values) for path, values in plan.changes(arm).items()},
@@ -218,17 +307,75 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     return path.parent
 
 
-def _previous_manifest(path: Path) -> dict[str, Any] | None:
-    """Return the manifest that is there; None where there is none, or it is damaged and will be replaced."""
-    try:
-        manifest = MANIFEST.read(read_json(path), path)
-        check_shape(manifest, Manifest, path, "")
-    except InputError:
-        return None
-    return manifest
+# finished cells ------------------------------------------------------------------------------------------------------
+
+MAX_VERSIONS_NAMED = 3
+"""Versions of the code that a line names."""
 
 
-def _trained_seeds(plan: Plan, store: Store, claim: Claim) -> list[int]:
-    """Return the seeds on which all arms of a claim have a finished cell."""
-    of_arms = [{p.seed for p in plan.by_arm[arm] if store.finished(p.cell.id)} for arm in claim.arms]
-    return sorted(set.intersection(*of_arms))
+@dataclass(frozen=True)
+class FinishedCells:
+    """The finished cells of a plan.
+
+    Args:
+        statuses: of each, by its id.
+        other_code: by id, the version in words of those that other code of this package trained.
+    """
+
+    statuses: dict[str, str]
+    other_code: dict[str, str]
+
+    def reused(self, missing: Collection[str]) -> list[str]:
+        """Return a line on the cells that other code trained; none where no such cell is used.
+
+        Args:
+            missing: ids of the cells that are about to be trained, again or not.
+        """
+        versions = [version for cell, version in self.other_code.items() if cell not in missing]
+        if not versions:
+            return []
+        names, count = list(dict.fromkeys(versions)), len(versions)
+        more = f" and {len(names) - MAX_VERSIONS_NAMED} more" if len(names) > MAX_VERSIONS_NAMED else ""
+        cells, are = ("finished cell was", "it is") if count == 1 else ("finished cells were", "they are")
+        return [
+            f"{count} {cells} trained by other code: {', '.join(names[:MAX_VERSIONS_NAMED])}{more}; {are} used without "
+            "training again. To train all cells by this code, give another --out"
+        ]
+
+
+def read_finished(plan: Plan, store: Store) -> FinishedCells:
+    """Read the record of each finished cell of a plan once, though there may be thousands.
+
+    Raises:
+        InputError: where a record is damaged, or a newer version wrote it.
+    """
+    statuses, other_code, own_git = dict[str, str](), dict[str, str](), functools.cache(git_state)
+    for planned in plan.distinct:
+        cell = planned.cell.id
+        store.recover(cell)
+        if store.finished(cell):
+            record = store.record(cell)
+            statuses[cell] = str(record["status"])
+            if version := _other_version(record, own_git):
+                other_code[cell] = version
+    return FinishedCells(statuses, other_code)
+
+
+def _other_version(record: Record, own_git: Callable[[], Mapping[str, Any]]) -> str:
+    """Return the version of other code that trained a cell, empty if this code did.
+
+    A record without a hash of the source is judged by its commit, and `own_git` returns that of this code.
+    """
+    origin: Mapping[str, Any] = record.get("provenance") or {}
+    source, git = origin.get("source"), origin.get("git") or {}
+    if source is not None:
+        same = canonical(source) == canonical(source_hash())
+    elif git.get("commit") is None:
+        same = origin.get("lm") == __version__ and own_git()["commit"] is None
+    else:
+        same = not git.get("dirty") and own_git() == {"commit": git["commit"], "dirty": False}
+    if same:
+        return ""
+    if git.get("commit") is None:
+        return f"lm {origin.get('lm', 'of an unknown version')}"
+    return f"commit {commit_of({'commit': git['commit'], 'dirty': git.get('dirty')}, ABBREVIATED)}"

@@ -10,19 +10,19 @@ from lm.store.files import write_atomic
 
 STARTER = Path(__file__).parent / "starter"
 SCHEMA = re.compile(r"^# yaml-language-server:.*\n", re.MULTILINE)
-"""Names a file of a clone, which a copy does not lie beside."""
+"""A line that names a file of a clone, which a copy does not lie beside."""
 
 BASE = re.compile(r"^([^#\n]*\bbase: )(\S+\.yaml)", re.MULTILINE)
 
 
 def starter() -> dict[str, str]:
-    """The files of a small project, by their paths in it."""
+    """Return the files of a small project, by their paths in it."""
     files = (path for path in sorted(STARTER.rglob("*")) if path.suffix in (".yaml", ".py", ".md"))
     return {path.relative_to(STARTER).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
 def copies(name: str) -> dict[str, str]:
-    """A shipped experiment, sweep or configuration with the bases that it names, by their paths in a project.
+    """Return a shipped experiment, sweep or configuration and the bases that it names, by their paths in a project.
 
     Raises:
         InputError: where nothing of that name is shipped, with the nearest.
@@ -30,36 +30,34 @@ def copies(name: str) -> dict[str, str]:
     kinds = {kind: shipped(kind) for kind in FOLDERS}
     for kind, files in kinds.items():
         if name in files:
-            place = f"bases/{name}.yaml" if kind == "configuration" else f"{name}.yaml"
-            return {place: _moved(files[name]), **_bases(files[name])}
-    known = [name for files in kinds.values() for name in files]
-    raise InputError(f"{name}: nothing of that name is shipped.{nearest(name, known)} Choose from {', '.join(known)}")
+            source = files[name]
+            target = f"bases/{name}.yaml" if kind == "configuration" else f"{name}.yaml"
+            bases = [source.parent / base for base in _bases_in(load_yaml(source))]
+            return {target: _rebased(source), **{f"bases/{base.name}": _rebased(base) for base in bases}}
+    names = [name for files in kinds.values() for name in files]
+    raise InputError(f"{name}: nothing of that name is shipped.{nearest(name, names)} Choose from {', '.join(names)}")
 
 
-def _moved(path: Path) -> str:
-    """A file as it stands in a project, where all bases lie in `bases`."""
+def _rebased(path: Path) -> str:
+    """Return the text of a file for a project, where all bases lie in `bases`."""
     text = SCHEMA.sub("", path.read_text(encoding="utf-8"))
-    return BASE.sub(lambda found: f"{found[1]}bases/{Path(found[2]).name}", text)
+    return BASE.sub(lambda match: f"{match[1]}bases/{Path(match[2]).name}", text)
 
 
-def _bases(path: Path) -> dict[str, str]:
-    return {f"bases/{Path(base).name}": _moved(path.parent / base) for base in _named(load_yaml(path))}
-
-
-def _named(tree: Mapping[str, object]) -> Iterator[str]:
-    """The files that a tree names as `base`, at any depth."""
+def _bases_in(tree: Mapping[str, object]) -> Iterator[str]:
+    """Yield the files that a tree names as `base`, at any depth."""
     for key, value in tree.items():
         if key == "base" and isinstance(value, str) and value.endswith(".yaml"):
             yield value
         elif isinstance(value, Mapping):
-            yield from _named(value)
+            yield from _bases_in(value)
 
 
 def put(files: Mapping[str, str], folder: Path, where: str) -> list[Path]:
-    """Writes files into a folder; returns those that were written, the others being there already, word for word.
+    """Write files into a folder; return those written, without those that it already holds word for word.
 
     Raises:
-        InputError: where one of them is there and says something else; then nothing is written.
+        InputError: where the folder holds another file of one of the names; then nothing is written.
     """
     require_place(folder, where, folder=True)
     written = []
@@ -69,7 +67,7 @@ def put(files: Mapping[str, str], folder: Path, where: str) -> list[Path]:
         if not path.exists():
             written.append(path)
         elif path.read_bytes() != text.encode():
-            raise InputError(f"{path}: is there, and another than what would be written; choose another folder")
+            raise InputError(f"{path}: exists with other content; choose another folder")
     for path in written:
         write_atomic(path, files[path.relative_to(folder).as_posix()])
     return written

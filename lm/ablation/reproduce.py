@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import Manner, carry_out, warn
-from lm.ablation.auto import with_ways
+from lm.ablation.ablate import RunOptions, train_experiment, warn
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.plan import Plan, idle_arms, make_plan
+from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
+from lm.ablation.show import print_line
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.results import load
@@ -33,13 +33,13 @@ from lm.store.store import Store
 
 
 @dataclass(frozen=True)
-class Portion:
-    """What is run of each experiment.
+class ReproductionScope:
+    """The part of each experiment that is run.
 
     Args:
         tier: its size; C is that of a CPU, which files have without naming it.
         settings: dotted changes to every base, applied before those of the arms.
-        first: so many of its seeds at most, the first ones; None for all.
+        max_seeds: first seeds to use; None for all.
 
     Raises:
         InputError: for fewer seeds than one.
@@ -47,149 +47,140 @@ class Portion:
 
     tier: str
     settings: Mapping[str, Any]
-    first: int | None
+    max_seeds: int | None
 
     def __post_init__(self) -> None:
-        if self.first is not None and self.first < 1:
-            raise InputError(f"--first-seeds: expected 1 or more, found {self.first}")
+        if self.max_seeds is not None and self.max_seeds < 1:
+            raise InputError(f"--first-seeds: expected 1 or more, found {self.max_seeds}")
 
     @property
-    def size(self) -> str:
-        """The tier as experiment files know it."""
+    def file_tier(self) -> str:
+        """The tier as experiment files name it."""
         return "" if self.tier == "C" else self.tier
 
-    def of(self, path: Path) -> Experiment:
-        """Reads an experiment. Raises InputError."""
-        experiment = load_experiment(path, self.settings, tier=self.size)
-        return replace(experiment, seeds=experiment.seeds[: self.first])
+    def read(self, path: Path) -> Experiment:
+        """Read an experiment. Raises InputError."""
+        experiment = load_experiment(path, self.settings, tier=self.file_tier)
+        return replace(experiment, seeds=experiment.seeds[: self.max_seeds])
 
 
 def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") -> list[Path]:
-    """The experiment files under `folder` that have claims, or another key, or those named.
+    """Return the experiment files under `folder` that have claims, or another key, or those named.
 
     Raises:
         InputError: where there are none, and for a name without.
     """
     if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
-    found = {name: path for name, path in files_by_name(folder).items() if load_yaml(path).get(key)}
+    files = {name: path for name, path in files_by_name(folder).items() if load_yaml(path).get(key)}
+    label = "a ladder" if key == "ladder" else key
     for name in names:
-        if path_name(name, "NAME") not in found:
+        if path_name(name, "NAME") not in files:
             raise InputError(
-                f"{name}: no experiment with {_named(key)} in {folder}.{nearest(name, list(found))} "
-                f"Choose from {', '.join(found)}"
+                f"{name}: no experiment with {label} in {folder}.{nearest(name, list(files))} "
+                f"Choose from {', '.join(files)}"
             )
-    if not found:
-        raise InputError(f"--experiments {folder}: no experiment there has {_named(key)}")
-    return [found[name] for name in names] if names else list(found.values())
+    if not files:
+        raise InputError(f"--experiments {folder}: no experiment there has {label}")
+    return [files[name] for name in names] if names else list(files.values())
 
 
-def _named(key: str) -> str:
-    return "a ladder" if key == "ladder" else key
+def reproduce(
+    files: Sequence[Path], scope: ReproductionScope, options: RunOptions, plan_only: bool, named: bool = False
+) -> int:
+    """Train what is missing of each experiment and answer its claims.
 
+    An experiment that cannot be planned, perhaps for want of a file, is reported and left out, unless it was run at the
+    same tier under the same folder before.
 
-def reproduce(files: Sequence[Path], portion: Portion, manner: Manner, plan_only: bool, named: bool = False) -> int:
-    """Trains what is missing of each experiment and answers its claims. Returns 1 where something was left undone.
-
-    An experiment that cannot be planned, for want of a file perhaps, is told and left out, unless it was carried out
-    at the same tier under the same folder before.
+    Returns:
+        0, or 1 where something was left undone.
 
     Raises:
         InputError: at the end, where that left out one of those that are `named`, or left none.
     """
-    tier, began = portion.tier, time.monotonic()
-    plans, reasons = _plans(files, portion, manner)
-    store = Store(manner.out)
-    if plan_only:
-        _show(plans, {} if named or not plans else reasons, tier, store, manner)
-        _refuse(reasons, named or not plans, "cannot be run")
-        return 0
-    given: list[tuple[str, Answer]] = []
-    interrupted, undone_before = 0, _undone(plans, store)
-    for index, path in enumerate(files, 1):
-        folder = manner.out / report_name(path, portion.size)
-        if path in plans:
-            print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
-            warn(idle_arms(plans[path]).values())
-            folder, lost = carry_out(plans[path], store, manner)
-            interrupted += lost
-        elif not _was_run(folder, tier):
-            continue
-        else:
-            del reasons[path]
-        write_report(folder, Console(quiet=True))
-        given += [(path.stem, one) for one in answers(load(folder), tier)]
-    _refuse(reasons, len(reasons) == len(files), f"was not run at tier {tier}")
-    names, found = [name for name, _ in given], adjust_p([one for _, one in given])
-    given = list(zip(names, found, strict=True))
-    folder = manner.out / f"reproduce.{tier}"
-    undone = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
-    _write(folder, tier, manner.command, given, undone)
-    console = Console()
-    if given:
-        show_claims(given, console, f"Claims, tier {tier}")
-    for line in undone:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    trained = len(undone_before - _undone(plans, store))
-    cells = f"{trained} cell{'s' * (trained != 1)} trained"
-    print(f"{cells}, {duration(time.monotonic() - began)} by the clock", file=sys.stderr)
-    print(f"table: {folder / 'table.md'}", file=sys.stderr)
-    if not interrupted:
-        _refuse(reasons, named, f"was not run at tier {tier}")
-    return 1 if interrupted or not given else 0
-
-
-def _undone(plans: Mapping[Path, Plan], store: Store) -> set[str]:
-    """The ids of the cells that are missing."""
-    return {planned.cell.id for plan in plans.values() for planned in plan.missing(store)}
-
-
-def _plans(files: Sequence[Path], portion: Portion, manner: Manner) -> tuple[dict[Path, Plan], dict[Path, str]]:
-    """The plans, and why there is none for the others."""
+    tier, start, store = scope.tier, time.monotonic(), Store(options.out)
     plans: dict[Path, Plan] = {}
     reasons: dict[Path, str] = {}
     for path in files:
         try:
-            experiment = with_ways(portion.of(path), manner.out, manner.workers)
-            plans[path] = make_plan(experiment)
+            plans[path] = make_plan(with_autotuned_settings(scope.read(path), options.out, options.workers))
         except InputError as error:
             reasons[path] = str(error)
-    return plans, reasons
+    if plan_only:
+        _show(plans, {} if named or not plans else reasons, tier, store, options)
+        if named or not plans:
+            _refuse(reasons, "cannot be run")
+        return 0
+    answered: list[tuple[str, Answer]] = []
+    interrupted, missing_before = 0, _missing_cells(plans.values(), store)
+    for index, path in enumerate(files, 1):
+        folder = options.out / report_name(path, scope.file_tier)
+        if path in plans:
+            print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
+            warn(idle_arms(plans[path]).values())
+            folder, count = train_experiment(plans[path], store, options)
+            interrupted += count
+        elif not (folder / "experiment.json").is_file() or load(folder).manifest.get("tier", "C") != tier:
+            continue
+        else:  # it was run at this tier before
+            del reasons[path]
+        write_report(folder, Console(quiet=True))
+        answered += [(path.stem, answer) for answer in answers(load(folder), tier)]
+    if len(reasons) == len(files):
+        _refuse(reasons, f"was not run at tier {tier}")
+    adjusted = adjust_p([answer for _, answer in answered])
+    answered = [(name, answer) for (name, _), answer in zip(answered, adjusted, strict=True)]
+    folder = options.out / f"reproduce.{tier}"
+    left_out = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
+    _write(folder, tier, options.command, answered, left_out)
+    if answered:
+        show_claims(answered, Console(), f"Claims, tier {tier}")
+    for line in left_out:
+        print_line(line)
+    trained = len(missing_before - _missing_cells(plans.values(), store))
+    cells = f"{trained} cell{'s' * (trained != 1)} trained"
+    print(f"{cells}, {duration(time.monotonic() - start)} by the clock", file=sys.stderr)
+    print(f"table: {folder / 'table.md'}", file=sys.stderr)
+    if named and not interrupted:
+        _refuse(reasons, f"was not run at tier {tier}")
+    return 1 if interrupted or not answered else 0
 
 
-def _refuse(reasons: dict[Path, str], fault: bool, what: str) -> None:
-    """Raises InputError with the reasons, if there are any, where it is a fault that there are."""
-    if reasons and fault:
+def _missing_cells(plans: Iterable[Plan], store: Store) -> set[str]:
+    """Return the ids of the cells that are missing."""
+    return {planned.cell.id for plan in plans for planned in plan.missing(store)}
+
+
+def _refuse(reasons: dict[Path, str], what: str) -> None:
+    """Raise an InputError with the reasons, if there are any."""
+    if reasons:
         raise InputError("; ".join(f"{path.stem}: {what}: {reason}" for path, reason in reasons.items()))
 
 
-def _was_run(folder: Path, tier: str) -> bool:
-    """Whether an experiment was carried out at this tier before, with its report in `folder`."""
-    return (folder / "experiment.json").is_file() and load(folder).manifest.get("tier", "C") == tier
-
-
-def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: Store, manner: Manner) -> None:
-    total, kinds, asked = 0.0, Counter[str](), set[str]()
+def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: Store, options: RunOptions) -> None:
+    """Print for each experiment the number of claims and of cells to train, and the time they take."""
+    total, kinds, counted = 0.0, Counter[str](), set[str]()
     for path, plan in plans.items():
-        train, wall = to_come(plan, store, manner.workers, asked)
+        cells, wall = describe_missing(plan, store, options.workers, counted)
         total += wall
         claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
         kinds.update(claims)
-        print(f"{path.stem}: {len(claims)} claim{'s' * (len(claims) != 1)}, {train}, {duration(wall)}")
+        print(f"{path.stem}: {len(claims)} claim{'s' * (len(claims) != 1)}, {cells}, {duration(wall)}")
     for path, reason in reasons.items():
         print(f"{path.stem}: cannot be run: {reason}")
     if plans:
         counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
         print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
-        if remark := precision_remark(list(plans.values()), store, manner.workers):
+        if remark := precision_remark(list(plans.values()), store, options.workers):
             print(remark)
-        print(f"about {duration(total)} in all, judged by finished cells of each arm or by a few steps")
+        print(f"about {duration(total)} in all, estimated from finished cells or a few steps")
 
 
 def precision_remark(plans: Sequence[Plan], store: Store, workers: int | None) -> str | None:
-    """Return a line where the precision of what is to train does not pay on this machine; None otherwise.
+    """Return a line where the precision of missing cells does not pay on this machine; None otherwise.
 
-    The first plan whose cells all ask for the same reduced precision stands for the others.
+    The first plan whose missing cells all use the same reduced precision stands for the others.
     """
     for plan in plans:
         cells = [planned.cell for planned in plan.missing(store)]
@@ -198,53 +189,44 @@ def precision_remark(plans: Sequence[Plan], store: Store, workers: int | None) -
     return None
 
 
-def to_come(plan: Plan, store: Store, workers: int | None, asked: set[str]) -> tuple[str, float]:
-    """How many cells are to train that nothing before asked for, in words, and about the seconds that takes.
+def describe_missing(plan: Plan, store: Store, workers: int | None, counted: set[str]) -> tuple[str, float]:
+    """Return in words how many cells are to train, without those counted before, and about the seconds they take.
 
     Args:
         plan: of an experiment, or of all rungs of a ladder.
         store: where finished cells lie.
-        workers: cells trained at a time; None for as many as there are by default.
-        asked: ids of what was asked for before, to which those of this plan are added.
+        workers: cells trained at a time; None for the default.
+        counted: ids of the missing cells of plans before, to which those of this plan are added.
     """
     undone = plan.missing(store)
-    missing = [planned for planned in undone if planned.cell.id not in asked]
-    asked.update(planned.cell.id for planned in missing)
+    missing = [planned for planned in undone if planned.cell.id not in counted]
+    counted.update(planned.cell.id for planned in missing)
     workers = workers or default_workers(len(missing))
     seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each(workers))
     wall = wall_seconds([seconds[planned.arm] for planned in missing], workers) if missing else 0.0
     shared = len(undone) - len(missing)
-    more = f" and {shared} that stand above" if shared else ""
+    more = f" and {shared} listed above" if shared else ""
     return f"{len(missing)} of {len(plan.distinct)} cells to train{more}", wall
 
 
 def _write(
-    folder: Path, tier: str, command: Sequence[str], given: Sequence[tuple[str, Answer]], undone: Sequence[str]
+    folder: Path, tier: str, command: Sequence[str], answered: Sequence[tuple[str, Answer]], left_out: Sequence[str]
 ) -> None:
-    """The table as Markdown and as CSV."""
+    """Write the table as Markdown and as CSV."""
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
-    lines += [*markdown_claims(given, several=True), "", *(f"- {line}" for line in undone)]
+    lines += [*markdown_claims(answered, several=True), "", *(f"- {line}" for line in left_out)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
+    of_claim, of_answer = ("kind", "claim", "source", "metric"), ("estimate", "low", "high", "seeds", "p", "q")
     frame = pd.DataFrame(
         {
             "experiment": name,
-            "kind": one.claim.kind,
-            "claim": one.claim.claim,
-            "source": one.claim.source,
-            "metric": one.claim.metric,
-            "expected": one.claim.expected(),
-            "estimate": one.estimate,
-            "low": one.low,
-            "high": one.high,
-            "seeds": one.seeds,
-            "p": one.p,
-            "q": one.q,
-            "p_holm": one.p_holm,
-            "post_hoc": one.post_hoc,
-            "over": one.generalises_over,
-            "verdict": one.verdict,
-            "note": one.note,
+            **{column: getattr(answer.claim, column) for column in of_claim},
+            "expected": answer.claim.expected(),
+            **{column: getattr(answer, column) for column in (*of_answer, "p_holm", "post_hoc")},
+            "over": answer.generalises_over,
+            "verdict": answer.verdict,
+            "note": answer.note,
         }
-        for name, one in given
+        for name, answer in answered
     )
     write_atomic(folder / "table.csv", as_csv(frame))

@@ -177,14 +177,14 @@ def ablate(
     named = asked_for(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
     with _user_modules(trusted_only):
-        from lm.ablation.ablate import Manner
+        from lm.ablation.ablate import RunOptions
         from lm.ablation.ablate import ablate as carry_out
-        from lm.ablation.climb import climb
         from lm.ablation.experiment import load_experiment
+        from lm.ablation.ladder.run import run_ladder
 
         settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(Path(spec), settings, chosen, tier, str)
-        manner = Manner(
+        manner = RunOptions(
             folder,
             workers,
             retry_failed,
@@ -195,7 +195,7 @@ def ablate(
             loggers=named,
             executor=trains,
         )
-        (carry_out if experiment.ladder is None else climb)(experiment, manner)
+        (carry_out if experiment.ladder is None else run_ladder)(experiment, manner)
     return load(folder / experiment.name)
 
 

@@ -8,7 +8,7 @@ import inspect
 import re
 from typing import Any
 
-from lm.ablation.files import ExperimentFile
+from lm.ablation.experiment import ExperimentFile
 from lm.config.choices import Slot, choices, is_section, slots
 from lm.config.components import REQUIRED, hint_of, plain_options
 from lm.config.keys import Schema, any_of, of_hint

@@ -12,7 +12,7 @@ from lm.config.tree import InputError, override
 from lm.data.batch import Batch
 from lm.execution.cell_queue import Planned
 from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
-from lm.inference.ways import threads_of
+from lm.inference.autotune import threads_of
 from lm.model.attention import set_attention_impl
 from lm.report.status import duration as duration
 from lm.store.damage import is_number

@@ -6,7 +6,7 @@ from pathlib import Path
 from lm.config.tree import Tree
 from lm.execution.machine import threads_each
 from lm.execution.progress import step_lines
-from lm.inference.ways import decided
+from lm.inference.autotune import replace_auto_settings
 from lm.report.autotune import describe_autotune
 from lm.store.locks import to_stderr
 from lm.store.store import Store
@@ -38,7 +38,7 @@ def train_single(
         InputError: if the configuration cannot be trained.
     """
     report, say = (step_lines(), to_stderr) if progress else (_ignore, _ignore)
-    tree, decision = decided(tree, out, threads_each(1))
+    tree, decision = replace_auto_settings(tree, out, threads_each(1))
     if decision is not None:
         say(describe_autotune(asdict(decision)))
     cell, store = check(tree), Store(out)

@@ -1,8 +1,8 @@
-"""The coordinate check: how large the activations of each layer are after a few steps, at several widths.
+"""The coordinate check of muP: the size of each layer's activations after a few steps, at several widths.
 
-Where a recipe is to hold at every width they must neither grow nor fade with it (Yang et al. 2022, appendix D.1,
-https://arxiv.org/abs/2203.03466). A configuration is trained as it is and with muP, from its own data, without warm-up:
-it would hide what the first steps do. What is measured is the mean |activation| over the first batch.
+If a recipe is to hold at every width, activations must neither grow nor shrink with it (Yang et al. 2022, appendix D.1,
+https://arxiv.org/abs/2203.03466). A configuration is trained in the standard parametrisation and with muP, from its own
+data, without warm-up, which would hide the first steps. Measured is the mean |activation| over the first batch.
 """
 
 import io
@@ -28,21 +28,21 @@ from lm.training.optim import tables
 from lm.training.run import Run
 
 LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)
-"""What is measured, beside the logits."""
+"""Layers that are measured, beside the logits."""
 
 FORMAT = 1
 Table = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""Mean |activation| by parametrisation, steps, layer and width; JSON has no other keys than text."""
+"""Mean |activation| by parametrisation, steps, layer and width; keys are text, as in JSON."""
 
 
 def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict[str, Any]:
-    """The check of a configuration, as JSON.
+    """Return the check of a configuration, as JSON.
 
     Args:
-        tree: the configuration; a parametrisation it names is what is compared with the standard one, else MuP from its
-            own width.
+        tree: the configuration; its parametrisation is compared with the standard one, or MuP from its own width if it
+            has none.
         widths: at least two.
-        steps: after how many updates to measure.
+        steps: numbers of updates after which to measure.
 
     Raises:
         InputError: for a width that the model cannot have.
@@ -52,7 +52,7 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
         raise InputError("model: takes no width, heads and parametrization, so that it has no other width")
     mup = {"class_path": "MuP", "init_args": {"base_width": options["width"], "base_heads": options["heads"]}}
     chosen = options.get("parametrization") or mup
-    found: Table = {}
+    table: Table = {}
     for name, parametrization in (("standard", None), ("scaled", chosen)):
         changes = {
             "model.parametrization": parametrization,
@@ -66,19 +66,19 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
                 raise InputError(f"width {width}: {error}") from None
             for step, layers in measured.items():
                 for layer, value in layers.items():
-                    found.setdefault(name, {}).setdefault(str(step), {}).setdefault(layer, {})[str(width)] = value
-    return {"format": FORMAT, "parametrization": chosen, "activations": found}
+                    table.setdefault(name, {}).setdefault(str(step), {}).setdefault(layer, {})[str(width)] = value
+    return {"format": FORMAT, "parametrization": chosen, "activations": table}
 
 
 def activations(tree: Tree, steps: Sequence[int]) -> dict[int, dict[str, float]]:
-    """Mean |activation| of each layer after each of these numbers of updates."""
+    """Train a configuration; return the mean |activation| of each layer after each of these numbers of updates."""
     cell = check(tree)
     opened = cell.open()
     model, run = opened.model(), opened.run
     optimizer, schedule = run.optim.build(model.parameters(), max(steps), tables(model), model.map_rate)
     clip = cell.config["trainer"]["gradient_clip_val"]
     batches = list(opened.data.training_batches(0, max(steps)))
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for step, batch in enumerate(batches, start=1):
         model.train()
         loss = run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
@@ -89,62 +89,64 @@ def activations(tree: Tree, steps: Sequence[int]) -> dict[int, dict[str, float]]
         optimizer.step()
         schedule.step()
         if step in steps:
-            found[step] = _measured(model, batches[0].inputs)
-    return found
+            by_step[step] = _mean_outputs(model, batches[0].inputs)
+    return by_step
 
 
-def _measured(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float]:
-    """Mean |output| of each layer of a model and of its logits; layers that are called twice count by the last call."""
-    found: dict[str, float] = {}
+def _mean_outputs(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float]:
+    """Return the mean |output| of each layer and of the logits; the last call counts of layers called twice."""
+    means: dict[str, float] = {}
 
-    def note(name: str) -> Any:
-        def hook(module: nn.Module, given: Any, output: Tensor) -> None:
-            found[name] = float(output.abs().mean())
+    def hook_for(name: str) -> Any:
+        """Return a hook that measures the output of the layer of this name."""
+
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            means[name] = float(output.abs().mean())
 
         return hook
 
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
-    handles = [module.register_forward_hook(note(name)) for name, module in layers.items()]
+    handles = [module.register_forward_hook(hook_for(name)) for name, module in layers.items()]
     model.eval()
     with torch.no_grad():
         logits = model(*inputs)
     for handle in handles:
         handle.remove()
-    return {**found, "logits": float(logits.abs().mean())}
+    return {**means, "logits": float(logits.abs().mean())}
 
 
-def exponents(found: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
-    """Parametrisation, steps, layer, and the power of the width with which its activations go, over all widths."""
+def exponents(result: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
+    """Return parametrisation, steps, layer, and the power of the width with which its activations grow."""
     return [
         (name, step, layer, slope(by_width))
-        for name, by_step in found["activations"].items()
+        for name, by_step in result["activations"].items()
         for step, by_layer in by_step.items()
         for layer, by_width in by_layer.items()
     ]
 
 
 def slope(by_width: Mapping[str, float]) -> float:
-    """The slope of log activation over log width; NaN where an activation is not a number above zero."""
+    """Return the slope of log activation over log width; NaN where an activation is not a number above zero."""
     values = np.array(list(by_width.values()))
     if not (np.isfinite(values).all() and (values > 0).all()):
         return math.nan
     return float(np.polyfit(np.log([int(width) for width in by_width]), np.log(values), 1)[0])
 
 
-# shown ---------------------------------------------------------------------------------------------------------------
+# the figure ----------------------------------------------------------------------------------------------------------
 
 
-def drawn(found: Mapping[str, Any]) -> bytes:
-    """The check as PNG: a panel a parametrisation and number of steps, a line a layer."""
-    by_name: Table = found["activations"]
+def draw_coordinates(result: Mapping[str, Any]) -> bytes:
+    """Draw the check as PNG: a panel for each parametrisation and number of steps, a line for each layer."""
+    by_name: Table = result["activations"]
     steps = list(next(iter(by_name.values())))
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(3.6 * len(steps) + 1.8, 3.1 * len(by_name)), layout="constrained")
         panels = figure.subplots(len(by_name), len(steps), squeeze=False, sharex=True, sharey=True)
         for row, (name, by_step) in zip(panels, by_name.items(), strict=True):
             for axes, step in zip(row, steps, strict=True):
-                _panel(axes, by_step[step])
-                axes.set_title(f"{called(name, found)}, {step} step{'s' * (step != '1')}", fontsize=10)
+                _draw_panel(axes, by_step[step])
+                axes.set_title(f"{parametrization_name(name, result)}, {step} step{'s' * (step != '1')}", fontsize=10)
             row[0].set_ylabel("mean |activation|")
         for axes in panels[-1]:
             axes.set_xlabel("width")
@@ -155,7 +157,8 @@ def drawn(found: Mapping[str, Any]) -> bytes:
     return content.getvalue()
 
 
-def _panel(axes: Axes, by_layer: Mapping[str, Mapping[str, float]]) -> None:
+def _draw_panel(axes: Axes, by_layer: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw a line for each layer over the widths."""
     for (layer, by_width), colour in zip(by_layer.items(), sns.color_palette("viridis", len(by_layer)), strict=True):
         widths = [int(width) for width in by_width]
         dashed = "--" if layer == "logits" else "-"
@@ -165,6 +168,6 @@ def _panel(axes: Axes, by_layer: Mapping[str, Mapping[str, float]]) -> None:
     axes.set_xticks(widths, [str(width) for width in widths])
 
 
-def called(name: str, found: Mapping[str, Any]) -> str:
-    """A parametrisation in a word."""
-    return "standard" if name == "standard" else str(found["parametrization"]["class_path"])
+def parametrization_name(key: str, result: Mapping[str, Any]) -> str:
+    """Return the name of a parametrisation for tables and figures."""
+    return "standard" if key == "standard" else str(result["parametrization"]["class_path"])

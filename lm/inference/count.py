@@ -13,7 +13,7 @@ from lm.training.cell import check
 
 
 def count(tree: Tree, context: int | None, batch: int | None) -> dict[str, Any]:
-    """All counts of a configuration, at the data's context and batch unless others are given."""
+    """Return all counts of a configuration, at the data's context and batch unless others are given."""
     cell = check(tree)
     built = cell.open()
     data = built.data
@@ -28,7 +28,7 @@ def count(tree: Tree, context: int | None, batch: int | None) -> dict[str, Any]:
 
 
 def counted(model: Model, context: int, batch: int) -> dict[str, Any]:
-    """All counts of a model."""
+    """Return all counts of a model."""
     parts, flops = parameters(model), flops_per_token(model, context)
     named = {name: getattr(flops, name) for name in ("linear", "attention", "useful", "forward", "backward", "total")}
     return {

@@ -1,4 +1,4 @@
-"""What a finished run left, at hand: its record, its configuration, its trained model."""
+"""A finished run: its record, its configuration, its text, its trained model."""
 
 import functools
 import importlib.util
@@ -20,6 +20,8 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.imported import look_in, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
+from lm.data.pairs import check_pairs, pairs_folder
+from lm.data.tokens import TextStats, check_entry, is_usable, tokens_folder
 from lm.model.transformer import Model, load_weights
 from lm.report.status import training_line
 from lm.store.checks import of_checkpoint
@@ -31,53 +33,63 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def find(run: str, out: Path) -> Path:
-    """The folder of a finished cell, given as such, as experiment/arm/seed, or as the beginning of its id under `out`.
+    """Return the folder of a finished cell.
+
+    Args:
+        run: the folder itself, experiment/arm/seed, or the beginning of the cell's id.
+        out: the results folder.
 
     Raises:
         InputError: where there is none, or more than one.
     """
     if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
-    found = find_one(run, out)
-    folder = Store(out).directory(found.cell)
+    match = find_one(run, out)
+    folder = Store(out).directory(match.cell)
     if not os.path.isfile(folder / "record.json"):
-        raise InputError(f"{run}: no finished run: {training_line(found) if found.holder else found.state}")
+        raise InputError(f"{run}: no finished run: {training_line(match) if match.holder else match.state}")
     return folder
 
 
 def find_components(config: Tree, folder: Path) -> None:
-    """Has a user's own classes that the run in `folder` names found: in the current folder, in the one that holds the
-    results, or beside the files of the experiments that asked for the run, as far as these are recorded.
+    """Put the folders of a user's own classes on the path.
+
+    They are looked for in the current folder, in the one that holds the results, and beside the files of the
+    experiments of which the run is part, as far as these are recorded.
+
+    Args:
+        config: of the run, which names the classes.
+        folder: of the run.
 
     Raises:
         InputError: where one is in none of them.
     """
     for name in dotted_classes(config):
         require_trusted(name, str(folder))
-    looked: list[str] = []
-    for place in _places(folder):
-        if all(map(_is_found, dotted_classes(config))):
+    searched: list[str] = []
+    for candidate in _component_folders(folder):
+        if all(map(_is_importable, dotted_classes(config))):
             return
-        if (absolute := os.path.abspath(place)) not in looked:
-            looked.append(absolute)
-            look_in(place)
+        if (absolute := os.path.abspath(candidate)) not in searched:
+            searched.append(absolute)
+            look_in(candidate)
     for name in dotted_classes(config):
-        if not _is_found(name):
-            kept = folder / "code"
+        if not _is_importable(name):
+            code = folder / "code"
             raise InputError(
-                f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(looked)}"
-                + (f". Its code as it was trained with lies in {kept}" if kept.is_dir() else "")
+                f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(searched)}"
+                + (f". Its code as it was trained with lies in {code}" if code.is_dir() else "")
             )
 
 
-def _is_found(name: str) -> bool:
-    """Whether there is a module, or a package, of a dotted path's first name."""
+def _is_importable(name: str) -> bool:
+    """Return True if there is a module, or a package, of a dotted path's first name."""
     top = name.partition(".")[0]
     return top in sys.modules or importlib.util.find_spec(top) is not None
 
 
-def _places(folder: Path) -> Iterator[Path]:
-    """Folders that may hold the components of the run in `folder`, the likeliest first."""
+def _component_folders(folder: Path) -> Iterator[Path]:
+    """Yield folders that may hold the components of the run in `folder`, the likeliest first."""
     out = folder.resolve().parent.parent
     yield Path()
     yield out.parent
@@ -87,13 +99,13 @@ def _places(folder: Path) -> Iterator[Path]:
         except InputError:  # a search's, or one that says nothing
             continue
         if any(folder.name in arm["cells"].values() for arm in manifest["arms"].values()):
-            given = [Path(one) for one in manifest["command"] or () if one.endswith((".yaml", ".yml"))]
-            yield from (place.parent for path in given for place in (path, out.parent / path) if os.path.isfile(place))
+            files = [Path(word) for word in manifest["command"] or () if word.endswith((".yaml", ".yml"))]
+            yield from (path.parent for file in files for path in (file, out.parent / file) if os.path.isfile(path))
 
 
 @dataclass
 class _ModelOnly:
-    """The part of a configuration that is needed to use what was trained; the whole takes Lightning, and seconds."""
+    """The part of a configuration that a trained model needs; the whole takes Lightning, and seconds."""
 
     model: Callable[[int, int], Model]
 
@@ -114,25 +126,26 @@ class FinishedRun:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """The run in `folder`, whose own components are found from now on.
+        """Open the run in `folder`, and put the folders of its own components on the path.
 
         Raises:
             InputError: unless it was trained to its end, and where a component is not found.
         """
-        place = folder.resolve()
-        if place.parent.name != "cells":
+        resolved = folder.resolve()
+        out = resolved.parent.parent
+        if resolved.parent.name != "cells":
             raise InputError(f"{folder}: expected the folder of a finished run, OUT/cells/ID")
-        require_own(place.parent.parent, [f"cells/{place.name}"])
-        record = Store(place.parent.parent).record(place.name)
+        require_own(out, [f"cells/{resolved.name}"])
+        record = Store(out).record(resolved.name)
         if record["status"] != "ok":
             raise InputError(f"{folder}: this run {record['status']}, {record['error']}; it has no model to use")
         config = load_yaml(folder / "config.yaml")
-        find_components(config, place)
+        find_components(config, resolved)
         return cls(folder, record, config)
 
     @property
     def checkpoint(self) -> Path:
-        """The weights that it left. Raises InputError where it left none, or others lie there by now."""
+        """The file of its weights. Raises InputError where there is none, or one with other weights."""
         path = self.folder / "last.ckpt"
         if not path.is_file():
             raise InputError(f"{path}: no such file; this run's model was not kept")
@@ -145,34 +158,55 @@ class FinishedRun:
         return path
 
     def data(self) -> Any:
-        """Its data, not prepared."""
+        """Return its data, not prepared."""
         from lm.training.run import Run  # with Lightning, which is rarely needed here
 
         with blame("data"):
             return build(resolve(self.config, Run), Run).data(self.config["seed"])
 
-    def model(self, kind: type[Kind], instead: str) -> Kind:
-        """The trained model, in its checkpoint's precision, on the CPU.
-
-        Args:
-            kind: what it has to be.
-            instead: what is said where it is another, `{}` for its class.
+    def facts(self) -> TextStats:
+        """Return the facts of its text, which lies in the cache or is prepared again.
 
         Raises:
-            InputError: where it is another kind, or the checkpoint cannot be used.
+            InputError: where the text is no longer what the run was trained on.
+        """
+        text = self.record["data"]
+        hashes = text["fingerprint"], text["tokenizer"]
+        for cached, check in ((tokens_folder(*hashes), check_entry), (pairs_folder(*hashes), check_pairs)):
+            facts = TextStats(folder=str(cached.resolve()), **text)
+            if is_usable(cached, facts, check):
+                return facts
+        data = self.data()
+        data.prepare_data()
+        facts = data.facts
+        if (facts.fingerprint, facts.tokenizer) != hashes:
+            raise InputError(
+                f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: the text, or "
+                "the tokenizer trained on it, has changed"
+            )
+        return facts
+
+    def model(self, kind: type[Kind], instead: str) -> Kind:
+        """Return the trained model, in its checkpoint's precision, on the CPU.
+
+        Args:
+            kind: class that it must have.
+            instead: message for another class, `{}` for its name.
+
+        Raises:
+            InputError: where it has another class, or the checkpoint cannot be used.
         """
         make: Any = build(resolve({"model": self.config.get("model")}, _ModelOnly), _ModelOnly).model
-        found = make.func if isinstance(make, functools.partial) else make
-        if not (isinstance(found, type) and issubclass(found, kind)):
-            raise InputError(f"{self.folder}: {instead.format(found.__name__)}")
+        cls = make.func if isinstance(make, functools.partial) else make
+        if not (isinstance(cls, type) and issubclass(cls, kind)):
+            raise InputError(f"{self.folder}: {instead.format(cls.__name__)}")
+        context = self.config["data"]["init_args"].get("context")
+        if not isinstance(context, int):
+            context = int(self.data().context)
         path = self.checkpoint
         with blame(str(path)):
             state = load_weights(path)
-            model: Kind = make(self.record["data"]["vocabulary"], self._context())
+            model: Kind = make(self.record["data"]["vocabulary"], context)
             model.to(next(value.dtype for value in state.values() if value.is_floating_point()))
             model.load_state_dict(state)
         return model.eval()
-
-    def _context(self) -> int:
-        given = self.config["data"]["init_args"].get("context")
-        return given if isinstance(given, int) else int(self.data().context)

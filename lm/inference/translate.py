@@ -1,6 +1,6 @@
-"""Translating with a trained run, and BLEU of what comes out.
+"""`lm translate`: translate with a finished run, and measure BLEU.
 
-Left beside the run's record: translation_<split>.txt, a line a sentence, and bleu_<split>.json.
+Writes translation_<split>.txt, with a line for each sentence, and bleu_<split>.json beside the run's record.
 """
 
 import math
@@ -12,72 +12,56 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, path_name
-from lm.data.pairs import PairData, check_pairs, encode_lines, pairs_folder, read_lines
-from lm.data.tokens import TextStats, is_usable
+from lm.data.pairs import PairData, encode_lines, read_lines
 from lm.inference.finished import FinishedRun
 from lm.model.generation import Ends, beam_search
 from lm.model.transformer import EncoderDecoder
 from lm.store.files import to_json, write_atomic
-from lm.store.record import Text
 
 SENTENCES_AT_ONCE = 64
 REPORT_SECONDS = 10.0
 
 
 def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
-    """The model of a finished run, in its checkpoint's precision on the CPU, and its data.
+    """Load the model of a finished run, in its checkpoint's precision on the CPU, and its data.
 
     Raises:
-        InputError: where the folder is none of a finished encoder-decoder run, or its text is no longer there.
+        InputError: unless the folder is that of a finished encoder-decoder run whose text is available.
     """
     run = FinishedRun.at(folder)
     data = run.data()
     if not isinstance(data, PairData):
         raise InputError(f"{folder}: learnt from {type(data).__name__}; only a run on PairData can translate")
-    data.facts = _facts(run.record["data"], data)
+    data.facts = run.facts()
     data.setup("test")
     return run.model(EncoderDecoder, "the model is a {}; only an EncoderDecoder can translate"), data
 
 
-def _facts(recorded: Text, data: PairData) -> TextStats:
-    """The run's own text: as it lies in the cache, or prepared again from the files, if that gives the same."""
-    folder = pairs_folder(recorded["fingerprint"], recorded["tokenizer"])
-    facts = TextStats(folder=str(folder), **recorded)
-    if is_usable(folder, facts, check_pairs):
-        return facts
-    data.prepare_data()
-    assert data.facts is not None
-    identity = {"fingerprint": recorded["fingerprint"], "tokenizer": recorded["tokenizer"]}
-    if data.facts.identity() != identity:
-        raise InputError(
-            f"data: text or tokenizer are no longer those of the run (recorded {identity}, found "
-            f"{data.facts.identity()}); restore the files, or the cache folder {folder}"
-        )
-    return data.facts
-
-
-def translated(
+def translate_lines(
     model: EncoderDecoder, data: PairData, lines: Sequence[str], beam: int = 4, alpha: float = 0.6
 ) -> list[str]:
-    """The likeliest target of each line by beam search; sources beyond the context are cut. Progress on stderr."""
+    """Return the likeliest target of each line by beam search, with progress on stderr.
+
+    Sources longer than the context are truncated.
+    """
     ids = encode_lines(data.tokens.tokenizer, lines)
     ends = Ends(data.tokens.begin, data.tokens.end, data.context)
     order = sorted(range(len(lines)), key=lambda index: len(ids[index]))
-    found = [""] * len(lines)
-    told = time.monotonic()
+    translations = [""] * len(lines)
+    last_report = time.monotonic()
     for start in range(0, len(order), SENTENCES_AT_ONCE):
         rows = order[start : start + SENTENCES_AT_ONCE]
         source = data.sources([ids[row] for row in rows])
         for row, hypotheses in zip(rows, beam_search(model, *source, ends, beam, alpha), strict=True):
-            found[row] = data.tokens.tokenizer.decode(hypotheses[0].tokens, skip_special_tokens=True).strip()
-        if time.monotonic() - told > REPORT_SECONDS:
-            told = time.monotonic()
+            translations[row] = data.tokens.tokenizer.decode(hypotheses[0].tokens, skip_special_tokens=True).strip()
+        if time.monotonic() - last_report > REPORT_SECONDS:
+            last_report = time.monotonic()
             print(f"{start + len(rows)} of {len(lines)} sentences", file=sys.stderr)
-    return [" ".join(text.split()) for text in found]  # a line each
+    return [" ".join(text.split()) for text in translations]  # a line each
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Corpus BLEU of plain text by sacrebleu, tokenised as 13a, with its signature.
+    """Return corpus BLEU of plain text by sacrebleu, tokenised as 13a, with its signature.
 
     Post 2018, https://aclanthology.org/W18-6319
     """
@@ -98,11 +82,11 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Translation:
-    """What `translate` leaves: the file of translations, and BLEU where there is a reference.
+    """The file of translations, and BLEU where there is a reference.
 
     Args:
-        path: a line for each line of the source.
-        bleu: what is in bleu_<split>.json.
+        path: of the file with a line for each line of the source.
+        bleu: content of bleu_<split>.json.
     """
 
     path: Path
@@ -113,18 +97,19 @@ class Translation:
         """A line to print."""
         if self.bleu is None:
             return str(self.path)
-        found = self.bleu
-        how = f"beam {found['beam']}, alpha {found['alpha']}"
-        return f"BLEU {found['bleu']:z.2f} on {found['split']} ({how}; {found['signature']}); {self.path}"
+        search = f"beam {self.bleu['beam']}, alpha {self.bleu['alpha']}"
+        return (
+            f"BLEU {self.bleu['bleu']:z.2f} on {self.bleu['split']} ({search}; {self.bleu['signature']}); {self.path}"
+        )
 
 
 def translate(
     folder: Path, split: str = "test", beam: int = 4, alpha: float = 0.6, source: Path | None = None
 ) -> Translation:
-    """Translates a split, or the lines of the file `source`, with the run in `folder`, and leaves the results there.
+    """Translate a split, or the lines of the file `source`, with the run in `folder`, and write the results there.
 
     Raises:
-        InputError: where there is nothing to translate, or nothing to translate with.
+        InputError: where there are no lines, or the run cannot translate.
     """
     if beam < 1:
         raise InputError(f"--beam: expected 1 or more, found {beam}")
@@ -134,18 +119,15 @@ def translate(
     if source is None:
         lines, references = data.corpus.lines(split)
     else:
-        lines, references, split = (
-            read_lines(str(source), "--input"),
-            [],
-            path_name(source.name.split(".")[0], "--input"),
-        )
+        lines, references = read_lines(str(source), "--input"), []
+        split = path_name(source.name.split(".")[0], "--input")
     if not lines:
         raise InputError(f"{split}: no lines to translate; give --input, or a run with data.corpus.{split}_source")
     path = folder / f"translation_{split}.txt"
-    hypotheses = translated(model, data, lines, beam, alpha)
+    hypotheses = translate_lines(model, data, lines, beam, alpha)
     write_atomic(path, "".join(f"{line}\n" for line in hypotheses))
     if not references:
         return Translation(path, None)
-    found = {"split": split, **bleu(hypotheses, references), "beam": beam, "alpha": alpha}
-    write_atomic(folder / f"bleu_{split}.json", to_json(found))
-    return Translation(path, found)
+    score = {"split": split, **bleu(hypotheses, references), "beam": beam, "alpha": alpha}
+    write_atomic(folder / f"bleu_{split}.json", to_json(score))
+    return Translation(path, score)

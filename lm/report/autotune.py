@@ -8,7 +8,7 @@ def describe_autotune(decision: Mapping[str, Any]) -> str:
     """Describe in a line the setting chosen for each trainer option, and the speed of each candidate.
 
     Args:
-        decision: a decision of `lm.inference.ways`, as a manifest has it.
+        decision: a decision of `lm.inference.autotune`, as a manifest has it.
     """
     chosen = decision["chosen"]
     settings = ", ".join(

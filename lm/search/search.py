@@ -24,7 +24,7 @@ from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import run_cells
 from lm.execution.watcher import Watcher
-from lm.inference.ways import decided
+from lm.inference.autotune import replace_auto_settings
 from lm.report.autotune import describe_autotune
 from lm.report.search import write_study
 from lm.search.space import Space
@@ -87,7 +87,7 @@ def sweep(
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
     cells = spec.trials * len(spec.seeds)
     workers = workers or capacity(executor, cells, search=True) or default_workers(cells)
-    tree, decision = decided(spec.tree, out, threads(executor, workers))
+    tree, decision = replace_auto_settings(spec.tree, out, threads(executor, workers))
     if decision is not None:
         spec = replace(spec, tree=tree)
         print(describe_autotune(asdict(decision)), file=sys.stderr)

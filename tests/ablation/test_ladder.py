@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN, known
+from experiment_files import write_experiment
+from helpers import known
+from records import record
 
 import lm
-from lm.ablation.ablate import Manner
-from lm.ablation.climb import climb
+from lm.ablation.ablate import RunOptions
+from lm.ablation.derived import expand_rates, write_rates
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.ladder import plan_ladder, rungs_of, together
-from lm.ablation.plan import Plan
+from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder, rates_at, setting_of, trained_curves
+from lm.ablation.ladder.run import run_ladder
+from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.cli import main
 from lm.config.shipped import shipped
 from lm.config.tree import InputError, override
+from lm.store.files import write_atomic
 from lm.store.leases import LostError
 from lm.store.store import Store
 from lm.training.cell import check, sizes
@@ -26,14 +30,8 @@ RUNGS = {name: {"common": {"model.width": width}} for name, width in (("s", 8), 
 LADDER: dict[str, Any] = {"tokens_per_parameter": 0.4, "warmup": 0.25, "rungs": RUNGS}
 
 
-def write(folder: Path, ladder: Any = None, **changes: Any) -> Path:
-    """An experiment's file with a ladder over the tests' small base, with keys replaced (None: left out)."""
-    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
-    arms = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
-    tree = {"base": "base.yaml", "baseline": "layer", "arms": arms, "seeds": 3, "ladder": ladder or LADDER, **changes}
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False))
-    return path
+def write(folder: Path, ladder: Any = LADDER, **changes: Any) -> Path:
+    return write_experiment(folder, **{"seeds": 3, "ladder": ladder, **changes})
 
 
 def test_every_rung_is_an_experiment_with_its_own_text(tmp_path: Path) -> None:
@@ -45,13 +43,13 @@ def test_every_rung_is_an_experiment_with_its_own_text(tmp_path: Path) -> None:
         cell = plan.first("layer").config
         assert cell["optim"]["schedule"]["init_args"]["warmup"] == round(0.25 * cell["trainer"]["max_steps"])
     assert plans[3].first("rms").config["trainer"]["max_steps"] == 25600 // 128
-    whole = together(load_experiment(write(tmp_path, ladder), {}), plans)
+    whole = merge_plans(load_experiment(write(tmp_path, ladder), {}), plans)
     assert whole.cells[0].arm == "s.layer"
     assert len(whole.distinct) == 3 * 6 + 4
 
 
 def test_tokens_are_those_of_the_baseline(tmp_path: Path) -> None:
-    one = rungs_of(load_experiment(write(tmp_path), {}))[1]
+    one = expand_rungs(load_experiment(write(tmp_path), {}))[1]
     of = sizes(check(one.tree))
     steps = round(0.4 * of.parameters / of.tokens_per_step)
     assert one.tree["trainer"]["max_steps"] == steps
@@ -61,7 +59,7 @@ def test_tokens_are_those_of_the_baseline(tmp_path: Path) -> None:
 def test_what_the_command_gives_goes_before_the_rungs(tmp_path: Path) -> None:
     settings = {"trainer.max_steps": 8, "optim.schedule.warmup": 2}
     experiment = load_experiment(write(tmp_path), settings, seeds="0-1")
-    for one in rungs_of(experiment):
+    for one in expand_rungs(experiment):
         assert one.tree["trainer"]["max_steps"] == 8
         assert one.seeds == [0, 1]
 
@@ -69,34 +67,31 @@ def test_what_the_command_gives_goes_before_the_rungs(tmp_path: Path) -> None:
 def test_a_rung_may_give_arms_rates_of_its_own(tmp_path: Path) -> None:
     rungs = {**RUNGS, "l": {**RUNGS["l"], "rates": {"rms": "2e-3"}}}
     path = write(tmp_path, {**LADDER, "rungs": rungs})
-    found = [one.arms for one in rungs_of(load_experiment(path, {}))]
+    found = [one.arms for one in expand_rungs(load_experiment(path, {}))]
     plain, own = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}, {"model.norm": "RMSNorm", "optim.lr": 0.002}
     assert found == [plain, plain, {**plain, "rms": own}, plain]
-    given = rungs_of(load_experiment(path, {"optim.lr": 0.5}))
+    given = expand_rungs(load_experiment(path, {"optim.lr": 0.5}))
     assert all(one.arms == plain for one in given)
 
 
-def test_all_rungs_are_computed_in_the_way_that_was_decided_on_the_top_one(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_auto_is_decided_on_the_top_rung_for_all(tmp_path: Path) -> None:
+    autotuned: list[str] = []
 
-    def ways(one: Experiment) -> Experiment:
-        asked.append(one.name)
-        return replace(
-            one,
-            tree=override(one.tree, {"trainer.precision": "bf16-mixed"}),
-            ways={"chosen": {"precision": "bf16-mixed"}},
-        )
+    def autotune(rung: Experiment) -> Experiment:
+        autotuned.append(rung.name)
+        tree = override(rung.tree, {"trainer.precision": "bf16-mixed"})
+        return replace(rung, tree=tree, autotuned={"chosen": {"precision": "bf16-mixed"}})
 
     path = write(tmp_path, common={"trainer.precision": "auto"})
-    found = rungs_of(load_experiment(path, {}), ways)
-    assert asked == ["small.xl"]
-    assert [one.name for one in found] == ["small.s", "small.m", "small.l", "small.xl"]
-    assert {one.tree["trainer"]["precision"] for one in found} == {"bf16-mixed"}
-    assert all(one.ways == found[-1].ways for one in found)
+    expanded = expand_rungs(load_experiment(path, {}), autotune)
+    assert autotuned == ["small.xl"]
+    assert [rung.name for rung in expanded] == ["small.s", "small.m", "small.l", "small.xl"]
+    assert {rung.tree["trainer"]["precision"] for rung in expanded} == {"bf16-mixed"}
+    assert all(rung.autotuned == expanded[-1].autotuned for rung in expanded)
     rungs = {**RUNGS, "m": {"common": {"model.width": 16, "trainer.attention": "auto"}}}
     path = write(tmp_path, {**LADDER, "rungs": rungs})
     with pytest.raises(InputError, match=r"rung m: trainer.attention: auto is decided on the top rung"):
-        rungs_of(load_experiment(path, {}))
+        expand_rungs(load_experiment(path, {}))
 
 
 def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) -> None:
@@ -162,14 +157,14 @@ def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[s
     [
         ({"m": RUNGS["m"], "s": RUNGS["s"]}, "expected from the least compute to the most, found s with"),
         ({"s": RUNGS["s"], "m": {"common": {"model.widht": 3}}}, "rung m: "),
-        ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, of which no interval comes"),
+        ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, too few for an interval"),
         (
             {"s": {**RUNGS["s"], "rates": {"rsm": 0.1}}, "m": RUNGS["m"]},
             "rung s: rates: no arm 'rsm'. Did you mean rms?",
         ),
     ],
 )
-def test_a_ladder_that_cannot_be_carried_out_is_refused_by_the_plan(
+def test_plan_refuses_a_ladder_that_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rungs: Any, words: str
 ) -> None:
     path = write(tmp_path, {**LADDER, "rungs": rungs})
@@ -189,12 +184,12 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
         whole = (one.tree, one.ladder.warmup, one.arms[one.baseline])
         for name, rung in one.ladder.rungs.items():
             rate = rung.rates.get(one.baseline)
-            found = (whole, rung.changes, rung.seeds, rung.tokens, rung.per_parameter, rate)
+            found = (whole, rung.changes, rung.seeds, rung.tokens, rung.tokens_per_parameter, rate)
             assert found == seen.setdefault(name, found), f"{one.name}: {name}"
     assert list(seen) == ["s50k", "s120k", "s200k", "s450k", "s800k"]
 
 
-def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
+def test_ladders_are_planned_together_and_a_bad_one_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ladder = {**LADDER, "rungs": {name: RUNGS[name] for name in ("s", "m")}, "tokens_per_parameter": 0.1}
@@ -207,7 +202,7 @@ def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("small: 2 rungs, 8 of 8 cells to train, ")
-    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 that stand above, ")
+    assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 listed above, ")
     assert lines[2].startswith("about ")
     assert main([*command, "smal"]) == 2
     assert "smal: no experiment with a ladder in" in capsys.readouterr().err
@@ -216,7 +211,7 @@ def test_all_ladders_are_planned_together_and_one_that_cannot_be_run_is_named(
     assert "swiglu: cannot be run: " in capsys.readouterr().err
 
 
-def test_a_cell_of_two_rungs_is_counted_in_both_and_timed_in_the_first(
+def test_cell_of_two_rungs_is_timed_in_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wide arm of the first rung is the baseline of the second."""
@@ -229,21 +224,21 @@ def test_a_cell_of_two_rungs_is_counted_in_both_and_timed_in_the_first(
     cells = [[cell.strip() for cell in line.split("│")] for line in lines if line.startswith("│")]
     rows = {row[1]: row[-4:-1] for row in cells}
     assert (rows["s"], rows["m"]) == (["4", "0", "4 min 0 s"], ["2", "0", "-"])
-    assert "2 cells are asked for by more than one rung, trained once, and timed in the first." in lines
+    assert "2 cells are in more than one rung: trained once, and timed in the first." in lines
     assert lines[-1].startswith("4 cells: 0 done, 4 to train; about 4 min 0 s with 1 at a time")
 
 
 def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests: list[Path] = []
 
-    def stopped(plan: Plan, store: Store, manner: Manner, manifest: Path) -> int:
+    def stopped(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
         assert manifest.is_file()
         manifests.append(manifest)
         raise LostError("taken away")
 
-    monkeypatch.setattr("lm.ablation.climb.train_missing", stopped)
+    monkeypatch.setattr("lm.ablation.ladder.run.train_missing", stopped)
     with pytest.raises(LostError):
-        climb(load_experiment(write(tmp_path), {}), Manner(tmp_path / "out"))
+        run_ladder(load_experiment(write(tmp_path), {}), RunOptions(tmp_path / "out"))
     assert manifests == [tmp_path / "out" / "small" / "ladder.json"]
 
 
@@ -282,3 +277,79 @@ def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
     assert "| small | rms, layer |" in (out / "reproduce.L" / "table.md").read_text()
     assert len((out / "reproduce.L" / "table.csv").read_text().splitlines()) == 1 + 4 * 2
     assert {path.name for path in Store(out).cells.iterdir()} == before
+
+
+# learning rates that a curve brackets
+
+RATES = (0.004, 0.008, 0.016)
+
+
+def plan_of(folder: Path, name: str, **changes: Any) -> Plan:
+    return make_plan(load_experiment(write_experiment(folder, name, seeds=3, confirmatory=False, **changes), {}))
+
+
+def train_curve(
+    folder: Path, losses: dict[str, list[float]], seeds: int = 1, name: str = "rates", **changes: Any
+) -> None:
+    """Make up a finished curve of learning rates, with the loss of each arm at each rate."""
+    grid = {"rates": list(RATES), "seeds": list(range(100, 100 + seeds))}
+    plan, store = plan_of(folder, name, lr_curve=grid, **changes), Store(folder / "out")
+    of_grid = make_plan(expand_rates(plan.experiment))
+    for planned in of_grid.cells:
+        arm, rate = planned.arm.split(".lr")
+        stored = record(planned.cell.id, losses[arm][RATES.index(float(rate))], planned.seed)
+        store.finish(planned.cell.id, stored)
+        write_atomic(store.directory(planned.cell.id) / "config.yaml", yaml.safe_dump(planned.cell.config))
+    write_manifest(plan, store)
+    write_manifest(of_grid, store)
+    write_rates(plan, store)
+
+
+VALLEY, FALLING = [2.0, 1.8, 1.9], [2.0, 1.9, 1.8]
+
+
+def test_curve_brackets_a_rate_between_two_worse_ones(tmp_path: Path) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": FALLING}, seeds=2)
+    rung = plan_of(tmp_path, "rung", common={"optim.lr": 0.008})
+    rates = rates_at(rung, trained_curves(tmp_path / "out"))
+    assert rates["layer"] == {"rate": 0.008, "curve": "rates", "lower": 0.004, "higher": 0.016, "seeds": 2}
+    assert rates["rms"]["curve"] is None  # best at the end of the grid
+    other = plan_of(tmp_path, "rung", common={"optim.lr": 0.004})
+    assert rates_at(other, trained_curves(tmp_path / "out"))["layer"]["curve"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({"trainer.limit_val_batches": 1}, True),
+        ({"seed": 7}, True),
+        ({"trainer.max_steps": 9}, False),
+        ({"model.layers": 1}, False),
+        ({"optim.schedule.warmup": 1}, False),
+    ],
+)
+def test_a_curve_of_another_size_or_length_brackets_nothing(
+    tmp_path: Path, changes: dict[str, Any], counts: bool
+) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY})
+    config = plan_of(tmp_path, "rung", common={"optim.lr": 0.008}).first("layer").config
+    if "seed" in changes:
+        assert setting_of({**config, "seed": 7}) == setting_of(config)
+        return
+    rung = plan_of(tmp_path, "rung", common={"optim.lr": 0.008, **changes})
+    assert (rates_at(rung, trained_curves(tmp_path / "out"))["layer"]["curve"] == "rates") is counts
+
+
+def test_of_several_curves_that_with_most_seeds_decides(tmp_path: Path) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY}, seeds=1, name="first")
+    train_curve(tmp_path, {"layer": FALLING, "rms": VALLEY}, seeds=2, name="second")
+    rates = rates_at(plan_of(tmp_path, "rung", common={"optim.lr": 0.008}), trained_curves(tmp_path / "out"))
+    assert (rates["layer"]["curve"], rates["rms"]["curve"]) == (None, "second")
+
+
+def test_a_damaged_curve_is_none(tmp_path: Path) -> None:
+    train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY})
+    path = tmp_path / "out" / "rates" / "lr_curve.json"
+    for content in ("{", '{"format": 1}', '{"format": 1, "arms": {"layer": {"names": {"x": "y"}}}}'):
+        path.write_text(content)
+        assert trained_curves(tmp_path / "out") == []

@@ -1,5 +1,6 @@
 """What an experiment file asks for, and how a wrong one is answered."""
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT
+from experiment_files import write_experiment
 from helpers import RUN
 from records import blank, text
 
 from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
-from lm.ablation.finished import finished_of
-from lm.ablation.plan import make_plan, write_manifest
+from lm.ablation.plan import make_plan, read_finished, write_manifest
 from lm.analysis.claims import Claim
 from lm.analysis.registration import fingerprint
 from lm.cli import main
@@ -38,13 +39,7 @@ from lm.training.schedule import in_steps
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 
 
-def write(folder: Path, **changes: Any) -> Path:
-    """An experiment file over the tests' small base, with keys replaced (None: left out)."""
-    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
-    tree = {"base": "base.yaml", "baseline": "post", "arms": ARMS, "seeds": [3, 5], **changes}
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False))
-    return path
+write = functools.partial(write_experiment, baseline="post", arms=ARMS, seeds=[3, 5])
 
 
 def test_cells_are_arms_times_seeds_in_pairs(tmp_path: Path) -> None:
@@ -147,7 +142,7 @@ def bare(tree: Any) -> Cell:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_cells_made_from_one_another_are_those_made_one_by_one(path: Path) -> None:
+def test_seeded_cells_equal_cells_checked_one_by_one(path: Path) -> None:
     experiment = load_experiment(path, {})
     for changes in experiment.arms.values():
         trees = [override(experiment.tree, {**changes, "seed": seed}) for seed in experiment.seeds]
@@ -172,9 +167,7 @@ def test_a_seed_is_put_where_it_belongs_and_nowhere_else(changes: dict[str, Any]
     assert cell.config["seed"] == 0
 
 
-def test_the_cells_of_an_arm_are_checked_once_and_arms_share_what_they_do_not_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, int] = {}
 
     def counted(name: str, real: Any) -> Any:
@@ -192,9 +185,7 @@ def test_the_cells_of_an_arm_are_checked_once_and_arms_share_what_they_do_not_ch
     assert calls == {"build": 10, "tried": 3, "Recorder": 1}
 
 
-def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_arms_are_timed_and_others_estimated_by_flops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arms = {f"layers_{n}": {"model.layers": n} for n in range(1, 12)}
     plan = make_plan(load_experiment(write(tmp_path, arms=arms, baseline="layers_1"), {}))
     timed = []
@@ -214,16 +205,16 @@ def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
     assert timed == [4, 9]
 
 
-def test_failed_cells_are_tried_again_with_the_missing_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     endings: tuple[Status, ...] = ("ok", "failed", "diverged")
     for planned, status in zip(plan.cells, endings, strict=False):
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    statuses = finished_of(plan, store).statuses
-    assert [(p.arm, p.seed) for p in to_train(plan, statuses, again=False)] == missing
-    again = [(p.arm, p.seed) for p in to_train(plan, statuses, again=True)]
+    statuses = read_finished(plan, store).statuses
+    assert [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=False)] == missing
+    again = [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=True)]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
@@ -237,14 +228,22 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("changes", "seeds", "words"),
     [
-        ({}, "3", "! 3 seeds bear out no verdict: no p of so few is below 0.25; a difference takes 7 seeds"),
-        ({}, "1", "! 1 seed bears out no verdict: no p of so few is below 1; a difference takes 7 seeds"),
+        (
+            {},
+            "3",
+            "! 3 seeds cannot reach a verdict: the smallest possible p is 0.25; a significant difference takes 7 seeds",
+        ),
+        (
+            {},
+            "1",
+            "! 1 seed cannot reach a verdict: the smallest possible p is 1; a significant difference takes 7 seeds",
+        ),
         (
             {"secondary": ["ece"]},
             "7",
-            "! 7 seeds bear out no verdict: no p of so few is below 0.0156; a difference takes 8",
+            "! 7 seeds cannot reach a verdict: the smallest possible p is 0.0156; a significant difference takes 8",
         ),
-        ({"confirmatory": False}, "5", "a difference takes 6 seeds"),
+        ({"confirmatory": False}, "5", "a significant difference takes 6 seeds"),
         ({}, "7", ""),
         ({"confirmatory": False}, "6", ""),
         ({"arms": {"post": {}}}, "2", ""),
@@ -262,7 +261,7 @@ def test_a_plan_says_where_its_seeds_bear_out_no_verdict(
     assert words in said if words else "verdict" not in said
 
 
-def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_at_the_start(
+def test_arm_with_the_cells_of_the_baseline_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms = {
@@ -285,15 +284,13 @@ def test_an_arm_that_trains_the_cells_of_the_baseline_is_named_in_the_plan_and_a
     def stop(*_: object) -> None:
         raise InputError("nothing is trained here")
 
-    monkeypatch.setattr("lm.ablation.ablate.carry_out", stop)
+    monkeypatch.setattr("lm.ablation.ablate.train_experiment", stop)
     assert main(["ablate", str(path), "--seeds", "8", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
-def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lm.ablation.finished.git_state", lambda: {"commit": "c" * 40, "dirty": False})
+def test_reused_cells_of_other_code_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.ablation.plan.git_state", lambda: {"commit": "c" * 40, "dirty": False})
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
     of: list[dict[str, Any]] = [
@@ -308,7 +305,7 @@ def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
         record["provenance"] |= origin  # type: ignore[typeddict-item]
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, record)
-    finished = finished_of(plan, store)
+    finished = read_finished(plan, store)
     ids = [planned.cell.id for planned in plan.cells]
     assert finished.reused(ids[2:]) == []
     (line,) = finished.reused([])
@@ -320,7 +317,7 @@ def test_finished_cells_of_other_code_are_told_of_unless_they_are_trained_again(
 
 
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
-def test_a_cell_that_two_arms_share_is_trained_once_and_no_record_is_read_twice(
+def test_shared_cell_is_trained_once_and_its_record_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
 ) -> None:
     path = write(tmp_path, arms={**ARMS, "twin": {"model.block": "PostNorm"}})
@@ -396,7 +393,7 @@ def test_a_seed_count_means_the_first_seeds(tmp_path: Path) -> None:
         ("{min: 6, max: 6, stages: 1}", [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_seeds_mean_the_same_in_a_file_and_on_the_command_line(
+def test_seeds_mean_the_same_in_files_and_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, seeds: list[int]
 ) -> None:
     path = write(tmp_path)
@@ -479,7 +476,7 @@ def test_cells_of_several_machines_are_refused_with_the_remedy(tmp_path: Path) -
         make_plan(load_experiment(write(tmp_path, common=common), {}))
 
 
-def test_a_headline_at_a_length_that_is_not_evaluated_is_refused(tmp_path: Path) -> None:
+def test_headline_at_a_length_not_evaluated_is_refused(tmp_path: Path) -> None:
     common = {"evaluate": {"lengths": [8, 32]}}
     make_plan(load_experiment(write(tmp_path, metric="nll@32", common=common), {}))
     with pytest.raises(InputError, match=r"nll@64: evaluate.lengths does not hold 64, it has \[8, 32\]"):
@@ -513,7 +510,7 @@ def value_at(tree: Any, key: str) -> Any:
 CLAIM = {"claim": "pre is better", "kind": "ours", "metric": "nll", "relation": "less", "arm": "pre"}
 
 
-def test_a_claim_is_registered_with_the_seeds_that_are_trained_when_it_is_first_asked_for(tmp_path: Path) -> None:
+def test_claim_is_registered_with_the_seeds_trained_by_then(tmp_path: Path) -> None:
     store = Store(tmp_path / "out")
 
     def registered(**changes: Any) -> dict[str, list[int]]:
@@ -537,7 +534,7 @@ def test_a_claim_is_registered_with_the_seeds_that_are_trained_when_it_is_first_
     assert registered(claims=[CLAIM]) == {"pre is better": [3, 5]}
 
 
-def test_a_warmup_that_is_a_share_of_the_steps_is_the_cell_of_as_many_steps() -> None:
+def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
     of_steps, of_share = (cells.check(override(RUN, {"optim.schedule.warmup": one})) for one in (3, 0.25))
     assert of_share == of_steps
     longer = cells.check(override(RUN, {"optim.schedule.warmup": 0.25, "trainer.max_steps": 20}))
@@ -566,7 +563,7 @@ OF_THEIR_OWN = {
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/*.yaml")), ids=lambda path: path.stem)
-def test_no_shipped_cell_has_another_warmup_than_when_bases_gave_steps(path: Path) -> None:
+def test_shipped_cells_have_the_warmup_of_earlier_bases(path: Path) -> None:
     raw = load_yaml(path)
     for tier, changes in {"": raw, **raw.get("tiers", {})}.items():
         experiment = load_experiment(path, {}, tier=tier)

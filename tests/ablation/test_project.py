@@ -92,7 +92,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
     assert put(copies("quickstart"), tmp_path, "DIR") == []
     (tmp_path / "bases/char_tiny.yaml").unlink()
     (tmp_path / "quickstart.yaml").write_text("mine: 1\n")
-    with pytest.raises(InputError, match="is there, and another than what would be written"):
+    with pytest.raises(InputError, match="exists with other content"):
         put(copies("quickstart"), tmp_path, "DIR")
     assert not (tmp_path / "bases/char_tiny.yaml").exists()
 

@@ -130,7 +130,7 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
     assert shown.err.startswith("lm: textless: cannot be run: arm layer")
     write(tmp_path / "experiments", "wider", claims=[FEWER], seeds=[0, 1, 2])
     assert main(["reproduce", "sound", "wider", "--plan"]) == 0
-    assert "\nwider: 1 claim, 2 of 6 cells to train and 4 that stand above, " in capsys.readouterr().out
+    assert "\nwider: 1 claim, 2 of 6 cells to train and 4 listed above, " in capsys.readouterr().out
 
 
 @pytest.mark.slow

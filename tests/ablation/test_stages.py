@@ -1,18 +1,19 @@
 """Seeds in stages, costs held equal, and plans that refuse what they cannot bear out."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from experiment_files import write_experiment
 from helpers import RUN, known
 
-from lm.ablation.equal import equal_steps
+from lm.ablation.ablate import settled_arms
 from lm.ablation.experiment import check_power, load_experiment
-from lm.ablation.plan import make_plan, write_manifest
-from lm.ablation.stages import read_stages, settled
+from lm.ablation.plan import equal_steps, make_plan, write_manifest
+from lm.ablation.sections import read_stages
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override
@@ -24,14 +25,7 @@ from lm.training.cell import check, sizes
 MakeExperiment = Callable[..., Path]
 ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.0, 2.12, 1.99, 2.04, 2.07, 1.93]
-
-
-def write(folder: Path, **changes: Any) -> Path:
-    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
-    tree = {"base": "base.yaml", "baseline": "base", "arms": ARMS, "seeds": 6, **changes}
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return path
+write = functools.partial(write_experiment, baseline="base", arms=ARMS)
 
 
 # stages
@@ -45,7 +39,7 @@ def test_stages_are_the_looks_at_the_level_of_one_comparison(tmp_path: Path) -> 
     assert load_experiment(write(tmp_path, seeds={"min": 6, "max": 24}), {}, [1, 2]).inference.looks == ()
 
 
-def test_the_manifest_of_a_stage_holds_its_seeds_and_all_looks(tmp_path: Path) -> None:
+def test_manifest_of_a_stage_holds_its_seeds_and_looks(tmp_path: Path) -> None:
     plan = make_plan(load_experiment(write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}), {}))
     first = plan.experiment.inference.looks[0]
     found = json.loads((write_manifest(plan.upto(first), Store(tmp_path)) / "experiment.json").read_text())
@@ -57,7 +51,7 @@ def test_the_manifest_of_a_stage_holds_its_seeds_and_all_looks(tmp_path: Path) -
 def test_a_clear_difference_is_settled_and_none_is_not(experiment: MakeExperiment) -> None:
     far, near = [x - 0.4 for x in BASE], [x + (-1) ** i * 0.01 for i, x in enumerate(BASE)]
     results = load(experiment({"base": BASE, "far": far, "near": near}))
-    assert settled(results, plan_looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
+    assert settled_arms(results, plan_looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +158,7 @@ def test_a_plan_holds_flops_equal_and_says_so(tmp_path: Path, capsys: pytest.Cap
     assert plan.first("deep").config["trainer"]["max_steps"] < 12
     assert "trainer.max_steps" in plan.changes("deep")
     assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--plan"]) == 0
-    assert "Steps are such that flops are equal." in capsys.readouterr().out
+    assert "Arms train for as many steps as make flops equal." in capsys.readouterr().out
 
 
 def test_a_step_is_timed_once(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_text_that_has_changed_since_is_refused(
     folder = make(data__corpus=corpus, data__tokenizer="Characters")
     text.write_text("".join(f"line {i} of another text\n" for i in range(200)))
     shutil.rmtree(tmp_path / "cache")
-    refused(capsys, [folder, "--prompt", "line"], "tokenizer is no longer in the cache", "another now")
+    refused(capsys, [folder, "--prompt", "line"], "tokenizer is no longer in the cache", "has changed")
     text.unlink()
     shutil.rmtree(tmp_path / "cache")
     refused(capsys, [folder, "--prompt", "line"], "data.corpus", "text.txt")

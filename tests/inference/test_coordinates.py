@@ -10,7 +10,7 @@ from helpers import RUN
 
 from lm.cli import main
 from lm.config.tree import override
-from lm.inference.coordinates import coordinates, drawn, exponents, slope
+from lm.inference.coordinates import coordinates, draw_coordinates, exponents, slope
 
 
 def test_the_power_of_the_width_is_a_slope_of_logarithms() -> None:
@@ -20,7 +20,7 @@ def test_the_power_of_the_width_is_a_slope_of_logarithms() -> None:
 
 
 @pytest.mark.slow
-def test_activations_of_every_layer_are_measured_at_each_width_and_step() -> None:
+def test_activations_are_measured_by_layer_width_and_step() -> None:
     small = override(RUN, {"model.initializer": "FanIn", "optim.lr": 0.03})
     found = coordinates(small, [16, 64], [1, 3])
     assert found["parametrization"]["init_args"] == {"base_width": 16, "base_heads": 2}
@@ -33,7 +33,7 @@ def test_activations_of_every_layer_are_measured_at_each_width_and_step() -> Non
     assert at_base[0] == at_base[1], "at its base width it is the standard model"
     powers = {(name, layer): power for name, step, layer, power in exponents(found) if step == "3"}
     assert powers["standard", "blocks.1.mlp"] > powers["scaled", "blocks.1.mlp"] + 0.3
-    assert drawn(json.loads(json.dumps(found))).startswith(b"\x89PNG")
+    assert draw_coordinates(json.loads(json.dumps(found))).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,7 @@ def test_what_cannot_be_checked_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_table_is_printed_and_a_figure_lies_beside_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_a_table_and_writes_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "base.yaml"
     path.write_text(yaml.safe_dump(RUN))
     out = tmp_path / "check.json"

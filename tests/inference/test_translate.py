@@ -16,7 +16,7 @@ from lm.cli import main
 from lm.config.components import build
 from lm.config.tree import InputError, override
 from lm.data.pairs import read_lines
-from lm.inference.translate import bleu, load, translate, translated
+from lm.inference.translate import bleu, load, translate, translate_lines
 from lm.model.transformer import build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
@@ -187,7 +187,7 @@ def test_a_split_is_translated_in_its_order_and_scored(untrained: Path, tmp_path
     source, target = (read_lines(str(tmp_path / f"test.{side}"), "") for side in ("source", "target"))
     assert (found.path, len(lines)) == (untrained / "translation_test.txt", len(source) + 1)
     model, data = load(untrained)
-    assert lines[:-1] == [translated(model, data, [line], beam=2)[0] for line in source], "as each line by itself"
+    assert lines[:-1] == [translate_lines(model, data, [line], beam=2)[0] for line in source], "as each line by itself"
     assert len(set(lines)) > 2
     kept = json.loads((untrained / "bleu_test.json").read_text())
     assert kept == found.bleu == {"split": "test", **bleu(lines[:-1], target), "beam": 2, "alpha": 0.6}
@@ -224,7 +224,7 @@ def test_an_empty_file_has_no_lines_to_translate(untrained: Path, tmp_path: Path
         translate(untrained, source=tmp_path / "none")
 
 
-def test_where_the_cache_was_emptied_the_text_is_prepared_again_and_must_be_the_same(
+def test_text_missing_from_the_cache_is_prepared_again(
     untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
@@ -233,7 +233,7 @@ def test_where_the_cache_was_emptied_the_text_is_prepared_again_and_must_be_the_
     assert data.facts.folder.startswith(str(tmp_path / "elsewhere"))
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))
     (tmp_path / "train.source").write_text("b a\n" * 80)
-    with pytest.raises(InputError, match="data: text or tokenizer are no longer those of the run"):
+    with pytest.raises(InputError, match="its text is no longer in the cache"):
         load(untrained)
 
 

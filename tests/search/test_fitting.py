@@ -9,7 +9,7 @@ from helpers import RUN
 
 from lm.ablation.design import read_design
 from lm.ablation.experiment import load_experiment
-from lm.ablation.stages import read_stages
+from lm.ablation.sections import read_stages
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.search.search import check_search, check_space

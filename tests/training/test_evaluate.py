@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.ablation.ablate import _measure_lengths
+from lm.ablation.ablate import measure_missing_lengths
 from lm.cli import main
 from lm.config.components import build
 from lm.config.tree import InputError, Tree, load_yaml, override
@@ -482,7 +482,7 @@ def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys:
     measure_lengths(cells[2], store)
     plan: Any = SimpleNamespace(distinct=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
     capsys.readouterr()
-    _measure_lengths(plan, store)
+    measure_missing_lengths(plan, store)
     first, second, third = capsys.readouterr().err.splitlines()
     assert first == "arm seed 0: measuring [4, 8] tokens of context"
     assert second == "arm seed 1: measuring [4, 8] tokens of context"

@@ -61,7 +61,7 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
     from rich.table import Table
     from rich.text import Text
 
-    from lm.inference.coordinates import called, coordinates, drawn, exponents
+    from lm.inference.coordinates import coordinates, draw_coordinates, exponents, parametrization_name
     from lm.store.files import write_atomic
 
     activations = coordinates(tree, widths, steps)
@@ -71,13 +71,13 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
         table.add_column(column)
     powers: dict[tuple[str, str], list[str]] = {}
     for name, _, layer, power in exponents(activations):
-        powers.setdefault((called(name, activations), layer), []).append(f"{power:+z.2f}")
+        powers.setdefault((parametrization_name(name, activations), layer), []).append(f"{power:+z.2f}")
     for (name, layer), values in powers.items():
         table.add_row(*map(Text, (name, layer, *values)))
     Console().print(table)
     if options.out is not None:
         write_atomic(options.out, json.dumps(activations, indent=1) + "\n")
-        write_atomic(options.out.with_suffix(".png"), drawn(activations))
+        write_atomic(options.out.with_suffix(".png"), draw_coordinates(activations))
     return 0
 
 

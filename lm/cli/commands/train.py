@@ -86,10 +86,10 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if seeds is None:  # no --seeds, or a text that YAML reads as null
         seeds = options.seeds
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
-    from lm.ablation.ablate import Manner
+    from lm.ablation.ablate import RunOptions
     from lm.ablation.ablate import ablate as run_experiment
 
-    manner = Manner(
+    manner = RunOptions(
         options.out,
         options.workers,
         options.retry_failed,
@@ -101,9 +101,9 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         executor,
     )
     if experiment.ladder is not None:
-        from lm.ablation.climb import climb
+        from lm.ablation.ladder.run import run_ladder
 
-        return climb(experiment, manner, options.plan)
+        return run_ladder(experiment, manner, options.plan)
     return run_experiment(experiment, manner, options.plan)
 
 
@@ -157,8 +157,8 @@ def add_reproduce_options(parser: Parser) -> None:
 
 def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     check_output(options)
-    from lm.ablation.ablate import Manner
-    from lm.ablation.reproduce import Portion, find_experiments
+    from lm.ablation.ablate import RunOptions
+    from lm.ablation.reproduce import ReproductionScope, find_experiments
     from lm.ablation.reproduce import reproduce as run_experiments
 
     settings = read_settings(options, overrides)
@@ -170,7 +170,7 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if folder == Path("experiments") and not folder.is_dir() and examples:
         folder = examples[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    manner = Manner(
+    manner = RunOptions(
         options.out,
         options.workers,
         checkpoint_seconds=options.checkpoint_seconds,
@@ -179,10 +179,10 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         hang_seconds=60 * options.hang_minutes,
     )
     if options.tier == "L":
-        from lm.ablation.ladders import reproduce_ladders
+        from lm.ablation.ladder.overview import reproduce_ladders
 
         return reproduce_ladders(files, settings, manner, options.plan)
-    portion = Portion(options.tier, settings, options.first_seeds)
+    portion = ReproductionScope(options.tier, settings, options.first_seeds)
     return run_experiments(files, portion, manner, options.plan, bool(options.names))
 
 

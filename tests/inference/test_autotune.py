@@ -9,12 +9,12 @@ import torch
 import yaml
 from helpers import RUN
 
-from lm.ablation.ablate import Manner, ablate
-from lm.ablation.auto import with_ways
+from lm.ablation.ablate import RunOptions, ablate
 from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import with_autotuned_settings
 from lm.config.tree import InputError, Tree, override
-from lm.inference import ways
-from lm.inference.ways import asked, decided
+from lm.inference import autotune
+from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.model import attention_impl
 from lm.report.autotune import describe_autotune
 from lm.store.ways import FILE, kept, measured_once
@@ -39,17 +39,17 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             found.append((way, seconds))
         return found
 
-    monkeypatch.setattr(ways._Timing, "_timed", timed)
+    monkeypatch.setattr(autotune._Timing, "_timed", timed)
     return given
 
 
 def chosen(tmp_path: Path, changes: Tree = EVERY, steps: int = 1000) -> dict[str, Any]:
-    decision = decided(override(RUN, changes), tmp_path, 1, steps)[1]
+    decision = replace_auto_settings(override(RUN, changes), tmp_path, 1, steps)[1]
     assert decision is not None
     return decision.chosen
 
 
-def test_the_fastest_way_is_taken_and_of_those_as_fast_the_plainest(tmp_path: Path, speeds: dict[str, float]) -> None:
+def test_fastest_setting_is_chosen_and_the_plainest_of_equals(tmp_path: Path, speeds: dict[str, float]) -> None:
     speeds |= {"bf16-mixed": 0.99, "plain": 1.2}
     assert chosen(tmp_path / "1") == {"precision": "32-true", "attention": "sdpa", "compile": False}
     speeds |= {"bf16-mixed": 0.5}
@@ -58,7 +58,7 @@ def test_the_fastest_way_is_taken_and_of_those_as_fast_the_plainest(tmp_path: Pa
     assert chosen(tmp_path / "3", {"trainer.attention": "auto"}) == {"attention": "plain"}
 
 
-def test_code_is_compiled_where_that_saves_more_time_than_it_takes(tmp_path: Path, speeds: dict[str, float]) -> None:
+def test_code_is_compiled_where_that_saves_time(tmp_path: Path, speeds: dict[str, float]) -> None:
     speeds |= {"compiled": 0.5}  # which takes 10 s
     assert not chosen(tmp_path / "1", steps=19)["compile"]
     assert chosen(tmp_path / "2", steps=21)["compile"]
@@ -66,20 +66,18 @@ def test_code_is_compiled_where_that_saves_more_time_than_it_takes(tmp_path: Pat
     assert not chosen(tmp_path / "3", steps=10**6)["compile"]
 
 
-def test_nothing_is_compiled_to_try_it_where_all_of_the_training_is_shorter(
-    tmp_path: Path, speeds: dict[str, float]
-) -> None:
+def test_compilation_is_not_timed_for_short_training(tmp_path: Path, speeds: dict[str, float]) -> None:
     speeds |= {"compiled": 0.01}
     for steps, tried in ((9, False), (11, True)):
-        decision = decided(override(RUN, EVERY), tmp_path / str(steps), 1, steps)[1]
+        decision = replace_auto_settings(override(RUN, EVERY), tmp_path / str(steps), 1, steps)[1]
         assert decision is not None
         assert any(one["way"].get("compile") for one in decision.measured) is tried
-    shapes = decided(override(RUN, EVERY), tmp_path / "shapes", 1, 11, shapes=2)[1]
+    shapes = replace_auto_settings(override(RUN, EVERY), tmp_path / "shapes", 1, 11, shapes=2)[1]
     assert shapes is not None
     assert not any(one["way"].get("compile") for one in shapes.measured)
 
 
-def test_commands_that_measure_at_the_same_time_take_turns_and_keep_all(tmp_path: Path) -> None:
+def test_concurrent_measurements_take_turns_and_are_all_stored(tmp_path: Path) -> None:
     path, said, begun, go_on = tmp_path / FILE, [], threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -105,7 +103,7 @@ def test_commands_that_measure_at_the_same_time_take_turns_and_keep_all(tmp_path
     assert kept(path, "decisions") == {"a": "slow", "b": "b"}
 
 
-def test_a_decision_is_found_again_whatever_is_fast_by_then(tmp_path: Path, speeds: dict[str, float]) -> None:
+def test_stored_decision_is_used_again(tmp_path: Path, speeds: dict[str, float]) -> None:
     first = chosen(tmp_path)
     speeds |= {"bf16-mixed": 0.1}
     assert chosen(tmp_path) == first
@@ -113,29 +111,31 @@ def test_a_decision_is_found_again_whatever_is_fast_by_then(tmp_path: Path, spee
     assert chosen(tmp_path, {**EVERY, "model.width": 24}) != first
 
 
-def test_a_way_that_this_processor_does_not_have_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_missing_on_this_processor_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> Any:
         raise RuntimeError("pack_vnni2 is only supported when avx512 is supported")
 
     monkeypatch.setitem(attention_impl.ATTENTION_IMPLS, "plain", none)
     tree = override(RUN, {"trainer.attention": "auto"})
-    decision = decided(tree, tmp_path / "1", 1)[1]
+    decision = replace_auto_settings(tree, tmp_path / "1", 1)[1]
     assert decision is not None
     assert [one["way"] for one in decision.measured] == [{"attention": "sdpa"}]
     monkeypatch.setitem(attention_impl.ATTENTION_IMPLS, "sdpa", none)
     with pytest.raises(RuntimeError, match="pack_vnni2"):
-        decided(tree, tmp_path / "2", 1)
+        replace_auto_settings(tree, tmp_path / "2", 1)
 
 
-def test_what_is_not_asked_for_is_left_alone(tmp_path: Path) -> None:
-    assert decided(RUN, tmp_path, 1) == (RUN, None)
+def test_configuration_without_auto_is_unchanged(tmp_path: Path) -> None:
+    assert replace_auto_settings(RUN, tmp_path, 1) == (RUN, None)
     assert not (tmp_path / FILE).exists()
-    assert asked(override(RUN, EVERY)) == ["precision", "attention", "compile"]
+    assert auto_settings_requested(override(RUN, EVERY)) == ["precision", "attention", "compile"]
 
 
-def test_ways_are_really_timed_and_leave_torch_as_it_was(tmp_path: Path) -> None:
+def test_real_timing_leaves_torch_as_it_was(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
-    tree, decision = decided(override(RUN, {"trainer.precision": "auto", "trainer.attention": "auto"}), tmp_path, 1)
+    tree, decision = replace_auto_settings(
+        override(RUN, {"trainer.precision": "auto", "trainer.attention": "auto"}), tmp_path, 1
+    )
     assert decision is not None
     assert {key: tree["trainer"][key] for key in decision.chosen} == decision.chosen
     ways = [tuple(one["way"].values()) for one in decision.measured]
@@ -147,7 +147,7 @@ def test_ways_are_really_timed_and_leave_torch_as_it_was(tmp_path: Path) -> None
     check(tree)
 
 
-def test_nothing_but_the_start_of_an_experiment_decides() -> None:
+def test_auto_is_refused_in_a_cell() -> None:
     with pytest.raises(InputError, match=r"trainer.compile: auto is measured at the start of `lm fit`"):
         check(override(RUN, {"trainer.compile": "auto"}))
     with pytest.raises(InputError, match=r"trainer.attention: found 'AUTO'; did you mean auto"):
@@ -155,7 +155,7 @@ def test_nothing_but_the_start_of_an_experiment_decides() -> None:
 
 
 @pytest.mark.parametrize("name", ["attention", "compile"])
-def test_no_way_at_all_is_none(name: str) -> None:
+def test_null_is_no_setting(name: str) -> None:
     with pytest.raises(InputError, match=rf"trainer.{name}: expected one of (sdpa|false), .*, found null"):
         check(override(RUN, {f"trainer.{name}": None}))
 
@@ -167,14 +167,16 @@ def experiment(tmp_path: Path, arm: Tree, common: Tree) -> Any:
     return load_experiment(tmp_path / "spec.yaml", {})
 
 
-def test_an_experiment_is_computed_in_one_way(tmp_path: Path, speeds: dict[str, float]) -> None:
+def test_auto_is_decided_once_for_all_arms(tmp_path: Path, speeds: dict[str, float]) -> None:
     speeds |= {"bf16-mixed": 0.5}
-    found = with_ways(experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"}), tmp_path, 1)
+    found = with_autotuned_settings(
+        experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"}), tmp_path, 1
+    )
     assert found.tree["trainer"]["precision"] == "bf16-mixed"
-    assert found.ways is not None
-    assert found.ways["chosen"] == {"precision": "bf16-mixed"}
+    assert found.autotuned is not None
+    assert found.autotuned["chosen"] == {"precision": "bf16-mixed"}
     with pytest.raises(InputError, match=r"arm b: trainer.precision: auto would have its arms computed"):
-        with_ways(experiment(tmp_path, {"trainer.precision": "auto"}, {}), tmp_path, 1)
+        with_autotuned_settings(experiment(tmp_path, {"trainer.precision": "auto"}, {}), tmp_path, 1)
 
 
 def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
@@ -183,8 +185,8 @@ def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
         chosen(tmp_path)
 
 
-def test_too_few_seeds_are_told_before_anything_is_measured(tmp_path: Path, speeds: dict[str, float]) -> None:
+def test_too_few_seeds_are_refused_before_measuring(tmp_path: Path, speeds: dict[str, float]) -> None:
     few = experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"})
     with pytest.raises(InputError, match="2 seeds cannot reach significance"):
-        ablate(few, Manner(tmp_path))
+        ablate(few, RunOptions(tmp_path))
     assert not (tmp_path / FILE).exists()

@@ -1,0 +1,125 @@
+"""Experiments made from an experiment: over learning rates, over orders of the data, with each arm's winner.
+
+Each is an experiment like any other: its cells are identified by what they compute, and one that was interrupted
+resumes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lm.ablation.experiment import Experiment
+from lm.ablation.plan import Plan
+from lm.analysis.orders import ENDING
+from lm.analysis.rates import RateCurve, rate_curve
+from lm.analysis.results import load
+from lm.config.tree import InputError, Tree
+from lm.report.rates import DESCRIBED
+from lm.store.files import read_json, to_json, write_atomic
+from lm.store.formats import RATES
+from lm.store.store import Store
+
+RATE = "optim.lr"
+
+
+def arm_at_rate(arm: str, rate: float) -> str:
+    """Return the name that an arm at a learning rate has in the grid."""
+    return f"{arm}.lr{rate!r}"
+
+
+def _without_verdicts(experiment: Experiment, arms: dict[str, dict[str, Any]], baseline: str) -> Experiment:
+    """Return the experiment with other arms, of which it judges none."""
+    inference = replace(experiment.inference, confirmatory=[], declared={}, axes={}, secondary=[], margin={}, looks=())
+    design = replace(experiment.design, kind="arms", arms=arms, baseline=baseline, levels={}, aliases=[])
+    return replace(experiment, design=design, inference=inference, claims=(), tuning=None, grid=None, data_seeds=())
+
+
+def expand_rates(experiment: Experiment) -> Experiment:
+    """Return the grid of learning rates of an experiment, with an arm for each arm and rate."""
+    grid = experiment.grid
+    assert grid is not None
+    arms = {
+        arm_at_rate(arm, rate): {**changes, RATE: rate}
+        for arm, changes in experiment.arms.items()
+        for rate in grid.rates
+    }
+    return replace(
+        _without_verdicts(experiment, arms, arm_at_rate(experiment.baseline, grid.rates[0])),
+        name=f"{experiment.name}.lr_curve",
+        title=f"{experiment.title} (over learning rates)",
+        seeds=grid.seeds,
+    )
+
+
+def expand_orders(experiment: Experiment) -> Experiment:
+    """Return the baseline with every seed in each order of the data, with an arm for each order.
+
+    A cell whose order is that of its seed is one of the baseline's own.
+    """
+    base = experiment.arms[experiment.baseline]
+    arms = {f"order_{data_seed}": {**base, "data_seed": data_seed} for data_seed in experiment.data_seeds}
+    return replace(
+        _without_verdicts(experiment, arms, next(iter(arms))),
+        name=f"{experiment.name}{ENDING}",
+        title=f"{experiment.title} (orders of the data)",
+    )
+
+
+def with_winners(experiment: Experiment, winners: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with each arm's winning changes; an arm without a winner keeps the shared values."""
+    arms = {arm: {**changes, **(winners[arm]["changes"] or {})} for arm, changes in experiment.arms.items()}
+    return replace(
+        experiment,
+        name=f"{experiment.name}.tuned",
+        title=f"{experiment.title} (each arm tuned)",
+        design=replace(experiment.design, arms=arms),
+        claims=(),
+        tuning=None,
+        grid=None,
+        data_seeds=(),
+    )
+
+
+# curves of learning rates --------------------------------------------------------------------------------------------
+
+
+def write_rates(plan: Plan, store: Store) -> dict[str, Any]:
+    """Write `lr_curve.json` for an experiment whose grid was trained; return the winning changes of each arm."""
+    experiment = plan.experiment
+    grid = experiment.grid
+    assert grid is not None
+    results = load(store.out / expand_rates(experiment).name)
+    arms: dict[str, Any] = {}
+    for arm in experiment.arms:
+        names = {rate: arm_at_rate(arm, rate) for rate in grid.rates}
+        curve = rate_curve(results, names)
+        arms[arm] = {
+            "shared": float(plan.first(arm).config["optim"]["lr"]),
+            "best": None if curve.best is None else curve.rates[curve.best],
+            "names": {repr(rate): name for rate, name in names.items()},
+        }
+    content = {"experiment": results.manifest["name"], "arms": arms}
+    write_atomic(store.out / experiment.name / DESCRIBED, to_json(RATES.stamped(content)))
+    return {arm: {"changes": None if entry["best"] is None else {RATE: entry["best"]}} for arm, entry in arms.items()}
+
+
+def read_rates(folder: Path) -> dict[str, tuple[Tree, RateCurve]]:
+    """Return the curve of each arm of an experiment, with the configuration of a cell of it.
+
+    Raises:
+        InputError: where `lr_curve.json` or what it names cannot be read.
+    """
+    path = folder / DESCRIBED
+    content = RATES.read(read_json(path), path)
+    try:
+        grid = load(folder.parent / f"{folder.name}.lr_curve")
+        curves = {}
+        for arm, entry in content["arms"].items():
+            names = {float(rate): str(name) for rate, name in entry["names"].items()}
+            config = next(filter(None, map(grid.configuration, names.values())), None)
+            if config is not None:
+                curves[str(arm)] = config, rate_curve(grid, names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: is damaged ({type(error).__name__}); run `lm ablate` again") from None
+    return curves

@@ -1,0 +1,1 @@
+"""Ladders: the same arms at several sizes."""

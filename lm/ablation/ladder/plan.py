@@ -1,0 +1,287 @@
+"""Plan of a ladder: its rungs as experiments of their own, all of their cells, and what `ladder.json` holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lm.ablation.derived import read_rates
+from lm.ablation.experiment import Experiment
+from lm.ablation.ladder.spec import RungSpec
+from lm.ablation.plan import (
+    Plan,
+    cost_per_step,
+    make_plan,
+    stored_command,
+    untimed,
+    with_autotuned_settings,
+    write_manifest,
+)
+from lm.ablation.sections import prefix_errors
+from lm.analysis.ladder import FILE
+from lm.analysis.rates import RateCurve
+from lm.config.components import resolve
+from lm.config.plain import shown
+from lm.config.tree import InputError, Tree, nearest, override
+from lm.execution.cell_queue import Planned
+from lm.execution.estimate import Stopwatch
+from lm.inference.autotune import auto_settings_requested
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import LADDER
+from lm.store.ladder import RateAt, RungOf
+from lm.store.store import Store
+from lm.training.cell import check, sizes
+from lm.training.run import Run
+
+Changes = dict[str, Any]
+
+MIN_SEEDS = 2
+"""Seeds of a rung; one alone has no estimate of the noise, and no interval."""
+
+
+# rungs as experiments ------------------------------------------------------------------------------------------------
+
+
+def expand_rungs(
+    experiment: Experiment, autotune: Callable[[Experiment], Experiment] = lambda rung: rung
+) -> list[Experiment]:
+    """Return every rung of a ladder as an experiment `NAME.RUNG`, whose folder lies beside the ladder's.
+
+    Args:
+        experiment: with a ladder.
+        autotune: replaces settings that are `auto`, on the top rung, which takes most of the time; all rungs use them.
+
+    Raises:
+        InputError: naming the rung.
+    """
+    ladder = experiment.ladder
+    assert ladder is not None
+    top: Experiment | None = None
+    expanded: list[Experiment] = []
+    for name, spec in reversed(ladder.rungs.items()):
+        with prefix_errors(f"rung {name}"):
+            tree = override(override(experiment.tree, spec.changes), ladder.settings)
+            rung = replace(
+                experiment,
+                name=f"{experiment.name}.{name}",
+                title=f"{experiment.title}, rung {name}",
+                tree=tree,
+                design=replace(experiment.design, arms=_at_rates(experiment.arms, spec.rates, ladder.settings)),
+                seeds=spec.seeds,
+                ladder=None,
+            )
+            top = top or autotune(rung)
+            chosen = {} if top.autotuned is None else top.autotuned["chosen"]
+            settings = auto_settings_requested(tree)
+            for setting in settings:
+                if setting not in chosen:
+                    raise InputError(f"trainer.{setting}: auto is decided on the top rung, which names its own")
+            tree = override(tree, {f"trainer.{setting}": chosen[setting] for setting in settings})
+            rung = replace(rung, tree=tree, autotuned=top.autotuned)
+            expanded.append(replace(rung, tree=_with_steps(rung, spec, ladder.warmup, ladder.settings)))
+    return expanded[::-1]
+
+
+def _at_rates(arms: dict[str, Changes], rates: dict[str, float], settings: Changes) -> dict[str, Changes]:
+    """Return the arms with a rung's learning rates, unless the command sets one. Raises InputError for another arm."""
+    for arm in rates:
+        if arm not in arms:
+            raise InputError(f"rates: no arm {shown(arm)}.{nearest(arm, list(arms))} Choose from {', '.join(arms)}")
+    if "optim.lr" in settings:
+        return arms
+    return {arm: {**own, "optim.lr": rates[arm]} if arm in rates else own for arm, own in arms.items()}
+
+
+def _with_steps(rung: Experiment, spec: RungSpec, warmup: float | None, settings: dict[str, Any]) -> Tree:
+    """Return a rung's configuration with the steps that its tokens take, warm-up and validations in proportion."""
+    tree = rung.tree
+    if "trainer.max_steps" not in settings and (spec.tokens or spec.tokens_per_parameter):
+        base = check(override(tree, {**rung.arms[rung.baseline], "seed": rung.seeds[0]}))
+        size = sizes(base)
+        tokens = spec.tokens or (spec.tokens_per_parameter or 0.0) * size.parameters
+        steps = max(1, round(tokens / size.tokens_per_step))
+        changes: Changes = {"trainer.max_steps": steps}
+        before, every = base.config["trainer"]["max_steps"], base.config["trainer"]["val_check_interval"]
+        own = "trainer.val_check_interval" in {**spec.changes, **settings}
+        if isinstance(every, int) and not own:  # keeps the number of validations
+            changes["trainer.val_check_interval"] = max(1, round(every * steps / before))
+        tree = override(tree, changes)
+    if warmup is not None and "optim.schedule.warmup" not in settings:
+        steps = tree.get("trainer", {}).get("max_steps")
+        if not isinstance(steps, int):
+            raise InputError("ladder.warmup: is a share of the steps, and trainer.max_steps is not known")
+        tree = override(tree, {"optim.schedule.warmup": max(1, round(warmup * steps)) if warmup else 0})
+    return tree
+
+
+# plans ---------------------------------------------------------------------------------------------------------------
+
+
+def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[Plan]:
+    """Return the plans of all rungs, which grow in compute. Raises InputError."""
+    plans: list[Plan] = []
+    computes: list[float] = []
+    for rung in expand_rungs(experiment, lambda rung: with_autotuned_settings(rung, out, workers)):
+        name = rung.name.removeprefix(f"{experiment.name}.")
+        with prefix_errors(f"rung {name}"):
+            plans.append(make_plan(rung, Stopwatch(out / rung.name / "seconds.json")))
+            computes.append(training_flops(plans[-1], experiment.baseline))
+        if len(plans) > 1 and computes[-1] <= computes[-2]:
+            raise InputError(
+                f"{experiment.name}: ladder.rungs: expected from the least compute to the most, found {name} with "
+                f"{computes[-1]:z.3g} FLOPs after one with {computes[-2]:z.3g}"
+            )
+    return plans
+
+
+def training_flops(plan: Plan, arm: str) -> float:
+    """Return the training FLOPs of a run of an arm. Raises InputError where they cannot be counted."""
+    cell = plan.first(arm)
+    try:
+        return float(cost_per_step(cell, "flops", untimed) * cell.config["trainer"]["max_steps"])
+    except InputError:
+        raise InputError(
+            f"arm {arm}: a ladder goes by FLOPs, and this model has parts without a count of FLOPs"
+        ) from None
+
+
+def check_seeds(experiment: Experiment) -> None:
+    """Refuse a rung with too few seeds for an interval. Raises InputError."""
+    assert experiment.ladder is not None
+    for name, rung in experiment.ladder.rungs.items():
+        if len(rung.seeds) < MIN_SEEDS:
+            raise InputError(
+                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, too few for an interval; give "
+                f"{MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
+            )
+
+
+def merge_plans(experiment: Experiment, plans: Sequence[Plan]) -> Plan:
+    """Return the cells of all rungs as one plan, from the least compute to the most; arms become RUNG.ARM."""
+    cells = [
+        Planned(f"{plan.experiment.name.removeprefix(f'{experiment.name}.')}.{planned.arm}", planned.seed, planned.cell)
+        for plan in plans
+        for planned in plan.cells
+    ]
+    return Plan(experiment, cells)
+
+
+# ladder.json ---------------------------------------------------------------------------------------------------------
+
+
+def write_ladder_manifest(
+    experiment: Experiment, plans: Sequence[Plan], store: Store, command: Sequence[str] = ()
+) -> Path:
+    """Write `ladder.json` and the manifests of the rungs; return the ladder's folder."""
+    ladder, autotuned = experiment.ladder, plans[0].experiment.autotuned
+    assert ladder is not None
+    for plan in plans:
+        write_manifest(plan, store, command)
+    folder, curves = store.out / experiment.name, trained_curves(store.out)
+    manifest = {
+        "name": experiment.name,
+        "title": experiment.title,
+        "notes": experiment.notes,
+        "command": stored_command(command),
+        "baseline": experiment.baseline,
+        "arms": list(experiment.arms),
+        "metric": experiment.inference.metric,
+        "margin": ladder.margin,
+        "forecast": ladder.forecast,
+        **({} if autotuned is None else {"ways": autotuned}),
+        "rungs": [
+            {**describe_rung(name, plan), "rates": rates_at(plan, curves)}
+            for name, plan in zip(ladder.rungs, plans, strict=True)
+        ],
+    }
+    write_atomic(folder / FILE, to_json(LADDER.stamped(manifest)))
+    return folder
+
+
+def describe_rung(name: str, plan: Plan) -> RungOf:
+    """Return a rung as `ladder.json` has it, without its learning rates."""
+    base = plan.first(plan.experiment.baseline)
+    size, steps = sizes(base), int(base.config["trainer"]["max_steps"])
+    return {
+        "name": name,
+        "experiment": plan.experiment.name,
+        "seeds": plan.experiment.seeds,
+        "parameters": size.parameters,
+        "tokens": size.tokens_per_step * steps,
+        "steps": steps,
+        "compute": {arm: training_flops(plan, arm) for arm in plan.experiment.arms},
+    }
+
+
+# learning rates that a curve brackets --------------------------------------------------------------------------------
+#
+# An arm whose best rate moves with size seems to gain or to fade by the rate alone if all rungs use one rate. So a rate
+# counts as the best one at a rung only where a curve of the same configuration has it between two worse ones.
+
+TRAINER_SETTINGS = ("max_steps", "gradient_clip_val", "accumulate_grad_batches")
+"""Settings of the trainer that the best rate depends on; precision and implementations are none of them."""
+
+
+@dataclass(frozen=True)
+class TrainedCurve:
+    """Losses of an arm over learning rates.
+
+    Args:
+        experiment: to which the curve belongs.
+        setting: the configuration that the best rate depends on, from `setting_of`.
+        curve: losses by rate and seed.
+    """
+
+    experiment: str
+    setting: Tree
+    curve: RateCurve
+
+
+def setting_of(config: Tree) -> Tree:
+    """Return the part of a resolved configuration that the best learning rate depends on, without the rate itself."""
+    optim = {key: value for key, value in config["optim"].items() if key != "lr"}
+    trainer = {key: config["trainer"].get(key) for key in TRAINER_SETTINGS}
+    return {"data": config["data"], "model": config["model"], "optim": optim, "trainer": trainer}
+
+
+def trained_curves(out: Path) -> list[TrainedCurve]:
+    """Return the curves of learning rates of all experiments under `out`; one that cannot be read is left out."""
+    curves = []
+    for path in sorted(out.glob("*/lr_curve.json")):
+        try:
+            arms = read_rates(path.parent)
+        except InputError:
+            continue
+        for config, curve in arms.values():
+            try:
+                setting = setting_of(resolve(config, Run))
+            except (InputError, KeyError):  # of another version, or with classes that are gone
+                continue
+            curves.append(TrainedCurve(path.parent.name, setting, curve))
+    return curves
+
+
+def rates_at(plan: Plan, curves: Sequence[TrainedCurve]) -> dict[str, RateAt]:
+    """Return the learning rate of each arm of a rung, with the curve that brackets it where there is one.
+
+    Of several curves of an arm's configuration, the one with the most seeds decides.
+    """
+    rates: dict[str, RateAt] = {}
+    for arm in plan.experiment.arms:
+        config = plan.first(arm).config
+        rate, setting = float(config["optim"]["lr"]), setting_of(config)
+        rates[arm] = {"rate": rate, "curve": None, "lower": None, "higher": None, "seeds": 0}
+        matches = [trained for trained in curves if trained.setting == setting and trained.curve.best is not None]
+        trained = max(matches, key=lambda match: match.curve.values_rs.shape[1], default=None)
+        if trained is None or (best := trained.curve.best) is None or trained.curve.edge:
+            continue
+        grid = trained.curve.rates
+        if abs(grid[best] - rate) <= 1e-9 * rate:
+            rates[arm] = {
+                "rate": rate,
+                "curve": trained.experiment,
+                "lower": grid[best - 1],
+                "higher": grid[best + 1],
+                "seeds": int(trained.curve.values_rs.shape[1]),
+            }
+    return rates

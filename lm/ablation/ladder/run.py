@@ -1,0 +1,124 @@
+"""`lm ablate` of a ladder: plan, train the cells of all rungs from the smallest on, report on each and on all."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from lm.ablation.ablate import RunOptions, to_train, train_missing, warn
+from lm.ablation.experiment import Experiment, shortage
+from lm.ablation.ladder.plan import check_seeds, describe_rung, merge_plans, plan_ladder, write_ladder_manifest
+from lm.ablation.plan import FinishedCells, Plan, idle_arms, read_finished
+from lm.ablation.show import print_line
+from lm.analysis.ladder import FILE
+from lm.execution.cell_queue import Planned
+from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
+from lm.execution.machine import threads_each
+from lm.execution.sharing import choose_num_workers
+from lm.report.autotune import describe_autotune
+from lm.report.ladder_page import write_ladder_report
+from lm.report.page import show
+from lm.report.write import write_report
+from lm.stats.scaling import MIN_RUNGS
+from lm.store.store import Store
+
+COLUMNS = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells", "done", "time")
+
+
+def run_ladder(
+    experiment: Experiment, options: RunOptions, plan_only: bool = False, console: Console | None = None
+) -> int:
+    """Train what is missing of a ladder and report on it, on the terminal unless another console is given.
+
+    Returns:
+        0 if every cell has a record, 1 if some were interrupted.
+
+    Raises:
+        InputError: for what cannot be carried out, and a rung of too few seeds, unless `underpowered` says to go on.
+    """
+    assert experiment.ladder is not None
+    store = Store(options.out)
+    if not options.underpowered:
+        check_seeds(experiment)
+    plans = plan_ladder(experiment, options.out, options.workers)
+    merged = merge_plans(experiment, plans)
+    if plan_only:
+        finished = read_finished(merged, store)
+        missing = to_train(merged, finished.statuses, options.retry_failed)
+        workers = options.workers or choose_num_workers(missing, options.out, measure=False)
+        show_ladder_plan(experiment, plans, merged, store, finished, missing, workers)
+        return 0
+    warn(_idle_everywhere(plans))
+    folder = write_ladder_manifest(experiment, plans, store, options.command)
+    interrupted = train_missing(merged, store, options, folder / FILE)
+    for plan in plans:
+        write_report(store.out / plan.experiment.name, Console(quiet=True))
+    results = write_ladder_report(folder, console or Console())
+    print(f"report: {folder / 'table.md'}, and a folder for each rung beside it", file=sys.stderr)
+    return 1 if interrupted or results.damaged else 0
+
+
+def _idle_everywhere(plans: Sequence[Plan]) -> list[str]:
+    """Return a line for each arm that trains the cells of the baseline in every rung."""
+    lines_by_rung = [idle_arms(plan) for plan in plans]
+    return [line for arm, line in lines_by_rung[0].items() if all(arm in lines for lines in lines_by_rung)]
+
+
+def _shortages(plans: Mapping[str, Plan]) -> list[str]:
+    """Return a line for the rungs, by name, whose seeds cannot reach a verdict at their own size."""
+    rungs: dict[str, list[str]] = {}
+    for name, plan in plans.items():
+        if line := shortage(plan.experiment):
+            rungs.setdefault(line, []).append(name)
+    return [f"rung{'s' * (len(names) > 1)} {', '.join(names)}: {line}" for line, names in rungs.items()]
+
+
+def show_ladder_plan(
+    experiment: Experiment,
+    plans: Sequence[Plan],
+    merged: Plan,
+    store: Store,
+    finished: FinishedCells,
+    missing: Sequence[Planned],
+    workers: int,
+) -> None:
+    """Print for each rung the size of its baseline, the number of cells to train, and the time they take.
+
+    A cell of several rungs is trained once; it counts in each of them, and its time in the first.
+    """
+    ladder = experiment.ladder
+    assert ladder is not None
+    by_arm = seconds_per_cell(merged.by_arm, missing, store, threads_each(workers)) if missing else {}
+    seconds = {planned.cell.id: by_arm[planned.arm] for planned in missing}
+    rows, unassigned = [], dict(seconds)
+    for name, plan in zip(ladder.rungs, plans, strict=True):
+        rung, cells = describe_rung(name, plan), [planned.cell.id for planned in plan.distinct]
+        own = [unassigned.pop(cell) for cell in cells if cell in unassigned]
+        counts = [f"{count:,}" for count in (rung["parameters"], rung["tokens"], rung["steps"])]
+        done = sum(cell not in seconds for cell in cells)
+        time = duration(wall_seconds(own, workers)) if own else "-"
+        compute = f"{rung['compute'][experiment.baseline]:z.2e}"
+        rows.append([name, *counts, compute, str(len(rung["seeds"])), str(len(cells)), str(done), time])
+    show(experiment.title, COLUMNS, rows, Console())
+    print_line(f"Arms: {', '.join(experiment.arms)}; sizes are those of the baseline, {experiment.baseline}.")
+    for line in (*_idle_everywhere(plans), *_shortages(dict(zip(ladder.rungs, plans, strict=True)))):
+        print_line(f"! {line}")
+    if (autotuned := plans[0].experiment.autotuned) is not None:
+        print_line(describe_autotune(autotuned))
+    if len(plans) < MIN_RUNGS:
+        print_line(f"{len(plans)} rungs: differences by compute, and no law, which takes {MIN_RUNGS}.")
+    elif ladder.forecast and len(plans) == MIN_RUNGS:
+        print_line(f"No forecast: a law of the rungs below the top one takes {MIN_RUNGS} of them.")
+    elif ladder.forecast:
+        print_line("The top rung is forecast by those below it.")
+    if shared := sum(len(plan.distinct) for plan in plans) - len(merged.distinct):
+        cells_are = "1 cell is" if shared == 1 else f"{shared} cells are"
+        print_line(f"{cells_are} in more than one rung: trained once, and timed in the first.")
+    if remark := advice([planned.cell for planned in missing], threads_each(workers)):
+        print_line(remark)
+    line = f"{len(merged.distinct)} cells: {len(merged.distinct) - len(missing)} done, {len(missing)} to train"
+    if missing:
+        wall = wall_seconds(list(seconds.values()), workers)
+        line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
+    for text in (line, *finished.reused(seconds)):
+        print_line(text)

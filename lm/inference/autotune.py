@@ -1,0 +1,233 @@
+"""Choose settings that are `auto`: implementations of the same cells are timed before any is trained.
+
+A choice holds for a whole experiment and is stored in the results folder, so that the same command plans the same
+cells, on another machine too.
+"""
+
+import contextlib
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from lm.config.components import build
+from lm.config.tree import InputError, Tree, override, run_id
+from lm.model.attention import SoftmaxAttention, set_attention_impl
+from lm.model.attention_impl import BLOCK
+from lm.model.position import Position
+from lm.model.transformer import Model
+from lm.store.ways import FILE, measured_once
+from lm.training.adapter import convert, device_of, placed, quiet, stepping
+from lm.training.cell import Cell, check, seedless
+from lm.training.compiled import compile_blocks
+from lm.training.optim import tables
+from lm.training.provenance import device_name
+from lm.training.recorder import Recorder
+from lm.training.run import AUTO, Run
+
+STEPS, SECONDS = 9, 4.0
+"""Steps over which each choice is timed, or fewer where they take longer than so many seconds."""
+
+MIN_TRAINING_SECONDS = 10.0
+"""Seconds of training, in all, below which compiled code is not timed: compiling takes longer."""
+
+MIN_SPEEDUP = 1.03
+"""Speed, relative to a plainer choice, from which another is preferred."""
+
+Settings = dict[str, Any]
+"""Values of settings of the trainer, by name."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Values chosen for settings that are `auto`.
+
+    Args:
+        chosen: for each setting that was `auto`.
+        measured: each choice that was timed, with the milliseconds of a training step, and for compiled code the
+            seconds that it took to compile.
+        device: on which.
+        threads: of the process.
+    """
+
+    chosen: Settings
+    measured: list[dict[str, Any]]
+    device: str
+    threads: int
+
+
+def auto_settings_requested(tree: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a configuration that are `auto`."""
+    trainer = tree.get("trainer")
+    return [name for name in AUTO if isinstance(trainer, Mapping) and trainer.get(name) == "auto"]
+
+
+def replace_auto_settings(
+    tree: Tree, out: Path, threads: int, steps: int | None = None, shapes: int = 1
+) -> tuple[Tree, Decision | None]:
+    """Return the configuration with each `auto` replaced, and the decision; None where nothing is `auto`.
+
+    Args:
+        tree: of the baseline.
+        out: the results folder, which stores decisions.
+        threads: of a process that trains.
+        steps: optimiser steps that are to be trained one after the other; by default those of one run. Code is
+            compiled where that saves more time than it takes.
+        shapes: kinds of cells for which code would be compiled.
+
+    Raises:
+        InputError: where the configuration cannot be trained, or the file of decisions cannot be read.
+    """
+    names = auto_settings_requested(tree)
+    if not names:
+        return tree, None
+    cell = check(override(tree, {f"trainer.{name}": AUTO[name][0] for name in names}))
+    trainer = {**cell.config["trainer"], **dict.fromkeys(names, "auto")}
+    question = run_id({**seedless(cell.config), "trainer": trainer, "text": cell.facts.identity()})
+    path = out / FILE
+
+    def measure() -> dict[str, Any]:
+        """Time the choices; return the decision as the file stores it."""
+        with threads_of(threads):
+            chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
+        return asdict(Decision(chosen, measured, device_name(), threads))
+
+    stored = measured_once(path, "decisions", question, measure)
+    try:
+        decision = Decision(**stored)
+        chosen = {f"trainer.{name}": decision.chosen[name] for name in names}
+    except (TypeError, KeyError):
+        raise InputError(f"{path}: decisions.{question[:12]}: is damaged; delete it, and it is measured anew") from None
+    return override(tree, chosen), decision
+
+
+@contextlib.contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    """Make torch use a number of threads inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Timing:
+    """Training steps of a cell under several settings, timed in turn in this process, on one model of each kind."""
+
+    def __init__(self, cell: Cell, names: list[str]) -> None:
+        self.cell, self.names = cell, names
+        self.built = cell.open()
+        self.batch = next(iter(self.built.data.training_batches(0, 1)))
+        self.compiled_in: dict[str, float] = {}
+
+    def decide(self, steps: int, shapes: int) -> tuple[Settings, list[dict[str, Any]]]:
+        """Return the settings to use and all measurements.
+
+        The best of each precision is timed compiled too, where all of the training takes longer than compiling may.
+        """
+        timed = self._timed(self._choices(), self._trained())
+        fastest = min(seconds for _, seconds in timed)
+        # The plainest of those as fast:
+        best, best_seconds = next(
+            (settings, seconds) for settings, seconds in timed if seconds <= fastest * MIN_SPEEDUP
+        )
+        measured = [{"way": settings, "milliseconds": 1e3 * seconds} for settings, seconds in timed]
+        if "compile" in self.names and best_seconds * steps > MIN_TRAINING_SECONDS * shapes:
+            slowest_first = sorted(timed, key=lambda pair: -pair[1])
+            by_precision = {settings.get("precision"): {**settings, "compile": True} for settings, _ in slowest_first}
+            for settings, seconds in self._timed(list(by_precision.values()), self._trained()):
+                compile_seconds = self.compiled_in[repr(settings)]
+                measured.append({"way": settings, "milliseconds": 1e3 * seconds, "compiled_in": compile_seconds})
+                saved = (best_seconds - seconds) * steps
+                if seconds * MIN_SPEEDUP < best_seconds and saved > compile_seconds * shapes:
+                    best, best_seconds = settings, seconds
+        return best, measured
+
+    def _choices(self) -> list[Settings]:
+        """Return all settings that `auto` may become here except compiled code, the plainest first."""
+        options = {name: list(AUTO[name]) for name in self.names} | {"compile": [False]}
+        with torch.device("meta"):
+            model = self.built.run.model(self.cell.facts.vocabulary, self.built.data.context)
+        options["attention"] = [name for name in AUTO["attention"] if self._is_distinct(name, model)]
+        values = itertools.product(*(options[name] for name in self.names))
+        return [dict(zip(self.names, combination, strict=True)) for combination in values]
+
+    def _is_distinct(self, attention: str, model: Model) -> bool:
+        """Return False where an implementation of attention does what a plainer one does for this model."""
+        if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
+            return attention == "sdpa"
+        if attention == "folded":
+            return any(isinstance(part, Position) and part.slopes() is not None for part in model.modules())
+        if attention == "blocked":
+            return self.built.data.context > BLOCK
+        return attention != "flex" or device_of(self._trainer({})).type == "cuda"
+
+    def _trained(self) -> tuple[Model, Optimizer]:
+        """Build a model on its device, with its optimizer."""
+        run = self.built.run
+        trainer = self._trainer({})
+        model = self.built.model()
+        convert(trainer, model)
+        model.to(device_of(trainer)).train()
+        optimizer, _ = run.optim.build(
+            model.parameters(), self.cell.config["trainer"]["max_steps"], tables(model), model.map_rate
+        )
+        return model, optimizer
+
+    def _trainer(self, settings: Settings) -> Any:
+        """Return Lightning's trainer with these settings."""
+        changes = {f"trainer.{name}": value for name, value in settings.items()}
+        run: Run = build(override(self.cell.config, changes), Run)
+        with quiet():
+            return run.trainer(Recorder(Path(), self.built.data, lambda *_: None, 0.0))
+
+    def _timed(self, choices: list[Settings], trained: tuple[Model, Optimizer]) -> list[tuple[Settings, float]]:
+        """Return the settings that are available here, with the median seconds of a step of each, taken in turn."""
+        available = [(settings, step) for settings in choices if (step := self._step(settings, *trained)) is not None]
+        samples: list[list[float]] = [[] for _ in available]
+        for _ in range(STEPS):
+            for (_, step), seconds in zip(available, samples, strict=True):
+                if sum(seconds) < SECONDS:
+                    start = time.perf_counter()
+                    step()
+                    seconds.append(time.perf_counter() - start)
+        medians = map(statistics.median, samples)
+        return [(settings, seconds) for (settings, _), seconds in zip(available, medians, strict=True)]
+
+    def _step(self, settings: Settings, model: Model, optimizer: Optimizer) -> Callable[[], None] | None:
+        """Return a training step with these settings, run once; None where it is not available here."""
+        trainer = self._trainer(settings)
+        batch = placed(trainer, self.batch)
+        objective = self.built.run.optim.objective
+
+        def step() -> None:
+            """Make a step of training."""
+            set_attention_impl(model, trainer.attention)
+            with stepping(trainer):
+                logits_nv = model(*batch.inputs).flatten(0, 1)
+                loss = objective.loss(logits_nv, batch.targets_bt.flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if logits_nv.is_cuda:
+                torch.cuda.synchronize()
+
+        start = time.perf_counter()
+        if not settings.get("compile"):
+            try:
+                step()
+            except RuntimeError:  # a kernel that this processor does not have
+                if settings == self._choices()[0]:
+                    raise
+                return None
+        elif compile_blocks(model, "auto", step) is not None:
+            return None
+        self.compiled_in[repr(settings)] = time.perf_counter() - start
+        return step

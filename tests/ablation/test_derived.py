@@ -1,0 +1,330 @@
+"""Experiments made from one: over learning rates, over orders of the data, with each arm's winner of a search."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from experiment_files import write_experiment
+from helpers import RUN
+
+from lm.ablation.derived import arm_at_rate, expand_orders, expand_rates, with_winners
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import make_plan
+from lm.analysis.orders import orders
+from lm.analysis.results import load
+from lm.cli import main
+from lm.config.tree import InputError, override
+from lm.report.orders import order_notes, order_rows
+from lm.report.page import sections
+from lm.report.rates import rates_of, rows
+from lm.report.study import load_study
+from lm.report.tuning import envelope
+from lm.store.files import to_json, write_atomic
+from lm.store.store import Store
+from lm.training.cell import check, seeded
+
+# learning rates
+
+RATES = [0.1, 0.001, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("curve", "words"),
+    [
+        ([], "expected a mapping with rates"),
+        ({}, "rates is missing"),
+        ({"rates": RATES, "seed": [1]}, "no key 'seed'. Did you mean seeds?"),
+        ({"rates": [0.1, 0.2]}, "3 different rates or more"),
+        ({"rates": [0.1, 0.2, 0.2, 0.3]}, "3 different rates or more"),
+        ({"rates": [0.1, 0.2, 0]}, "expected numbers above 0, found 0"),
+        ({"rates": [0.1, 0.2, -0.3]}, "expected numbers above 0, found -0.3"),
+        ({"rates": [0.1, 0.2, True]}, "expected numbers above 0"),
+        ({"rates": [0.1, 0.2, "x"]}, "expected numbers above 0"),
+        ({"rates": 0.1}, "expected a list of rates, or {low, high, n}"),
+        ({"rates": {"low": 0.1, "high": 1.0, "n": 2}}, "n: expected a whole number from 3"),
+        ({"rates": {"low": 0.1, "high": 1.0}}, "n: expected a whole number from 3"),
+        ({"rates": {"low": 0, "high": 1.0, "n": 3}}, "low: expected a number above 0"),
+        ({"rates": {"low": 2.0, "high": 1.0, "n": 3}}, "expected low below high"),
+        ({"rates": {"low": 0.1, "hihg": 1.0, "n": 3}}, "Did you mean high?"),
+        ({"rates": RATES, "seeds": [4, 99]}, "[4] confirm the winner"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(tmp_path: Path, curve: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_experiment(write_experiment(tmp_path, lr_curve=curve), {})
+    assert words in str(caught.value)
+    assert "lr_curve" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tune": {"space": {"optim.lr": {"low": 0.1, "high": 1}}, "trials": 2}}, "tune and lr_curve both"),
+        ({"metric": "attention_entropy"}, "of which neither more nor less is better"),
+    ],
+)
+def test_what_a_grid_does_not_go_with_is_refused(tmp_path: Path, changes: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_experiment(write_experiment(tmp_path, lr_curve={"rates": RATES}, **changes), {})
+
+
+def test_rates_between_two_ends_are_even_in_their_logarithm(tmp_path: Path) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, lr_curve={"rates": {"low": 1e-3, "high": 1, "n": 4}}), {})
+    assert experiment.grid is not None
+    assert experiment.grid.rates == (0.001, 0.01, 0.1, 1.0)
+    assert experiment.grid.seeds == [1000, 1001, 1002]
+
+
+def test_grid_has_an_arm_for_each_arm_and_rate(tmp_path: Path) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70, 71]}), {})
+    grid = make_plan(expand_rates(experiment))
+    assert list(grid.by_arm) == [arm_at_rate(arm, rate) for arm in ("layer", "rms") for rate in (0.001, 0.01, 0.1)]
+    assert len(grid.distinct) == 12
+    plain = load_experiment(write_experiment(tmp_path, lr_curve={"rates": RATES}, seeds=[70, 71]), {"optim.lr": 0.01})
+    same = {planned.cell.id for planned in make_plan(plain).by_arm["rms"]}
+    assert {planned.cell.id for planned in grid.by_arm["rms.lr0.01"]} == same
+
+
+@pytest.mark.slow
+def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70]})
+    assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    line = next(line for line in told.splitlines() if line.startswith("rms.lr0.1: "))
+    assert "-> RMSNorm" in line
+    assert "optim.lr: 0.001 -> 0.1" in line
+    assert "6 cells: 0 done" in told
+    assert "12 cells: 0 done" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_arms_are_trained_over_rates_and_compared_at_their_best(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = write_experiment(tmp_path, lr_curve={"rates": [1e-5, 1e-3, 1e-2], "seeds": [70, 71]}, seeds=[0, 1])
+    command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]
+    assert main(command) == 0
+    results = load(out / "small")
+    rates = rates_of(results, out / "small")
+    assert rates is not None
+    for arm, curve in rates.curves.items():
+        assert curve.values_rs.shape == (3, 2)
+        assert curve.best is not None
+        for record in rates.twin.of(arm):
+            config = yaml.safe_load((rates.twin.store.directory(record["id"]) / "config.yaml").read_text())
+            assert config["optim"]["lr"] == curve.rates[curve.best]
+            assert config["seed"] in (0, 1)
+    page = (out / "small" / "table.md").read_text()
+    assert "## Learning rates" in page
+    assert "(lr_curve.png)" in page
+    assert [row[0] for row in rows(results, rates)] == ["layer", "rms"]
+    before = {path.name for path in Store(out).cells.iterdir()}
+    described = json.loads((out / "small" / "lr_curve.json").read_text())
+    assert set(described["arms"]) == {"layer", "rms"}
+    assert main(command) == 0
+    assert {path.name for path in Store(out).cells.iterdir()} == before, "nothing is trained again"
+    assert main(["pack", str(out / "small"), "--out", str(tmp_path / "small.lmpack")]) == 0
+    assert main(["unpack", str(tmp_path / "small.lmpack"), "--out", str(tmp_path / "there")]) == 0
+    assert main(["report", str(tmp_path / "there" / "small")]) == 0
+    assert "## Learning rates" in (tmp_path / "there" / "small" / "table.md").read_text()
+
+
+# orders of the data
+
+
+def test_data_seed_changes_the_cell_unless_it_equals_the_seed() -> None:
+    plain = check(override(RUN, {"seed": 3}))
+    assert "data_seed" not in plain.config
+    assert check(override(RUN, {"seed": 3, "data_seed": 3})).id == plain.id
+    other = check(override(RUN, {"seed": 3, "data_seed": 4}))
+    assert other.id != plain.id
+    ids = [cell.id for cell in seeded(other, [3, 4])]
+    assert ids == [other.id, check(override(RUN, {"seed": 4})).id]
+
+
+def test_data_seed_sets_the_order_and_seed_the_initialisation() -> None:
+    def drawn(**seeds: int) -> tuple[list[int], float]:
+        opened = check(override(RUN, seeds)).open()
+        rows = next(iter(opened.data.training_batches(0, 1))).rows_b.tolist()
+        return rows, float(next(opened.model().parameters()).detach().double().sum())
+
+    plain, order, values = drawn(seed=3), drawn(seed=3, data_seed=4), drawn(seed=4, data_seed=3)
+    assert plain[0] == values[0] != order[0]
+    assert plain[1] == order[1] != values[1]
+    assert drawn(seed=4)[0] == order[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data_seeds": 1}, "two orders or more"),
+        ({"data_seeds": 2, "seeds": 1}, "found 2 and 1"),
+        ({"data_seeds": 2, "seeds": {"min": 6, "max": 8}}, "found 2 and stages"),
+        ({"data_seeds": "x"}, "data_seeds: expected a number of seeds"),
+        ({"arms": {"layer": {}, "other": {"data_seed": 1}}}, "arms.other.data_seed: seeds belong to the experiment"),
+    ],
+)
+def test_what_cannot_be_varied_apart_is_one_line(tmp_path: Path, changes: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_experiment(write_experiment(tmp_path, **changes), {})
+    assert words in str(caught.value)
+
+
+def test_grid_of_orders_shares_cells_with_the_baseline(tmp_path: Path) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, seeds=3, data_seeds=[0, 2]), {})
+    grid, plain = make_plan(expand_orders(experiment)), make_plan(experiment)
+    assert list(grid.by_arm) == ["order_0", "order_2"]
+    assert expand_orders(experiment).inference.confirmatory == []
+    own = {planned.seed: planned.cell.id for planned in plain.by_arm["layer"]}
+    assert [one.cell.id == own[one.seed] for one in grid.by_arm["order_0"]] == [True, False, False]
+    assert len({one.cell.id for one in (*grid.cells, *plain.by_arm["layer"])}) == 3 + 4
+
+
+@pytest.fixture
+def crossed(experiment: Callable[..., Path]) -> Callable[..., Path]:
+    """Makes an experiment whose baseline was trained in three orders."""
+
+    def make(cells: dict[str, list[Any]]) -> Path:
+        folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 2.0], **cells})
+        whole = json.loads((folder / "experiment.json").read_text())
+        for name, arms in (("demo", ("base", "arm")), ("demo.orders", tuple(cells))):
+            part = {**whole, "name": name, "arms": {arm: whole["arms"][arm] for arm in arms}, "baseline": arms[0]}
+            write_atomic(folder.with_name(name) / "experiment.json", to_json(part))
+        return folder
+
+    return make
+
+
+def test_report_splits_the_variance_over_seeds_that_ended_well(crossed: Callable[..., Path]) -> None:
+    values = {"order_0": [2.0, 2.2, 2.1], "order_1": [2.01, 2.21, 2.1], "order_2": [2.0, 2.19, "diverged"]}
+    results = load(crossed(values))
+    found = orders(results)
+    assert found is not None
+    assert (found.seeds, found.left_out) == ([0, 1], [2])
+    assert found.values_ij.tolist() == np.array([[2.0, 2.01, 2.0], [2.2, 2.21, 2.19]]).tolist()
+    first = order_rows(results, found)[0]
+    assert first[0] == "initial values"
+    assert float(first[2].split()[0]) > 0.95
+    assert "seed 2" in " ".join(order_notes(results, found))
+    assert any(title.startswith("Initial values") for title, *_ in sections(results, []))
+
+
+def test_too_few_cells_of_orders_are_reported(crossed: Callable[..., Path], experiment: Callable[..., Path]) -> None:
+    results = load(crossed({"order_0": [2.0, None], "order_1": [2.0, 2.1]}))
+    found = orders(results)
+    assert found is not None
+    assert order_rows(results, found) == []
+    assert "Too few cells" in order_notes(results, found)[-1]
+    assert orders(load(experiment({"alone": [2.0, 2.1]}).with_name("demo.orders"))) is None
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+def test_orders_of_the_baseline_are_trained_and_reported(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = write_experiment(tmp_path, seeds=[0, 1], data_seeds=[0, 1])
+    assert main(["ablate", str(path), "--out", str(out), "--workers", "1", "--underpowered"]) == 0
+    grid = load(out / "small.orders")
+    seen = {key: record["pairing"]["order"] for key, record in grid.records.items() if record and record["pairing"]}
+    assert seen["order_0", 0] == seen["order_0", 1] != seen["order_1", 0] == seen["order_1", 1]
+    assert grid.records["order_1", 1] == load(out / "small").records["layer", 1]
+    assert "## Initial values and order of the data" in (out / "small" / "table.md").read_text()
+    pack = str(tmp_path / "small.lmpack")
+    assert main(["pack", str(out / "small"), "--out", pack]) == 0
+    assert main(["unpack", pack, "--out", str(tmp_path / "again")]) == 0
+    assert orders(load(tmp_path / "again" / "small")) is not None
+
+
+# a search for every arm
+
+SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
+
+
+@pytest.mark.parametrize(
+    ("tune", "words"),
+    [
+        ([], "expected a mapping with space and trials"),
+        ({"space": SPACE}, "trials is missing"),
+        ({"space": SPACE, "trials": 0}, "trials: expected a whole number from 1"),
+        ({"space": SPACE, "trials": 3, "seed": [1]}, "no key 'seed'. Did you mean seeds?"),
+        ({"space": SPACE, "trials": 3, "seeds": [4, 99]}, "[4] confirm the winner"),
+        ({"space": SPACE, "trials": 3, "sampler": "tpee"}, "Did you mean tpe?"),
+    ],
+)
+def test_a_wrong_search_is_one_line(tmp_path: Path, tune: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_experiment(write_experiment(tmp_path, tune=tune), {})
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tune", "words"),
+    [
+        ({"space": {"optim.lrr": {"low": 1, "high": 2}}, "trials": 3}, "Did you mean"),
+        ({"space": SPACE, "trials": 10**9}, "tune.trials: expected at most"),
+        ({"space": SPACE, "trials": 3, "sampler": {"name": "tpe", "n_startup_trials": "x"}}, "sampler"),
+        ({"space": SPACE, "trials": 3, "sampler": "grid"}, "optim.lr"),
+    ],
+)
+def test_plan_refuses_a_search_that_cannot_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tune: Any, words: str
+) -> None:
+    assert main(["ablate", str(write_experiment(tmp_path, tune=tune)), "--plan", "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_winners_are_added_to_what_each_arm_declares(tmp_path: Path) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, tune={"space": SPACE, "trials": 3}), {})
+    winners = {"layer": {"changes": {"optim.lr": 0.5}}, "rms": {"changes": None}}
+    twin = with_winners(experiment, winners)
+    assert twin.arms == {"layer": {"optim.lr": 0.5}, "rms": {"model.norm": "RMSNorm"}}
+    assert (twin.name, twin.baseline, twin.seeds) == ("small.tuned", "layer", experiment.seeds)
+
+
+def test_envelope_is_the_lowest_trial_of_each_bin() -> None:
+    x, y = envelope([1.0, 1.1, 10.0, 100.0], [3.0, 2.0, 1.0, 4.0], log=True)
+    assert list(zip(x, y, strict=True)) == [(1.1, 2.0), (10.0, 1.0), (100.0, 4.0)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_every_arm_is_tuned_alike_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tune = {"space": SPACE, "trials": 3, "seeds": [70], "sampler": {"name": "random", "seed": 3}}
+    command = [
+        "ablate",
+        str(write_experiment(tmp_path, tune=tune, seeds=[0, 1])),
+        "--out",
+        str(out),
+        "--workers",
+        "2",
+        "--underpowered",
+    ]
+    assert main(command) == 0
+    described = json.loads((out / "small" / "tune" / "tuned.json").read_text())
+    studies = {arm: load_study(out / "small" / "tune" / arm) for arm in ("layer", "rms")}
+    for arm, study in studies.items():
+        assert list(study.trials.state) == ["complete"] * 3
+        best = study.complete.sort_values("nll").iloc[0]
+        assert described["arms"][arm]["changes"] == {"optim.lr": best["optim.lr"]}
+        assert described["arms"][arm]["value"] == best.nll
+    assert list(studies["layer"].trials["optim.lr"]) == list(studies["rms"].trials["optim.lr"]), "the same budget"
+    twin = load(out / "small.tuned")
+    for (arm, seed), record in twin.records.items():
+        assert record is not None
+        assert seed != 70
+        config = yaml.safe_load((twin.store.directory(record["id"]) / "config.yaml").read_text())
+        assert config["optim"]["lr"] == described["arms"][arm]["changes"]["optim.lr"]
+    page = (out / "small" / "table.md").read_text()
+    assert "## Tuning" in page
+    assert "3 complete" in page
+    before = {path.name for path in Store(out).cells.iterdir()}
+    assert main(command) == 0
+    assert {path.name for path in Store(out).cells.iterdir()} == before, "nothing is trained again"
