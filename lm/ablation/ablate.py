@@ -32,7 +32,7 @@ from lm.store.files import read_json
 from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.evaluate import missing as lacks_lengths
-from lm.training.life import HANG_SECONDS
+from lm.training.process import HANG_SECONDS
 from lm.training.train import Execution
 
 

@@ -11,7 +11,7 @@ from lm.api.results import Ladder, Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.execution.executor_spec import usable
-from lm.training.loggers import asked_for
+from lm.training.loggers import parse_loggers
 
 
 def ablate(
@@ -67,7 +67,7 @@ def ablate(
         raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
     if clashes := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")
-    named = asked_for(loggers, "loggers")
+    named = parse_loggers(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
     with user_modules(trusted_only):
         from lm.ablation.ablate import Manner

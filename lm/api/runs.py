@@ -9,7 +9,7 @@ from lm.api._setup import prepare, to_plain, user_modules
 from lm.config.reading import config_of
 from lm.config.tree import override
 from lm.store.record import Record
-from lm.training.loggers import asked_for
+from lm.training.loggers import parse_loggers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -80,7 +80,7 @@ def fit(
         from lm.store.store import Store
 
         named = NAMELESS if isinstance(config, Mapping) else Path(config).stem
-        folder = train_single(tree, out_folder, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
+        folder = train_single(tree, out_folder, checkpoint_seconds, progress, parse_loggers(loggers, "loggers"), named)
         return Run(Store(out_folder).record(folder.name), folder)
 
 

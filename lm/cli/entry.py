@@ -22,7 +22,7 @@ from lm.config.tree import InputError, LessError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
-from lm.training.signals import by_signal
+from lm.training.process import is_interrupt
 
 BAD_INPUT = 2
 UNDONE = 1
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # of rich
             return _nobody_reads(error, next(iter(given), ""))
-        if isinstance(error, SystemExit) and not by_signal(error):
+        if isinstance(error, SystemExit) and not is_interrupt(error):
             raise
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             print(f"lm: {cause()}; {_then(given)}", file=sys.stderr)

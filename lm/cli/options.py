@@ -217,9 +217,9 @@ def settings_of(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[
 
 def loggers_of(options: argparse.Namespace) -> tuple[str, ...]:
     """The loggers that `--logger` asks for. Raises InputError for one that there is not, or that lacks its package."""
-    from lm.training.loggers import asked_for
+    from lm.training.loggers import parse_loggers
 
-    return asked_for(options.loggers)
+    return parse_loggers(options.loggers)
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:

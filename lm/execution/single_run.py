@@ -11,7 +11,7 @@ from lm.report.autotune import describe_autotune
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.log import into_log
+from lm.training.process import tee_to_log
 from lm.training.train import Execution, train
 
 
@@ -47,9 +47,9 @@ def train_single(
         say(f"already trained: {store.directory(cell.id)}")
     else:
         name = f"{called}/{cell.id[:12]}/{cell.config['seed']}"
-        execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=loggers, called=name)
-        with into_log() as on_start:
-            train(cell, store, report, execution, begun=on_start)
+        execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=loggers, run_name=name)
+        with tee_to_log() as on_start:
+            train(cell, store, report, execution, on_start=on_start)
     return store.directory(cell.id)
 
 

@@ -179,16 +179,16 @@ def test_the_cells_of_an_arm_are_checked_once_and_arms_share_what_they_do_not_ch
     def counted(name: str, real: Any) -> Any:
         return lambda *arguments: calls.update({name: calls.get(name, 0) + 1}) or real(*arguments)
 
-    for name in ("build", "tried", "Recorder"):  # a recorder is made for each trainer
+    for name in ("build", "dry_run", "Recorder"):  # a recorder is made for each trainer
         monkeypatch.setattr(cells, name, counted(name, getattr(cells, name)))
-    for name in ("_model_sizes_of", "_worlds"):
+    for name in ("_model_sizes_of", "_processes_of"):
         monkeypatch.setattr(cells, name, {})
     arms = {**ARMS, "slow": {"optim.lr": 0.5}, "slower": {"optim.lr": 0.25}}
     plan = make_plan(load_experiment(write(tmp_path, arms=arms, seeds=30), {}))
     assert len(plan.cells) == 150
-    assert calls == {"build": 5, "tried": 3, "Recorder": 1}
+    assert calls == {"build": 5, "dry_run": 3, "Recorder": 1}
     write_manifest(plan, Store(tmp_path / "out"))
-    assert calls == {"build": 10, "tried": 3, "Recorder": 1}
+    assert calls == {"build": 10, "dry_run": 3, "Recorder": 1}
 
 
 def test_a_plan_times_few_arms_and_judges_the_others_by_their_flops(
