@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from lm.store.files import read_json
 from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.evaluate import missing as lacks_lengths
-from lm.training.process import HANG_SECONDS
 from lm.training.train import Execution
 
 
@@ -44,22 +43,18 @@ class Manner:
         out: folder of cells and reports.
         workers: cells trained at a time; None for one a device, or as many as were measured to be best.
         retry_failed: whether to train failed cells again.
-        checkpoint_seconds: between checkpoints.
         underpowered: whether to go on where the seeds cannot bear out what is to be confirmed.
         command: the arguments of `lm` that ask for it, which the manifests keep.
-        hang_seconds: without a sign of life after which a cell's process is ended; 0 for never.
-        loggers: that follow each run, by name.
+        execution: how each cell is trained.
         executor: what trains the cells, as in `lm ablate --executor`.
     """
 
     out: Path
     workers: int | None = None
     retry_failed: bool = False
-    checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
-    hang_seconds: float = HANG_SECONDS
-    loggers: tuple[str, ...] = ()
+    execution: Execution = field(default_factory=Execution)
     executor: str = "local"
 
 
@@ -95,9 +90,7 @@ def ablate(experiment: Experiment, manner: Manner, plan_only: bool = False) -> i
         experiment,
         store,
         manner.workers,
-        manner.checkpoint_seconds,
-        manner.hang_seconds,
-        manner.loggers,
+        manner.execution,
         manner.executor,
     ):
         return 1
@@ -179,13 +172,8 @@ def train_missing(plan: Plan, store: Store, manner: Manner, manifest: Path) -> i
         print(line, file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(
-            threads(manner.executor, workers),
-            manner.retry_failed,
-            manner.checkpoint_seconds,
-            manner.hang_seconds,
-            manner.loggers,
-        )
+        num_threads = threads(manner.executor, workers)
+        execution = replace(manner.execution, threads=num_threads, retrain=manner.retry_failed)
         with (
             Display(len(missing), workers, store) as display,
             make_executor(manner.executor, store, workers, display.on_waiting) as executor,

@@ -13,6 +13,7 @@ from lm.search.search import Job, best_changes, check_search, run_searches
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
+from lm.training.process import Execution
 
 FOLDER = "tune"
 MOST_TRIALS = 10_000
@@ -31,9 +32,7 @@ def tune(
     experiment: Experiment,
     store: Store,
     workers: int | None,
-    checkpoint_seconds: float,
-    hang_seconds: float,
-    loggers: tuple[str, ...] = (),
+    execution: Execution,
     executor: str = "local",
 ) -> int:
     """Gives every arm its search, all with the same budget. Returns how many cells were interrupted.
@@ -55,7 +54,7 @@ def tune(
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = workers or capacity(executor, cells, search=True) or default_workers(cells)
-    interrupted = run_searches(jobs, store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
+    interrupted = run_searches(jobs, store, workers, execution, executor)
     if not interrupted:
         _write(folder / "tuned.json", {job.spec.name: _winner(job) for job in jobs}, experiment)
     return interrupted

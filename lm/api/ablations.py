@@ -12,6 +12,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.execution.executor_spec import usable
 from lm.training.loggers import parse_loggers
+from lm.training.process import Execution
 
 
 def ablate(
@@ -24,7 +25,7 @@ def ablate(
     executor: str = "local",
     retry_failed: bool = False,
     underpowered: bool = False,
-    checkpoint_seconds: float = 20.0,
+    checkpoint_seconds: float = Execution.checkpoint_seconds,
     hang_minutes: float = 30.0,
     loggers: str | Sequence[str] = (),
     trusted_only: bool = False,
@@ -81,11 +82,9 @@ def ablate(
             folder,
             workers,
             retry_failed,
-            checkpoint_seconds,
             underpowered,
             _command(Path(spec), folder, chosen, tier, underpowered, settings),
-            hang_seconds=60 * hang_minutes,
-            loggers=named,
+            execution=Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named),
             executor=trains,
         )
         (carry_out if experiment.ladder is None else climb)(experiment, manner)

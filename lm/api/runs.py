@@ -10,6 +10,7 @@ from lm.config.reading import config_of
 from lm.config.tree import override
 from lm.store.record import Record
 from lm.training.loggers import parse_loggers
+from lm.training.process import Execution
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -37,7 +38,7 @@ def fit(
     config: str | Path | Mapping[str, Any],
     *,
     out: str | Path = "results",
-    checkpoint_seconds: float = 20.0,
+    checkpoint_seconds: float = Execution.checkpoint_seconds,
     progress: bool = True,
     loggers: str | Sequence[str] = (),
     trusted_only: bool = False,
@@ -80,7 +81,8 @@ def fit(
         from lm.store.store import Store
 
         named = NAMELESS if isinstance(config, Mapping) else Path(config).stem
-        folder = train_single(tree, out_folder, checkpoint_seconds, progress, parse_loggers(loggers, "loggers"), named)
+        execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=parse_loggers(loggers, "loggers"))
+        folder = train_single(tree, out_folder, execution, progress, named)
         return Run(Store(out_folder).record(folder.name), folder)
 
 

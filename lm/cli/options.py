@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_run_settings
+from lm.training.process import Execution
 
 RESULTS = Path("results")
 """Where results lie unless something else is said."""
@@ -120,7 +121,11 @@ def add_output(command: Parser) -> None:
     """Where cells and reports go, and how often a cell is saved on its way."""
     command.add_argument("--out", type=Path, default=RESULTS, help="folder of cells and reports (default: results)")
     command.add_argument(
-        "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
+        "--checkpoint-seconds",
+        type=float,
+        default=Execution.checkpoint_seconds,
+        metavar="S",
+        help=f"seconds between checkpoints (default: {Execution.checkpoint_seconds:zg})",
     )
 
 
@@ -220,6 +225,12 @@ def loggers_of(options: argparse.Namespace) -> tuple[str, ...]:
     from lm.training.loggers import parse_loggers
 
     return parse_loggers(options.loggers)
+
+
+def execution_of(options: argparse.Namespace, loggers: tuple[str, ...] = ()) -> Execution:
+    """Return how the options have each cell trained."""
+    hang_seconds = 60 * getattr(options, "hang_minutes", Execution.hang_seconds / 60)
+    return Execution(checkpoint_seconds=options.checkpoint_seconds, hang_seconds=hang_seconds, loggers=loggers)
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from lm.cli.options import (
     add_settable,
     add_workers,
     check_output,
+    execution_of,
     executor_of,
     loggers_of,
     settings_of,
@@ -60,11 +61,9 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.out,
         options.workers,
         options.retry_failed,
-        options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
-        60 * options.hang_minutes,
-        loggers,
+        execution_of(options, loggers),
         executor,
     )
     if experiment.ladder is not None:

@@ -5,7 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_loggers, add_output, add_settable, check_output, loggers_of, settings_of
+from lm.cli.options import (
+    Parser,
+    add_loggers,
+    add_output,
+    add_settable,
+    check_output,
+    execution_of,
+    loggers_of,
+    settings_of,
+)
 from lm.config.reading import load_config
 from lm.config.tree import Tree, override
 
@@ -35,7 +44,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.store.store import Store
 
-    folder = train_single(tree, options.out, options.checkpoint_seconds, loggers=loggers, called=options.config.stem)
+    folder = train_single(tree, options.out, execution_of(options, loggers), called=options.config.stem)
     store, cell = Store(options.out), folder.name
     if not store.finished(cell):  # a second process of a multi-device run, whose first one reports
         return 0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
+from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, execution_of, settings_of
 from lm.config.shipped import shipped
 from lm.config.tree import InputError
 
@@ -50,14 +50,12 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if folder == Path("experiments") and not folder.is_dir() and known:
         folder = known[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    seconds, given = options.checkpoint_seconds, options.arguments
     manner = Manner(
         options.out,
         options.workers,
-        checkpoint_seconds=seconds,
         underpowered=True,
-        command=given,
-        hang_seconds=60 * options.hang_minutes,
+        command=options.arguments,
+        execution=execution_of(options),
     )
     if options.tier == "L":
         from lm.ablation.ladders import reproduce_ladders

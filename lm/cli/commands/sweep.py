@@ -12,6 +12,7 @@ from lm.cli.options import (
     add_settable,
     add_workers,
     check_output,
+    execution_of,
     executor_of,
     loggers_of,
     settings_of,
@@ -46,5 +47,4 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.search import sweep
 
-    hang = 60 * options.hang_minutes
-    return sweep(spec, options.out, options.workers, options.checkpoint_seconds, options.plan, hang, loggers, executor)
+    return sweep(spec, options.out, options.workers, execution_of(options, loggers), options.plan, executor)
