@@ -31,7 +31,7 @@ from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.training.chunked import chunked_cross_entropy
+from lm.training.objective import chunked_cross_entropy
 
 Work = Callable[[], object]
 """One forward and backward pass."""

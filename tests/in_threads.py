@@ -132,7 +132,7 @@ class InThreads(Executor):
             break
         record = self.store.record(cell.id) if end is Outcome.RECORDED else None
         if end is None:
-            record = fail(cell, self.store, "killed", time.monotonic() - started, execution.again)
+            record = fail(cell, self.store, "killed", time.monotonic() - started, execution.retrain)
             end = Outcome.INTERRUPTED if record is None else Outcome.LOST
         self.records[told.handle] = record
         self.events.put(Ended(told.handle, end, told.step, broken))

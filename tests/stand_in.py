@@ -43,13 +43,13 @@ class StandIn:
 class Asked:
     """How a cell is to be trained, as far as somebody asks here."""
 
-    again: bool = False
+    retrain: bool = False
     hang_seconds: float = 0.0
-    called: str = ""
+    run_name: str = ""
 
 
-def execution(again: bool = False, hang_seconds: float = 0.0) -> Any:
-    return Asked(again, hang_seconds)
+def execution(retrain: bool = False, hang_seconds: float = 0.0) -> Any:
+    return Asked(retrain, hang_seconds)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def walk(cell: StandIn, store: Store, execution: Any, outside: Outside) -> bool:
         HeldError: where another has the cell.
     """
     with store.lock(cell.id, wait=False):
-        if not store.pending(cell.id, execution.again):
+        if not store.pending(cell.id, execution.retrain):
             return True
         work = store.work(cell.id)
         work.mkdir(parents=True, exist_ok=True)

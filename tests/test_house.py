@@ -219,6 +219,7 @@ PLAIN = (
     "report",
     "search",
     "stats",
+    "training",
 )
 """The parts of lm whose variables are called by what they hold; the others are to follow."""
 

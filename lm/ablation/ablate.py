@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +31,6 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.evaluate import missing as lacks_lengths
-from lm.training.life import HANG_SECONDS
 from lm.training.train import Execution
 
 TUNING_FOLDER = "tune"
@@ -46,22 +45,18 @@ class RunOptions:
         out: folder of cells and reports.
         workers: cells trained at a time; None for one a device, or as many as were measured to be best.
         retry_failed: True to train failed cells again.
-        checkpoint_seconds: between checkpoints.
         underpowered: True to go on where the seeds cannot reach significance.
         command: the arguments of `lm`, which the manifests store.
-        hang_seconds: without a heartbeat after which a cell's process is ended; 0 for never.
-        loggers: that follow each run, by name.
+        execution: how each cell is trained.
         executor: that trains the cells, as in `lm ablate --executor`.
     """
 
     out: Path
     workers: int | None = None
     retry_failed: bool = False
-    checkpoint_seconds: float = 20.0
     underpowered: bool = False
     command: tuple[str, ...] = ()
-    hang_seconds: float = HANG_SECONDS
-    loggers: tuple[str, ...] = ()
+    execution: Execution = field(default_factory=Execution)
     executor: str = "local"
 
 
@@ -195,13 +190,8 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
         print(line, file=sys.stderr)
     interrupted = 0
     if missing:
-        execution = Execution(
-            threads(options.executor, workers),
-            options.retry_failed,
-            options.checkpoint_seconds,
-            options.hang_seconds,
-            options.loggers,
-        )
+        num_threads = threads(options.executor, workers)
+        execution = replace(options.execution, threads=num_threads, retrain=options.retry_failed)
         with (
             Display(len(missing), workers, store) as display,
             make_executor(options.executor, store, workers, display.on_waiting) as executor,
@@ -282,9 +272,7 @@ def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
         jobs,
         store,
         workers,
-        options.checkpoint_seconds,
-        options.hang_seconds,
-        options.loggers,
+        options.execution,
         options.executor,
     )
     if interrupted:

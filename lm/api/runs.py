@@ -18,7 +18,8 @@ from lm.config.tree import InputError, override
 from lm.execution.executor_spec import usable
 from lm.execution.machine import require_run_settings
 from lm.store.record import Record
-from lm.training.loggers import asked_for
+from lm.training.loggers import parse_loggers
+from lm.training.process import Execution
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -46,7 +47,7 @@ def fit(
     config: str | Path | Mapping[str, Any],
     *,
     out: str | Path = "results",
-    checkpoint_seconds: float = 20.0,
+    checkpoint_seconds: float = Execution.checkpoint_seconds,
     progress: bool = True,
     loggers: str | Sequence[str] = (),
     trusted_only: bool = False,
@@ -89,7 +90,8 @@ def fit(
         from lm.store.store import Store
 
         named = NAMELESS if isinstance(config, Mapping) else Path(config).stem
-        folder = train_single(tree, out_folder, checkpoint_seconds, progress, asked_for(loggers, "loggers"), named)
+        execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=parse_loggers(loggers, "loggers"))
+        folder = train_single(tree, out_folder, execution, progress, named)
         return Run(Store(out_folder).record(folder.name), folder)
 
 
@@ -131,7 +133,7 @@ def ablate(
     executor: str = "local",
     retry_failed: bool = False,
     underpowered: bool = False,
-    checkpoint_seconds: float = 20.0,
+    checkpoint_seconds: float = Execution.checkpoint_seconds,
     hang_minutes: float = 30.0,
     loggers: str | Sequence[str] = (),
     trusted_only: bool = False,
@@ -174,7 +176,7 @@ def ablate(
         raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
     if clashes := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")
-    named = asked_for(loggers, "loggers")
+    named = parse_loggers(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
     with _user_modules(trusted_only):
         from lm.ablation.ablate import RunOptions
@@ -184,18 +186,16 @@ def ablate(
 
         settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(Path(spec), settings, chosen, tier, str)
-        manner = RunOptions(
+        options = RunOptions(
             folder,
             workers,
             retry_failed,
-            checkpoint_seconds,
             underpowered,
             _command(Path(spec), folder, chosen, tier, underpowered, settings),
-            hang_seconds=60 * hang_minutes,
-            loggers=named,
+            execution=Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named),
             executor=trains,
         )
-        (carry_out if experiment.ladder is None else run_ladder)(experiment, manner)
+        (carry_out if experiment.ladder is None else run_ladder)(experiment, options)
     return load(folder / experiment.name)
 
 

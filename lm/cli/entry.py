@@ -22,7 +22,7 @@ from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
-from lm.training.signals import by_signal
+from lm.training.process import is_interrupt
 
 EXIT_BAD_INPUT = 2
 EXIT_INCOMPLETE = 1
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # of rich
             return _broken_pipe_exit_code(error, name)
-        if isinstance(error, SystemExit) and not by_signal(error):
+        if isinstance(error, SystemExit) and not is_interrupt(error):
             raise
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(f"lm: {cause()}; {_resume_hint(name)}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.machine import require_run_settings
+from lm.training.process import Execution
 
 RESULTS = Path("results")
 """Default folder of results."""
@@ -152,7 +153,11 @@ def add_output(parser: Parser) -> None:
     """Add --out and --checkpoint-seconds for commands that train."""
     add_out(parser, "folder of cells and reports")
     parser.add_argument(
-        "--checkpoint-seconds", type=float, default=20.0, metavar="S", help="seconds between checkpoints (default: 20)"
+        "--checkpoint-seconds",
+        type=float,
+        default=Execution.checkpoint_seconds,
+        metavar="S",
+        help=f"seconds between checkpoints (default: {Execution.checkpoint_seconds:zg})",
     )
 
 
@@ -239,9 +244,15 @@ def read_settings(options: argparse.Namespace, overrides: dict[str, Any]) -> dic
 
 def parse_loggers(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the loggers that `--logger` names. Raises InputError if one does not exist, or its package is missing."""
-    from lm.training.loggers import asked_for
+    from lm.training.loggers import parse_loggers as parse_names
 
-    return asked_for(options.loggers)
+    return parse_names(options.loggers)
+
+
+def execution_of(options: argparse.Namespace, loggers: tuple[str, ...] = ()) -> Execution:
+    """Return how the options have each cell trained."""
+    hang_seconds = 60 * getattr(options, "hang_minutes", Execution.hang_seconds / 60)
+    return Execution(checkpoint_seconds=options.checkpoint_seconds, hang_seconds=hang_seconds, loggers=loggers)
 
 
 def check_output(options: argparse.Namespace) -> None:

@@ -54,7 +54,7 @@ class Loop:
         built = cell.open()
         self.data, self.objective = built.data, built.run.optim.objective
         with quiet():
-            self.trainer = built.run.trainer(Recorder(Path(), self.data, lambda *_: None, 0.0))
+            self.trainer = built.run.trainer(Recorder(Path(), self.data))
         self.model = set_attention_impl(built.model(), self.trainer.attention)
         settings = cell.config["trainer"]
         self.optimizer, _ = built.run.optim.build(

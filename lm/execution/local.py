@@ -18,7 +18,7 @@ from lm.store.locks import Say, to_stderr
 from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import Cell
-from lm.training.run import ALONE
+from lm.training.run import SINGLE_PROCESS
 from lm.training.train import Execution, fail
 
 PRELOAD = ["lm.execution.forkserver_preload"]
@@ -83,7 +83,7 @@ class Local(Executor):
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
-        single_process = all(cell.config["trainer"].get(name, value) == value for name, value in ALONE.items())
+        single_process = all(cell.config["trainer"].get(name, value) == value for name, value in SINGLE_PROCESS.items())
         slot, worker = self.pool.assign(cell, single_process, {job.slot for job in self.jobs.values()})
         job = Job(Handle(next(self.numbers), cell.id, name), cell, execution, slot, single_process)
         self._start(job, worker)
@@ -224,7 +224,7 @@ class Local(Executor):
 
     def _outcome(self, job: Job) -> tuple[Outcome | None, Record | None]:
         """Return the outcome of the cell and its new record, if any; no outcome if it must start again."""
-        cell, attempt, again = job.cell, job.attempt, job.execution.again
+        cell, attempt, again = job.cell, job.attempt, job.execution.retrain
         code = 0 if attempt.over else attempt.process.exitcode
         stored = self.store.record(cell.id) if self.store.finished(cell.id) else None
         if stored is not None and (stored != attempt.before or not self.store.pending(cell.id, again)):

@@ -136,7 +136,7 @@ class Ray(RemoteExecutor[OnRay]):
             return
         job.held = held
         self.store.complete(cell)
-        if not self.store.pending(cell, job.execution.again):
+        if not self.store.pending(cell, job.execution.retrain):
             self.store.drop(cell)
             self._ended(job, Outcome.RECORDED, self.store.record(cell))
             return

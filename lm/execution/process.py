@@ -20,7 +20,7 @@ from lm.store.disk import trouble
 from lm.store.leases import HeldError, LostError
 from lm.store.store import LOG, STACK, Store
 from lm.training.cell import Cell
-from lm.training.life import listening
+from lm.training.process import on_heartbeat
 from lm.training.provenance import forget_peak
 from lm.training.train import UNEVALUATED, Execution, train
 
@@ -75,7 +75,7 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
     @contextlib.contextmanager
     def stack_on_signal() -> Iterator[None]:
         try:
-            with listening(lambda: tell("alive")):
+            with on_heartbeat(lambda: tell("alive")):
                 yield
         finally:
             faulthandler.unregister(signal.SIGUSR1)

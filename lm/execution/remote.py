@@ -151,7 +151,7 @@ class RemoteExecutor(Executor, Generic[Job]):
             self._tell(job, f"{cause}; tried again from its last checkpoint")
             return True
         self._release(job, Outcome.LOST)
-        record = fail(job.cell, self.store, cause, time.monotonic() - job.submitted, job.execution.again)
+        record = fail(job.cell, self.store, cause, time.monotonic() - job.submitted, job.execution.retrain)
         if record is None:
             self._tell(job, f"{cause}; the cell is left to {self.store.holder(job.cell.id)}")
         self._ended(job, Outcome.INTERRUPTED if record is None else Outcome.LOST, record)

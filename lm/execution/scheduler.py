@@ -123,7 +123,7 @@ class Scheduler:
             and len(self.running) < self.executor.capacity
             and (planned := self._next())
         ):
-            execution = replace(self.execution, called=planned.called)
+            execution = replace(self.execution, run_name=planned.called)
             handle = self.executor.submit(planned.cell, execution, planned.name)
             slot = heapq.heappop(self.free_slots)
             self.running[handle] = Running(planned, slot, self.clock.now(), now=self.clock.now)

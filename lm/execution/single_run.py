@@ -1,6 +1,6 @@
 """Train one configuration in this process."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lm.config.tree import Tree
@@ -11,16 +11,15 @@ from lm.report.autotune import describe_autotune
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.log import into_log
+from lm.training.process import tee_to_log
 from lm.training.train import Execution, train
 
 
 def train_single(
     tree: Tree,
     out: Path,
-    checkpoint_seconds: float,
+    execution: Execution,
     progress: bool = True,
-    loggers: tuple[str, ...] = (),
     called: str = "",
 ) -> Path:
     """Train a configuration unless it is trained already, and return the folder of its finished cell.
@@ -28,10 +27,9 @@ def train_single(
     Args:
         tree: the configuration.
         out: folder of cells and reports.
-        checkpoint_seconds: seconds between checkpoints.
+        execution: how it is trained.
         progress: write to standard error what `auto` chose, whether the cell is trained already, and a line a second
             with the step and the loss.
-        loggers: names of the loggers that follow the run.
         called: first part of the run's name in loggers, before the beginning of its id and its seed.
 
     Raises:
@@ -47,9 +45,8 @@ def train_single(
         say(f"already trained: {store.directory(cell.id)}")
     else:
         name = f"{called}/{cell.id[:12]}/{cell.config['seed']}"
-        execution = Execution(checkpoint_seconds=checkpoint_seconds, loggers=loggers, called=name)
-        with into_log() as on_start:
-            train(cell, store, report, execution, begun=on_start)
+        with tee_to_log() as on_start:
+            train(cell, store, report, replace(execution, run_name=name), on_start=on_start)
     return store.directory(cell.id)
 
 

@@ -9,6 +9,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path += [folder for folder in json.loads(sys.argv[3]) if folder not in sys.path]
-    from lm.training.train import Execution, assist
+    from lm.training.train import Execution, run_nonzero_rank
 
-    assist(Path(sys.argv[1]), Execution(**json.loads(sys.argv[2])))
+    run_nonzero_rank(Path(sys.argv[1]), Execution(**json.loads(sys.argv[2])))

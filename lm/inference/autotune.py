@@ -23,9 +23,9 @@ from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.ways import FILE, measured_once
-from lm.training.adapter import convert, device_of, placed, quiet, stepping
+from lm.training.adapter import convert, device_of, quiet, stepping, to_device
 from lm.training.cell import Cell, check, seedless
-from lm.training.compiled import compile_blocks
+from lm.training.module import compile_blocks
 from lm.training.optim import tables
 from lm.training.provenance import device_name
 from lm.training.recorder import Recorder
@@ -186,7 +186,7 @@ class _Timing:
         changes = {f"trainer.{name}": value for name, value in settings.items()}
         run: Run = build(override(self.cell.config, changes), Run)
         with quiet():
-            return run.trainer(Recorder(Path(), self.built.data, lambda *_: None, 0.0))
+            return run.trainer(Recorder(Path(), self.built.data))
 
     def _timed(self, choices: list[Settings], trained: tuple[Model, Optimizer]) -> list[tuple[Settings, float]]:
         """Return the settings that are available here, with the median seconds of a step of each, taken in turn."""
@@ -204,7 +204,7 @@ class _Timing:
     def _step(self, settings: Settings, model: Model, optimizer: Optimizer) -> Callable[[], None] | None:
         """Return a training step with these settings, run once; None where it is not available here."""
         trainer = self._trainer(settings)
-        batch = placed(trainer, self.batch)
+        batch = to_device(trainer, self.batch)
         objective = self.built.run.optim.objective
 
         def step() -> None:

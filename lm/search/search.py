@@ -72,10 +72,8 @@ def sweep(
     spec: SweepSpec,
     out: Path,
     workers: int | None,
-    checkpoint_seconds: float,
+    execution: Execution,
     plan_only: bool,
-    hang_seconds: float,
-    loggers: tuple[str, ...] = (),
     executor: str = "local",
 ) -> int:
     """Run a search. Return 0 if every trial has ended, 1 if some were interrupted.
@@ -95,7 +93,7 @@ def sweep(
         check_search(spec, folder)
         show_plan(spec, workers, threads(executor, workers))
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, checkpoint_seconds, hang_seconds, loggers, executor)
+    interrupted = run_searches([Job(spec, folder)], store, workers, execution, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
     if (best := write_best(Job(spec, folder))) is not None:
@@ -162,9 +160,7 @@ def run_searches(
     jobs: Sequence[Job],
     store: Store,
     workers: int,
-    checkpoint_seconds: float,
-    hang_seconds: float,
-    loggers: tuple[str, ...] = (),
+    execution: Execution,
     executor: str = "local",
 ) -> int:
     """Run several searches that share the workers, and write a `study.json` for each.
@@ -196,7 +192,7 @@ def run_searches(
             f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
-        execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
+        execution = replace(execution, threads=threads(executor, workers))
         with (
             Display(source.remaining(), workers, store) as display,
             make_executor(executor, store, workers, display.on_waiting) as engine,

@@ -1,7 +1,4 @@
-"""What is private in Lightning, torch and torchmetrics, or likely to move: an upgrade of theirs touches this file.
-
-Legend: b rows, t positions.
-"""
+"""What is private in Lightning, torch and torchmetrics, or likely to move: an upgrade of theirs touches this file."""
 
 import contextlib
 import io
@@ -13,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
 from torch import Tensor, nn
@@ -22,64 +19,59 @@ from torch.nn.modules.batchnorm import _BatchNorm
 Batch = TypeVar("Batch")
 
 
-# precision and place -------------------------------------------------------------------------------------------------
+# precision and device ------------------------------------------------------------------------------------------------
 
 
-def placed(trainer: Any, batch: Batch) -> Batch:
-    """A batch on the trainer's device and in its precision."""
-    found: Batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
-    return found
+def to_device(trainer: Any, batch: Batch) -> Batch:
+    """Move a batch to the trainer's device and into its precision."""
+    moved: Batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+    return moved
 
 
 def evaluating(trainer: Any) -> contextlib.AbstractContextManager[Any]:
-    """The context of a validation step: autocast, where the precision asks for it."""
-    found: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.val_step_context()
-    return found
+    """Return the context of a validation step: autocast, if the precision needs it."""
+    context: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.val_step_context()
+    return context
 
 
 def stepping(trainer: Any) -> contextlib.AbstractContextManager[Any]:
-    """The context of a training step."""
-    found: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.train_step_context()
-    return found
+    """Return the context of a training step."""
+    context: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.train_step_context()
+    return context
 
 
 def convert(trainer: Any, module: nn.Module) -> None:
-    """Puts the weights of a module into the trainer's precision."""
+    """Convert the weights of a module to the trainer's precision."""
     trainer.precision_plugin.convert_module(module)
 
 
 def device_of(trainer: Any) -> torch.device:
-    """The device of this process."""
-    found: torch.device = trainer.strategy.root_device
-    return found
+    """Return the device of this process."""
+    device: torch.device = trainer.strategy.root_device
+    return device
 
 
-def is_whole(trainer: Any) -> bool:
-    """Whether each process holds all weights, which can be differentiated apart from their strategy."""
-    return isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)) and gives_gradients(trainer)
-
-
-def gives_gradients(trainer: Any) -> bool:
-    """Whether gradients and optimiser state can be had from outside of the strategy, which DeepSpeed's cannot."""
-    return not isinstance(trainer.strategy, DeepSpeedStrategy)
+def has_full_parameters(trainer: Any) -> bool:
+    """Return True if each process holds all weights, so that gradients can be taken outside the strategy."""
+    return isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy))
 
 
 class InPlace(TorchCheckpointIO):
-    """Writes a checkpoint's file where it is asked for, into a folder that is there.
+    """Writes a checkpoint directly into its folder, which must exist.
 
-    A folder that has gone meanwhile was taken away, as the cell is another's now. Lightning's own way leads through the
-    folder for temporary files, where a kill leaves the file for good, and which may be smaller than the weights.
+    A missing folder means that another process took the cell over. Lightning writes through the folder for temporary
+    files, where a kill leaves the file for good, and which may be smaller than the weights.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        whole = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
-        torch.save(checkpoint, whole)
-        Path(path).write_bytes(whole.getbuffer())
+        content = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
+        torch.save(checkpoint, content)
+        Path(path).write_bytes(content.getbuffer())
 
 
 def save_in_place(trainer: Any) -> None:
-    """Has checkpoints written by `InPlace`, where the strategy does not write them itself, in parts."""
-    if is_whole(trainer):
+    """Write checkpoints by `InPlace`, unless the strategy writes them itself, in shards."""
+    if has_full_parameters(trainer):
         trainer.strategy.checkpoint_io = InPlace()
 
 
@@ -87,49 +79,44 @@ def save_in_place(trainer: Any) -> None:
 
 
 def data_group(trainer: Any) -> Any:
-    """The processes that share out each batch with this one; None where they are all."""
-    return None if among(trainer) == 1 else trainer.strategy.device_mesh["data_parallel"].get_group()
+    """Return the group of processes that divide each batch; None for all processes."""
+    return None if tensor_parallel_size(trainer) == 1 else trainer.strategy.device_mesh["data_parallel"].get_group()
 
 
-def among(trainer: Any) -> int:
-    """How many processes share out the layers of a model: 1 but under tensor parallelism."""
+def tensor_parallel_size(trainer: Any) -> int:
+    """Return the number of processes that divide the layers of a model; 1 without tensor parallelism."""
     strategy = trainer.strategy
     return strategy.device_mesh["tensor_parallel"].size() if isinstance(strategy, ModelParallelStrategy) else 1
 
 
-def over_processes(trainer: Any, values: Tensor, how: Literal["mean", "sum", "max"]) -> Tensor:
-    """Numbers of all processes that share out batches made one; `mean` changes its argument in place."""
-    found: Tensor = trainer.strategy.reduce(values, group=data_group(trainer), reduce_op=how)
-    return found
+def reduce_over_processes(trainer: Any, values: Tensor, how: Literal["mean", "sum", "max"]) -> Tensor:
+    """Reduce values over all processes that divide batches; `mean` changes its argument in place."""
+    reduced: Tensor = trainer.strategy.reduce(values, group=data_group(trainer), reduce_op=how)
+    return reduced
 
 
-def of_all_heads(trainer: Any, values: Tensor) -> Tensor:
-    """What each of the processes that share out the layers of a model has of its heads, (..., h), side by side."""
+def gather_heads(trainer: Any, values: Tensor) -> Tensor:
+    """Concatenate the heads, (..., h), of all processes that divide the layers of a model."""
     group = trainer.strategy.device_mesh["tensor_parallel"].get_group()
     everywhere: Tensor = trainer.strategy.all_gather(values.to(device_of(trainer)), group=group)
     return torch.cat(list(everywhere), dim=-1)
 
 
-def as_the_first_says(trainer: Any, answer: bool) -> bool:
-    """The first process's answer, in all processes."""
+def broadcast_from_rank0(trainer: Any, answer: bool) -> bool:
+    """Return the first process's answer in all processes."""
     return bool(trainer.strategy.broadcast(answer))
 
 
-def is_further_process() -> bool:
-    """Whether this is the second or a later process of a multi-device cell, of which the first keeps the store."""
-    return bool(getattr(rank_zero_only, "rank", 0))
-
-
 def rank() -> int:
-    """The number of this process among those of a cell, from 0."""
+    """Return the number of this process among those of a cell, from 0; the first keeps the store."""
     return int(getattr(rank_zero_only, "rank", 0) or 0)
 
 
 @contextlib.contextmanager
-def observing(watch: Callable[[Any], None]) -> Iterator[None]:
-    """Within it `watch` is given the processes that Lightning starts; its own observer kills this one with them."""
+def on_processes_launched(callback: Callable[[Any], None]) -> Iterator[None]:
+    """Pass the processes that Lightning launches to a callback; its own observer kills this one with them."""
     launcher: Any = subprocess_script
-    before, launcher._launch_process_observer = launcher._launch_process_observer, watch
+    before, launcher._launch_process_observer = launcher._launch_process_observer, callback
     try:
         yield
     finally:
@@ -140,33 +127,33 @@ def observing(watch: Callable[[Any], None]) -> Iterator[None]:
 
 
 def clips_by_value(algorithm: Any) -> bool:
-    """Whether gradients are clipped entry by entry, which Lightning says by an enum."""
+    """Return True if gradients are clipped entry by entry, which Lightning says by an enum."""
     return algorithm == GradClipAlgorithmType.VALUE
 
 
 def runs_compiled(module: nn.Module) -> bool:
-    """Whether a call of the module runs what `module.compile` made."""
+    """Return True if a call of the module runs the code that `module.compile` made."""
     return module._compiled_call_impl is not None
 
 
 def uncompile(module: nn.Module) -> None:
-    """Undoes `module.compile`."""
+    """Undo `module.compile`."""
     module._compiled_call_impl = None
 
 
-def looks_across_rows(module: nn.Module) -> bool:
-    """Whether a module computes something else when the rows of a batch are shared out."""
+def uses_batch_statistics(module: nn.Module) -> bool:
+    """Return True if the output for a row depends on the other rows of its batch."""
     return isinstance(module, _BatchNorm)
 
 
-def keep_to_itself(metric: Any) -> None:
-    """Has a metric of torchmetrics compute without asking other processes."""
+def disable_metric_sync(metric: Any) -> None:
+    """Make a metric of torchmetrics compute without other processes."""
     metric._to_sync = False
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps Lightning from telling what the record already says."""
+    """Silence messages and warnings of Lightning whose content is in the record."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

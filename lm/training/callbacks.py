@@ -1,6 +1,6 @@
-"""Lightning callbacks that `trainer.callbacks` names: checked, built, and which of them say what is computed.
+"""Lightning callbacks named by `trainer.callbacks`: checked, built, and those that are part of a cell's identity.
 
-One that is declared harmless looks on and is no part of a cell's identity. All others are, with their code.
+A callback that is declared harmless is no part of the identity. All others are, with their code.
 """
 
 import ast
@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import lightning.pytorch.callbacks as known
+import lightning.pytorch.callbacks as lightning_callbacks
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks.progress.progress_bar import ProgressBar
 
@@ -30,34 +30,34 @@ REASONS = dict.fromkeys(
     ("early_stop", "early_stopping", "early_stopping_patience", "early_stop_callback", "min_delta", "patience"),
     f"early stopping {STOPS}",
 )
-"""Settings of early stopping that people look for, and why there are none."""
+"""Settings of early stopping that people look for, and the reason why there are none."""
 
 REFUSED: dict[type[Callback], str] = {
-    known.EarlyStopping: STOPS,
-    known.Timer: STOPS,
-    known.Checkpoint: "would keep checkpoints beside those from which a run is taken up; give --checkpoint-seconds",
+    lightning_callbacks.EarlyStopping: STOPS,
+    lightning_callbacks.Timer: STOPS,
+    lightning_callbacks.Checkpoint: "would keep checkpoints beside those of the run; give --checkpoint-seconds",
     ProgressBar: "would show what is shown already, how far a run is",
-    known.ModelSummary: "would show what `lm count` shows",
-    known.GradientAccumulationScheduler: "would change what a step is; give trainer.accumulate_grad_batches",
-    known.BatchSizeFinder: "would train before training begins; give data.batch_size, or use lm sweep",
-    known.LearningRateFinder: "would train before training begins; use lm sweep",
-    known.StochasticWeightAveraging: "would lengthen training, and change the weights behind what is measured of them",
-    known.WeightAveraging: "would exchange the weights behind what is measured of them",
-    known.LearningRateMonitor: "would tell a logger what history.csv holds; give --logger to the command",
-    known.DeviceStatsMonitor: "needs a logger of the trainer, which has none; give --logger to the command",
-    known.ThroughputMonitor: "needs a logger of the trainer, which has none; the record holds tokens per second",
-    known.BasePredictionWriter: "has nothing to write: nothing is predicted",
+    lightning_callbacks.ModelSummary: "would show what `lm count` shows",
+    lightning_callbacks.GradientAccumulationScheduler: "would change a step; give trainer.accumulate_grad_batches",
+    lightning_callbacks.BatchSizeFinder: "would train before training begins; give data.batch_size, or use lm sweep",
+    lightning_callbacks.LearningRateFinder: "would train before training begins; use lm sweep",
+    lightning_callbacks.StochasticWeightAveraging: "would lengthen training, and change the weights that are measured",
+    lightning_callbacks.WeightAveraging: "would exchange the weights that are measured",
+    lightning_callbacks.LearningRateMonitor: "would log what history.csv holds; give --logger to the command",
+    lightning_callbacks.DeviceStatsMonitor: "needs a logger, and the trainer has none; give --logger to the command",
+    lightning_callbacks.ThroughputMonitor: "needs a logger, and the trainer has none; the record has tokens a second",
+    lightning_callbacks.BasePredictionWriter: "has nothing to write: nothing is predicted",
 }
-"""Lightning's own that clash with how a run is carried out, and why."""
+"""Callbacks of Lightning that a run cannot have, and the reason."""
 
 
-def resolved(given: Sequence[Any] | None) -> list[Tree] | None:
-    """What `trainer.callbacks` asks for with every default filled in; None for nothing.
+def resolve_callbacks(entries: Sequence[Any] | None) -> list[Tree] | None:
+    """Fill in every default of `trainer.callbacks`; None without callbacks.
 
     Raises:
-        InputError: for what is no callback, takes other arguments, or clashes with how a run is carried out.
+        InputError: for a class that is no callback, takes other arguments, or cannot be used here.
     """
-    nodes = [_resolved(node, f"{PATH}[{index}]") for index, node in enumerate(given or [])]
+    nodes = [_resolved(node, f"{PATH}[{index}]") for index, node in enumerate(entries or [])]
     for index, node in enumerate(nodes):
         if node["class_path"] in [other["class_path"] for other in nodes[:index]]:
             raise InputError(f"{PATH}[{index}]: {node['class_path']} is given twice")
@@ -65,6 +65,7 @@ def resolved(given: Sequence[Any] | None) -> list[Tree] | None:
 
 
 def _resolved(node: Any, path: str) -> Tree:
+    """Resolve one callback. Raises InputError at the place `path` of the configuration."""
     if isinstance(node, str):
         node = {"class_path": node}
     if not isinstance(node, Mapping) or not isinstance(node.get("class_path"), str):
@@ -74,16 +75,16 @@ def _resolved(node: Any, path: str) -> Tree:
     harmless = node.get("harmless", False)
     if not isinstance(harmless, bool):
         raise InputError(f"{path}.harmless: expected true or false, found {shown(harmless)}")
-    cls = _found(node["class_path"], path)
+    cls = _callback_class(node["class_path"], path)
     arguments = resolve_class(cls, node.get("init_args"), path)
     name = f"{cls.__module__}.{cls.__qualname__}"
     return {"class_path": name, "init_args": arguments} | ({"harmless": True} if harmless else {})
 
 
-def _found(name: str, path: str) -> type[Callback]:
-    """The class that a dotted path names. Raises InputError where it cannot be used, with the reason."""
-    if "." not in name and hasattr(known, name):
-        name = f"{known.__name__}.{name}"
+def _callback_class(name: str, path: str) -> type[Callback]:
+    """Import the class that a dotted path names. Raises InputError if it cannot be used, with the reason."""
+    if "." not in name and hasattr(lightning_callbacks, name):
+        name = f"{lightning_callbacks.__name__}.{name}"
     if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
         raise InputError(f"{path}: expected the dotted path of a callback, such as my_parts.Mine, found {shown(name)}")
     cls = imported(name, path)
@@ -100,7 +101,7 @@ def _found(name: str, path: str) -> type[Callback]:
 
 
 def _stops(cls: type) -> bool:
-    """Whether the code of a class ends a run, as far as can be read; what cannot is found when it happens."""
+    """Return True if the source of a class sets `should_stop`; one without source is caught by the guard."""
     for owner in cls.__mro__:
         if owner in (Callback, object):
             continue
@@ -115,37 +116,37 @@ def _stops(cls: type) -> bool:
     return False
 
 
-def built(nodes: Sequence[Tree] | None) -> list[Callback]:
-    """The callbacks that resolved nodes describe, and what sees to it that none of them ends the run.
+def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
+    """Build the callbacks of resolved nodes, and a guard that none of them ends the run.
 
     Raises:
-        InputError: where a constructor refuses its arguments.
+        InputError: if a constructor refuses its arguments.
     """
-    found = [
+    callbacks = [
         build_class(imported(node["class_path"], PATH), node["init_args"], f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
-    return [*found, Guard()] if found else []
+    return [*callbacks, Guard()] if callbacks else []
 
 
-def identified(nodes: Sequence[Tree] | None) -> list[Tree]:
-    """Those of resolved nodes that say what a cell computes."""
+def identity_callbacks(nodes: Sequence[Tree] | None) -> list[Tree]:
+    """Return the resolved nodes that are part of a cell's identity."""
     return [node for node in nodes or [] if not node.get("harmless")]
 
 
 class Guard(Callback):
-    """Fails a run that a callback before it would end early."""
+    """A callback that fails a run which a callback before it would end early."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._look(trainer)
+        self._check(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        self._look(trainer)
+        self._check(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._look(trainer)
+        self._check(trainer)
 
-    def _look(self, trainer: Any) -> None:
-        recorder = next(one for one in trainer.callbacks if isinstance(one, Recorder))
+    def _check(self, trainer: Any) -> None:
+        recorder = next(callback for callback in trainer.callbacks if isinstance(callback, Recorder))
         if trainer.should_stop and recorder.diverged is None and not recorder.pruned:
             raise ValueError(f"{PATH}: a callback set trainer.should_stop, and {STOPS}")

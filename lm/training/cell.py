@@ -2,12 +2,13 @@
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
+from torch import Tensor
 
 from lm.config.behaviour import behaviour_of
 from lm.config.components import blame, build, plain_options, resolve
@@ -20,31 +21,29 @@ from lm.data.tokens import TextStats
 from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model, build_and_initialize
-from lm.training import callbacks
 from lm.training.adapter import quiet
+from lm.training.callbacks import build_callbacks, identity_callbacks, resolve_callbacks
 from lm.training.recorder import Recorder
-from lm.training.rehearsal import tried
 from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, Run, Trainer
-from lm.training.schedule import Schedule, in_steps
-from lm.training.sharded import Processes, processes
-from lm.training.strategies import check_model, check_sharded
+from lm.training.schedule import in_steps
+from lm.training.strategies import Processes, check_model, check_sharded, processes
 
 MOST_PARAMETERS = 10**12
 
 TEXT = frozenset(("corpus", "tokenizer", "split"))
-"""Settings of the data whose effect is the text itself, known by its fingerprint and the tokenizer's hash."""
+"""Settings of the data that only determine the text, whose fingerprint and tokenizer hash are in the identity."""
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What a cell describes, built, with its text at hand."""
+class BuiltCell:
+    """The parts of a cell, built, with its prepared text."""
 
     run: Run
     data: Data
     facts: TextStats
 
     def model(self) -> Model:
-        """The model as the cell's seed initialises it."""
+        """Return the model, initialised by the cell's seed."""
         return build_and_initialize(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
 
 
@@ -54,112 +53,112 @@ class Cell:
 
     Args:
         config: the resolved configuration.
-        facts: what its text came to.
-        id: the hash of what it computes.
+        facts: statistics of its text.
+        id: the hash of all that determines its numbers.
     """
 
     config: Tree
     facts: TextStats
     id: str
 
-    def open(self) -> Opened:
-        """Builds what the cell describes."""
-        return opened(build(self.config, Run), self.facts)
+    def open(self) -> BuiltCell:
+        """Build the parts of the cell."""
+        return with_data(build(self.config, Run), self.facts)
 
 
-def opened(run: Run, facts: TextStats) -> Opened:
-    """A run with its data, whose text is prepared already."""
+def with_data(run: Run, facts: TextStats) -> BuiltCell:
+    """Return a run with its data, whose text is prepared already."""
     with blame("data"):
         data = run.data(run.order_seed)
     data.facts = facts
     data.setup("fit")
-    return Opened(run, data, facts)
+    return BuiltCell(run, data, facts)
 
 
 IDENTITY = 1
-"""Version of what is hashed below, apart from the versions of what lies on disk: another would orphan every cell."""
+"""Version of the identity, apart from the formats of files: another one would orphan every cell."""
 
 
 def identity(config: Tree, facts: TextStats) -> str:
-    """The hash of what a resolved configuration computes: where the text lies and how the run is executed left out.
+    """Hash all that determines the numbers of a resolved configuration, not the text's path nor the execution.
 
-    Code is part of it: of classes named by their dotted path, and as the behaviour versions of this package's parts.
+    Code is included: that of classes named by their dotted path, and the behaviour versions of this package's parts.
     """
     return run_id(_identified(config, facts))
 
 
 def _identified(config: Tree, facts: TextStats) -> Tree:
-    """What is hashed."""
+    """Return the content that is hashed."""
     defaults = plain_options(Trainer, 1)
     trainer = {
         key: value
         for key, value in config["trainer"].items()
         if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
     }
-    if (own := callbacks.identified(trainer.pop("callbacks", None))) != []:
-        trainer["callbacks"] = own
+    if callbacks := identity_callbacks(trainer.pop("callbacks", None)):
+        trainer["callbacks"] = callbacks
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
-    what = {**config, "trainer": trainer, "data": data}
-    what.pop("evaluate", None)
-    if what.get("data_seed") == what["seed"]:  # the same order as where nothing is said of it
-        del what["data_seed"]
-    what["model"] = without_standard(config["model"])
-    raised = {"code": code_of(what), "behaviour": behaviour_of(what)}
-    added = {name: found for name, found in raised.items() if found}
-    return {"format": IDENTITY, "config": what, "text": facts.identity(), **added}
+    content = {**config, "trainer": trainer, "data": data}
+    content.pop("evaluate", None)
+    if content.get("data_seed") == content["seed"]:  # the same order as where nothing is said of it
+        del content["data_seed"]
+    content["model"] = without_standard(config["model"])
+    versions = {"code": code_of(content), "behaviour": behaviour_of(content)}
+    added = {name: value for name, value in versions.items() if value}
+    return {"format": IDENTITY, "config": content, "text": facts.identity(), **added}
 
 
 def seedless(config: Tree) -> Tree:
-    """What configurations have in common that differ in their seeds alone."""
+    """Return what configurations that differ only in their seeds have in common."""
     return {key: None if key == "seed" else value for key, value in config.items() if key != "data_seed"}
 
 
 SEED = "\0seed\0"
-"""Stands where a seed is to be put."""
+"""Placeholder for a seed."""
 
 
 def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
-    """The same cell with each of these seeds, which share all of the configuration but the seed.
+    """Return the cell with each of these seeds.
 
-    What is hashed differs in the seed alone, so that it is written out once.
+    The hashed content differs in the seed alone, so that it is serialised once.
     """
     configs = [{**cell.config, "seed": seed} for seed in seeds]
-    if cell.config.get("data_seed") is not None:  # which of the seeds may be
-        return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
     parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
-    if len(parts) != 2:  # a configuration that holds that very text
+    if cell.config.get("data_seed") is not None or len(parts) != 2:  # one of the seeds, or a text that holds SEED
         return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
-    written = (canonical(seed).join(parts) for seed in seeds)
-    return [Cell(config, cell.facts, text_id(one)) for config, one in zip(configs, written, strict=True)]
+    contents = (canonical(seed).join(parts) for seed in seeds)
+    return [Cell(config, cell.facts, text_id(content)) for config, content in zip(configs, contents, strict=True)]
 
 
 def with_seed(cell: Cell, seed: int) -> Cell:
-    """The same cell with another seed."""
+    """Return the cell with another seed."""
     config = {**copy.deepcopy(cell.config), "seed": seed}
     return replace(cell, config=config, id=identity(config, cell.facts))
 
 
 def check(tree: Tree) -> Cell:
-    """Resolves a configuration, prepares its text and tries its model on one row: a cell that can be trained.
+    """Resolve a configuration, prepare its text and run its model on one row: a cell that can be trained.
 
     Raises:
-        InputError: for anything that would keep the cell from being trained.
+        InputError: for anything that would prevent its training.
     """
     _refuse_auto(tree)
     config = resolve(tree, Run)
     if config["data_seed"] is None:
         del config["data_seed"]
-    config["trainer"]["callbacks"] = callbacks.resolved(tree["trainer"].get("callbacks"))
-    callbacks.built(config["trainer"]["callbacks"])
+    config["trainer"]["callbacks"] = resolve_callbacks(tree["trainer"].get("callbacks"))
+    build_callbacks(config["trainer"]["callbacks"])
     run: Run = build(config, Run)
-    _settle_warmup(config, run.optim.schedule)
+    if (share := run.optim.schedule.in_proportion) is not None:  # the steps are hashed, not the share
+        options = config["optim"]["schedule"]["init_args"]
+        options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
     facts = _facts(canonical(config["data"]), run)
-    data = opened(run, facts).data
-    among = _check_execution(run, data, config["trainer"])
-    if among.model_is_shared or (among.rows > 1 and not config["trainer"]["sync_batchnorm"]):
+    data = with_data(run, facts).data
+    sharing = _check_execution(run, data, config["trainer"])
+    if sharing.model_is_shared or (sharing.rows > 1 and not config["trainer"]["sync_batchnorm"]):
         with blame("model"), torch.device("meta"):
-            check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, among)
+            check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, sharing)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         raise InputError(
@@ -172,15 +171,15 @@ def check(tree: Tree) -> Cell:
 
 
 def checked_unread(tree: Tree) -> Tree:
-    """Resolve a configuration and build its parts without its text and without a look at this machine's devices.
+    """Resolve a configuration and build its parts without reading its text or checking this machine's devices.
 
-    A file that another machine has, or a device, may be missing here; `auto` may stand where it is to be measured.
+    Files and devices of another machine may be missing here; settings may be `auto`.
 
     Raises:
-        InputError: for what no text and no machine would make fit to be trained.
+        InputError: for what would prevent training with any text on any machine.
     """
     config = resolve(tree, Run)
-    callbacks.built(callbacks.resolved(tree["trainer"].get("callbacks")))
+    build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
     run: Run = build(config, Run)
     _check_settings(config["trainer"])
     with blame("data"):
@@ -192,26 +191,19 @@ def checked_unread(tree: Tree) -> Tree:
 
 
 STAND_IN_VOCABULARY = 256
-"""Tokens of a text that is not read."""
+"""Vocabulary size used for a text that is not read."""
 
 
 def _try_optim(run: Run, config: Tree) -> None:
-    """Raise InputError where no optimiser or schedule can be made as `optim` says."""
+    """Raise InputError if the optimiser or schedule of `optim` cannot be built."""
     with blame("optim"):
         run.optim.try_out(
             config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
         )
 
 
-def _settle_warmup(config: Tree, schedule: Schedule) -> None:
-    """Write a warm-up that is a share into a resolved configuration as the steps that it comes to, which are hashed."""
-    if schedule.in_proportion is not None:
-        options = config["optim"]["schedule"]["init_args"]
-        options["warmup"] = in_steps(schedule.in_proportion, config["trainer"]["max_steps"])
-
-
 def _refuse_auto(tree: Tree) -> None:
-    """What is measured at the start of an experiment is measured nowhere else."""
+    """Refuse `auto` for settings that are measured only at the start of an experiment."""
     trainer = tree.get("trainer")
     for name in AUTO:
         value = trainer.get(name) if isinstance(trainer, Mapping) else None
@@ -225,6 +217,7 @@ def _refuse_auto(tree: Tree) -> None:
 
 
 def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
+    """Build a model. Raises ValueError for one that is too large, or windows beyond the context."""
     model = run.model(vocabulary, context)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS:
@@ -237,15 +230,15 @@ def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
 
 
 ACCELERATORS = ("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators()))
-"""All that Lightning has the code for, on any machine."""
+"""All accelerators that Lightning supports, on any machine."""
 
 
 def _check_settings(settings: Tree) -> None:
-    """Refuses what Lightning takes and cannot train with. Raises InputError."""
+    """Refuse settings that Lightning accepts and cannot train with. Raises InputError."""
     for name in ("attention", "compile"):
         if settings[name] is None:
             raise InputError(
-                f"trainer.{name}: expected one of {', '.join(str(way).lower() for way in AUTO[name])}, found null"
+                f"trainer.{name}: expected one of {', '.join(str(choice).lower() for choice in AUTO[name])}, found null"
             )
     for name, (low, high) in SETTINGS.items():
         value = settings[name]
@@ -259,38 +252,38 @@ def _check_settings(settings: Tree) -> None:
             f"Choose from {', '.join(ACCELERATORS)}"
         )
     check_sharded(settings)
-    every = settings["val_check_interval"]
-    if every is not None and not isinstance(every, int | float):
+    interval = settings["val_check_interval"]
+    if interval is not None and not isinstance(interval, int | float):
         raise InputError(
-            f"trainer.val_check_interval: expected a number of batches, found {shown(every)}; by the clock, "
+            f"trainer.val_check_interval: expected a number of batches, found {shown(interval)}; by the clock, "
             "two machines would validate at other steps"
         )
-    if (isinstance(every, float) and not 0 < every <= 1) or (isinstance(every, int) and every < 1):
+    if (isinstance(interval, float) and not 0 < interval <= 1) or (isinstance(interval, int) and interval < 1):
         raise InputError(
-            f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {every}"
+            f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {interval}"
         )
 
 
 def _check_execution(run: Run, data: Data, settings: Tree) -> Processes:
-    """The processes that share the run. Raises InputError where they cannot."""
+    """Return the processes that share the run. Raises InputError if they cannot."""
     _check_settings(settings)
     key = canonical({**settings, "callbacks": None})
-    if key not in _worlds:
+    if key not in _processes_of:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
-            _worlds[key] = processes(run.trainer(Recorder(Path(), data, lambda *_: None, 0.0)))
-    data.check_devices(_worlds[key].rows)
-    return _worlds[key]
+            _processes_of[key] = processes(run.trainer(Recorder(Path(), data)))
+    data.check_devices(_processes_of[key].rows)
+    return _processes_of[key]
 
 
-_worlds: dict[str, Processes] = {}
-"""The processes that a trainer with these settings has; settings that arms have in common are checked once."""
+_processes_of: dict[str, Processes] = {}
+"""Processes of a trainer by its settings; settings that arms have in common are checked once."""
 
 
 _prepared: dict[str, TextStats] = {}
 
 
 def _facts(key: str, run: Run) -> TextStats:
-    """The prepared text; corpora are read once per process, not once per cell."""
+    """Return the prepared text; corpora are read once per process, not once per cell."""
     if key not in _prepared:
         with blame("data"):
             data = run.data(run.order_seed)
@@ -302,8 +295,13 @@ def _facts(key: str, run: Run) -> TextStats:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a cell costs by its shape: trainable parameters, shared ones once; training FLOPs a token, None where a part
-    of the model has not been counted; predicted tokens of the first optimiser step."""
+    """Sizes of a cell that follow from its shape.
+
+    Args:
+        parameters: trainable ones, shared ones counted once.
+        flops_per_token: of training; None if a part of the model has no known count.
+        tokens_per_step: predicted tokens of the first optimiser step.
+    """
 
     parameters: int
     flops_per_token: float | None
@@ -314,17 +312,17 @@ _model_sizes_of: dict[str, tuple[int, float | None]] = {}
 
 
 def _model_sizes(config: Tree, facts: TextStats, run: Run, data: Data) -> tuple[int, float | None]:
-    """Trainable parameters and FLOPs a token of a model through which one row has gone; once for each model and data.
+    """Return trainable parameters and FLOPs a token, after a dry run; computed once for each model and data.
 
     Raises:
-        InputError: where the model cannot be built, or cannot read the row.
+        InputError: if the model cannot be built, or cannot read a row.
     """
     key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
     if key not in _model_sizes_of:
-        make = functools.partial(_checked_model, run, facts.vocabulary, data.context)
+        build_model = functools.partial(_checked_model, run, facts.vocabulary, data.context)
         batch = next(iter(data.training_batches(0, 1)))
         with blame("model"):
-            model = tried(make, [x[:1] for x in batch.inputs])
+            model = dry_run(build_model, [x[:1] for x in batch.inputs])
         try:
             flops = flops_per_token(model, data.context).total
         except InputError:
@@ -333,11 +331,34 @@ def _model_sizes(config: Tree, facts: TextStats, run: Run, data: Data) -> tuple[
     return _model_sizes_of[key]
 
 
+DRY_RUN_MAX_NUMBERS = 2**20
+"""Numbers of a model, and pairs of tokens that it reads, up to which a dry run computes them."""
+
+
+def dry_run(build_model: Callable[[], Model], inputs: Sequence[Tensor]) -> Model:
+    """Build a model on the meta device and run it on the inputs, to find parts that do not fit together.
+
+    On the meta device every operation takes a fraction of a millisecond, so that a small model of this package's parts
+    runs on the processor, twenty times as fast; a user's own parts do not run there before training.
+    """
+    with torch.device("meta"):
+        model = build_model()
+    is_builtin = all(type(module).__module__.split(".")[0] in ("lm", "torch") for module in model.modules())
+    numbers = [x.numel() for x in (*model.parameters(), *model.buffers())] + [x.numel() ** 2 for x in inputs]
+    if is_builtin and sum(numbers) <= DRY_RUN_MAX_NUMBERS:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            build_model()(*inputs)
+    else:
+        with torch.device("meta"):
+            model(*(x.to("meta") for x in inputs))
+    return model
+
+
 def sizes(cell: Cell) -> Sizes:
-    """Counts a cell without memory for its model."""
-    found = cell.open()
-    data = found.data
-    parameters, flops = _model_sizes(cell.config, cell.facts, found.run, data)
+    """Compute the sizes of a cell without memory for its model."""
+    built = cell.open()
+    data = built.data
+    parameters, flops = _model_sizes(cell.config, cell.facts, built.run, data)
     accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
     return Sizes(parameters, flops, tokens)

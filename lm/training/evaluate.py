@@ -1,4 +1,4 @@
-"""Measuring a trained model: the test split with and without a fitted temperature, and contexts of other lengths.
+"""Evaluation of a trained model: the test split with and without a fitted temperature, and contexts of other lengths.
 
 Legend: b batch, t time, n tokens, v vocabulary.
 """
@@ -23,31 +23,31 @@ from lm.metrics.tokens import TokenStatistics, perplexity
 from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
-from lm.training.adapter import convert, device_of, evaluating, keep_to_itself, placed, quiet
+from lm.training.adapter import convert, device_of, disable_metric_sync, evaluating, quiet, to_device
 from lm.training.cell import Cell
-from lm.training.life import alive
-from lm.training.module import KEPT_BYTES
+from lm.training.module import CACHED_LOGITS_MAX_BYTES
+from lm.training.process import beat
 from lm.training.recorder import Recorder
-from lm.training.run import Run
+from lm.training.run import SINGLE_PROCESS, Run
 
 FREQUENT = 10
-"""Tokens, the most frequent, whose class-wise calibration is measured."""
+"""Number of the most frequent tokens, whose class-wise calibration is measured."""
 
 TOKENS_AT_ONCE = 8192
 
 SCALED = ("nll", "ece", "ece_floor", "brier")
-"""What is shown again after temperature scaling."""
+"""Metrics that are reported again after temperature scaling."""
 
 
 class Trained:
     """The model of a cell with the weights of a checkpoint, on one device, in the precision it was trained in.
 
     Args:
-        cell: how the model is built.
-        checkpoint: a file of a single device or of a strategy that keeps whole weights.
-        data: what to measure on; by default the cell's own.
-        known: logits (n, v) and targets (n,) of all batches of the validation split, where they are at hand; emptied
-            once the temperature is fitted, for nothing else needs them.
+        cell: the run.
+        checkpoint: a file, not the folder of a sharding strategy.
+        data: evaluation data; by default the cell's own.
+        cached: logits (n, v) and targets (n,) of all batches of the validation split, if they are at hand; emptied
+            once the temperature is fitted.
     """
 
     def __init__(
@@ -55,17 +55,16 @@ class Trained:
         cell: Cell,
         checkpoint: Path,
         data: Data | None = None,
-        known: list[tuple[Tensor, Tensor]] | None = None,
+        cached: list[tuple[Tensor, Tensor]] | None = None,
     ) -> None:
-        self.known = [] if known is None else known
-        alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
-        run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **alone}}, Run)
+        self.cached = [] if cached is None else cached
+        run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, Run)
         own = run.data(run.order_seed)
         own.facts = cell.facts
         self.data = own if data is None else data
         self.data.setup("fit")
         with quiet():
-            self.trainer = run.trainer(Recorder(checkpoint.parent, self.data, lambda *_: None, 0.0))
+            self.trainer = run.trainer(Recorder(checkpoint.parent, self.data))
         self.device = device_of(self.trainer)
         with blame(str(checkpoint)):
             self.model = set_attention_impl(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
@@ -74,50 +73,50 @@ class Trained:
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits (n, v) and targets (n,) of a batch."""
-        there = placed(self.trainer, batch)
+        """Return logits (n, v) and targets (n,) of a batch."""
+        moved = to_device(self.trainer, batch)
         with torch.inference_mode(), evaluating(self.trainer):
-            return self.model(*there.inputs).flatten(0, 1), there.targets_bt.flatten()
+            return self.model(*moved.inputs).flatten(0, 1), moved.targets_bt.flatten()
 
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
-        """Goes over a split again and again; logits are kept where they are small enough."""
+        """Return a function that iterates over a split, again at each call; small logits are cached."""
         batches = self.data.evaluation_batches(split)
-        if split == "validation" and self.known and len(self.known) == len(batches):
-            return lambda: self.known
+        if split == "validation" and self.cached and len(self.cached) == len(batches):
+            return lambda: self.cached
         first = self.logits(next(iter(batches)))[0]
-        if first.numel() * first.element_size() * len(batches) > KEPT_BYTES:
+        if first.numel() * first.element_size() * len(batches) > CACHED_LOGITS_MAX_BYTES:
             return lambda: map(self.logits, batches)
-        kept = [self.logits(batch) for batch in batches]
-        return lambda: kept
+        computed = [self.logits(batch) for batch in batches]
+        return lambda: computed
 
     def statistics(
         self,
         pairs: Iterable[tuple[Tensor, Tensor]],
         split: str,
         temperature: float = 1.0,
-        of: Clusters | None = None,
+        clusters: Clusters | None = None,
     ) -> Any:
-        """The metrics over logits and targets, the logits divided by a temperature, and the sums of clusters."""
-        frequent, count = self.data.frequent(split, FREQUENT), 0 if of is None else of.count
+        """Compute the metrics of logits divided by a temperature, and the sums over each cluster."""
+        frequent, count = self.data.frequent(split, FREQUENT), 0 if clusters is None else clusters.count
         measured = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
         measured.to(self.device)
-        keep_to_itself(measured)  # of the processes that trained only the first is here
-        told = itertools.repeat(None) if of is None else self._clusters(split, of)
-        for (logits_nv, targets_n), cluster_n in zip(pairs, told, strict=False):
+        disable_metric_sync(measured)  # only the first of the training processes is here
+        cluster_ns = itertools.repeat(None) if clusters is None else self._clusters(split, clusters)
+        for (logits_nv, targets_n), cluster_n in zip(pairs, cluster_ns, strict=False):
             measured.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
         return measured.compute()
 
-    def _clusters(self, split: str, of: Clusters) -> Iterator[Tensor]:
-        """The cluster of each target (n,) of the batches of a split."""
+    def _clusters(self, split: str, clusters: Clusters) -> Iterator[Tensor]:
+        """Yield the cluster of each target (n,) of the batches of a split."""
         for batch in self.data.evaluation_batches(split):
-            yield of.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
+            yield clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
 
     # splits
 
-    def split(self, split: str, told: bool = False) -> dict[str, Any]:
-        """A split's metrics, and those at the temperature fitted on validation, on any split but that.
+    def split(self, split: str, by_document: bool = False) -> dict[str, Any]:
+        """Evaluate a split, and any but validation also at the temperature fitted on validation.
 
-        Where it is `told` apart by documents, `clusters` are these, and their losses and tokens.
+        With `by_document` the result's `clusters` are the documents, their losses and their tokens.
         """
         if not len(self.data.evaluation_batches(split)):
             raise InputError(f"--split {split}: this run's {split} split holds no text")
@@ -125,14 +124,14 @@ class Trained:
             return {**self.statistics(self.passes(split)(), split), "scaled": None}
         temperature, before, after = self.fitted_temperature()
         passes = self.passes(split)
-        of = self.data.clusters(split) if told else None
-        found = self.statistics(passes(), split, of=of)
-        if "clusters" in found:
-            found["clusters"] = (of, *found["clusters"])
+        clusters = self.data.clusters(split) if by_document else None
+        unscaled = self.statistics(passes(), split, clusters=clusters)
+        if "clusters" in unscaled:
+            unscaled["clusters"] = (clusters, *unscaled["clusters"])
         after_scaling = self.statistics(passes(), split, temperature)
         changed = sum(int((x.argmax(-1) != scale_logits(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         return {
-            **found,
+            **unscaled,
             "scaled": {
                 "temperature": temperature,
                 "fitted_on": "validation",
@@ -143,17 +142,17 @@ class Trained:
         }
 
     def fitted_temperature(self) -> tuple[float, float, float]:
-        """The temperature fitted on validation, and the NLL there without and with it; lets go of what was known."""
+        """Fit the temperature on validation; return it and the NLL there without and with it. Frees the cache."""
         fitting = self.passes("validation")
         temperature = fit_temperature(fitting)
         before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
-        self.known.clear()
+        self.cached.clear()
         return temperature, before, after
 
     # lengths
 
     def lengths(self, lengths: Sequence[int], split: str, tokens: int) -> dict[str, Any]:
-        """NLL at contexts of these lengths over the same tokens, by non-overlapping blocks and by a sliding window."""
+        """Compute NLL at contexts of these lengths over the same tokens, in separate blocks and in a sliding window."""
         data = self.data
         if not isinstance(data, TextData) or data.tokens is None:
             raise InputError(f"evaluate.lengths: {type(data).__name__} has rows of its own; expected TextData")
@@ -164,8 +163,8 @@ class Trained:
             raise InputError(
                 f"evaluate.lengths: {longest} tokens of context and one to predict, found {len(ids)} in {split}"
             )
-        kept = np.asarray(ids[: count + 1], dtype=np.int64)
-        return {str(length): self._length(kept, length) for length in sorted(set(lengths))}
+        used = np.asarray(ids[: count + 1], dtype=np.int64)
+        return {str(length): self._length(used, length) for length in sorted(set(lengths))}
 
     def _length(self, ids: np.ndarray, length: int) -> dict[str, Any]:
         try:
@@ -182,66 +181,63 @@ class Trained:
         }
 
     def _sliding(self, ids: np.ndarray, length: int) -> Tensor:
-        """NLL of each token after at least half the length of context, but for the first ones: (n,)."""
+        """Return the NLL of each token (n,), after at least half the length of context except for the first ones."""
         stride = max(1, length // 2)
         first = self._losses(blocks(ids[: length + 1], length)).flatten()
         starts = np.arange(stride, len(ids) - length, stride)
         if not len(starts):
             return first
-        places = starts[:, None] + np.arange(length + 1)
-        losses_bt = self._losses(places_of(ids, places))
+        windows = starts[:, None] + np.arange(length + 1)
+        losses_bt = self._losses((ids[windows[:, :-1]], ids[windows[:, 1:]]))
         left = len(ids) - 1 - (int(starts[-1]) + length)  # fewer than a stride, the end of a last window
         last = self._losses(blocks(ids[-length - 1 :], length)).flatten()[length - left :]
         return torch.cat([first, losses_bt[:, length - stride :].flatten(), last])
 
     def _losses(self, rows: tuple[np.ndarray, np.ndarray]) -> Tensor:
-        """NLL in nats of every target, (b, t), in float64 on the CPU."""
+        """Return the NLL in nats of every target, (b, t), in float64 on the CPU."""
         inputs_bt, targets_bt = rows
         at_once = max(1, TOKENS_AT_ONCE // inputs_bt.shape[1])
-        found = []
+        losses = []
         for start in range(0, len(inputs_bt), at_once):
-            some = slice(start, start + at_once)
-            batch = Batch((tensor(inputs_bt[some]),), tensor(targets_bt[some]), tensor(np.arange(len(inputs_bt[some]))))
-            alive()
+            part = slice(start, start + at_once)
+            batch = Batch((tensor(inputs_bt[part]),), tensor(targets_bt[part]), tensor(np.arange(len(inputs_bt[part]))))
+            beat()
             logits_nv, targets_n = self.logits(batch)
             exact_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
             losses_n = torch.nn.functional.cross_entropy(exact_nv, targets_n, reduction="none", ignore_index=IGNORED)
-            found.append(losses_n.double().cpu().view(batch.targets_bt.shape))
-        return torch.cat(found)
+            losses.append(losses_n.double().cpu().view(batch.targets_bt.shape))
+        return torch.cat(losses)
 
 
 def blocks(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of consecutive blocks, (b, t) each."""
+    """Return inputs and targets of consecutive blocks, (b, t) each."""
     rows = (len(ids) - 1) // length
     return ids[: rows * length].reshape(rows, length), ids[1 : rows * length + 1].reshape(rows, length)
-
-
-def places_of(ids: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of the rows of places, (b, t + 1)."""
-    return ids[places[:, :-1]], ids[places[:, 1:]]
 
 
 # what goes into a record ---------------------------------------------------------------------------------------------
 
 
 def evaluations(
-    cell: Cell, checkpoint: Path, known: list[tuple[Tensor, Tensor]] | None = None
+    cell: Cell, checkpoint: Path, cached: list[tuple[Tensor, Tensor]] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is measured of every finished cell: the test split, where there is one, and the lengths asked for; with the
-    logits of the validation split, if they are `known`; that list is emptied."""
-    trained = Trained(cell, checkpoint, known=known)
+    """Evaluate a finished cell: yield the test split, if it has text, and the configured lengths.
+
+    `cached` are the logits of the validation split, if they are at hand; the list is emptied.
+    """
+    trained = Trained(cell, checkpoint, cached=cached)
     if len(trained.data.evaluation_batches("test")):
-        yield "test", trained.split("test", told=True)
-    trained.known.clear()  # where there is nothing to fit a temperature for
-    wanted = cell.config.get("evaluate") or {}
-    if wanted.get("lengths"):
-        yield "lengths", trained.lengths(wanted["lengths"], "validation", wanted["tokens"])
+        yield "test", trained.split("test", by_document=True)
+    trained.cached.clear()  # if there was no temperature to fit
+    settings = cell.config.get("evaluate") or {}
+    if settings.get("lengths"):
+        yield "lengths", trained.lengths(settings["lengths"], "validation", settings["tokens"])
 
 
-def headline(name: str, found: dict[str, Any]) -> dict[str, float | None]:
-    """The numbers of an evaluation that stand in tables, by the names of `lm.store.quantities.describe`."""
+def headline(name: str, evaluation: dict[str, Any]) -> dict[str, float | None]:
+    """Return the numbers of an evaluation for tables, by the names of `lm.store.quantities.describe`."""
     if name == "lengths":
-        lengths = [(length, at) for length, at in found.items() if "error" not in at]
+        lengths = [(length, at) for length, at in evaluation.items() if "error" not in at]
         return {
             f"{quantity}@{length}": value
             for length, at in lengths
@@ -251,8 +247,8 @@ def headline(name: str, found: dict[str, Any]) -> dict[str, float | None]:
                 ("sliding_nll", at["sliding_nll"]),
             )
         }
-    scaled = found["scaled"] or {}
-    numbers = {f"{name}_{quantity}": found[quantity] for quantity in ("nll", "perplexity", *SCALED[1:])}
+    scaled = evaluation["scaled"] or {}
+    numbers = {f"{name}_{quantity}": evaluation[quantity] for quantity in ("nll", "perplexity", *SCALED[1:])}
     if scaled:
         before, after = scaled["validation_nll"]
         numbers |= {"temperature": scaled["temperature"], "temperature_gain": before - after}
@@ -262,19 +258,19 @@ def headline(name: str, found: dict[str, Any]) -> dict[str, float | None]:
 
 
 def finite_perplexity(nll: float) -> float | None:
-    """exp of an NLL, None where that is past float64."""
-    found = perplexity(nll) if math.isfinite(nll) else math.inf
-    return found if math.isfinite(found) else None
+    """Return the exponential of an NLL; None where that overflows float64."""
+    value = perplexity(nll) if math.isfinite(nll) else math.inf
+    return value if math.isfinite(value) else None
 
 
-def add(record: Record | Outcome, name: str, found: dict[str, Any]) -> None:
-    """Puts an evaluation into a record."""
-    record.setdefault("evaluations", {})[name] = found
-    record["metrics"] |= headline(name, found)
+def add(record: Record | Outcome, name: str, evaluation: dict[str, Any]) -> None:
+    """Add an evaluation to a record."""
+    record.setdefault("evaluations", {})[name] = evaluation
+    record["metrics"] |= headline(name, evaluation)
 
 
 def missing(record: Record, config: dict[str, Any]) -> bool:
-    """Whether a finished cell lacks lengths that its configuration asks for now."""
-    wanted = config.get("evaluate") or {}
-    there = record["evaluations"].get("lengths", {})
-    return record["status"] == "ok" and not {str(length) for length in wanted.get("lengths", [])} <= set(there)
+    """Return True if a finished cell lacks lengths that its configuration requests now."""
+    requested = (config.get("evaluate") or {}).get("lengths", [])
+    measured = record["evaluations"].get("lengths", {})
+    return record["status"] == "ok" and not set(map(str, requested)) <= set(measured)

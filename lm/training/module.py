@@ -1,41 +1,52 @@
 """The LightningModule: loss, optimiser, gradient clipping, and buffers of what each step measured.
 
-Nothing is logged through Lightning: a step leaves tensors in a list, and the recorder empties the lists every so many
+Nothing is logged through Lightning: a step appends tensors to a list, and the recorder empties the lists every so many
 steps, so that no step waits for a device.
 """
 
+import contextlib
 import functools
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
+from lm.config.plain import clipped
 from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, rank_and_world_size
 from lm.data.order import derive_seed
 from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
 from lm.metrics.tokens import TokenStatistics
-from lm.model.transformer import Model
-from lm.training.adapter import clips_by_value, data_group, gives_gradients, is_whole, over_processes, placed, stepping
-from lm.training.compiled import as_written, compile_blocks, without_trace
-from lm.training.halves import halves, later, shares
-from lm.training.life import alive
+from lm.model.block import Block
+from lm.model.transformer import Decoder, Model
+from lm.training.adapter import (
+    clips_by_value,
+    data_group,
+    has_full_parameters,
+    reduce_over_processes,
+    runs_compiled,
+    stepping,
+    to_device,
+    uncompile,
+)
 from lm.training.optim import Optim, tables
-from lm.training.sharded import shard
+from lm.training.process import beat
+from lm.training.strategies import shard
 
-MANY = 2**24
-"""Logits of a batch from which the loss is taken without having them all at once: 64 MiB, and twice that for their
-gradient."""
+CHUNKED_LOSS_MIN_LOGITS = 2**24
+"""Logits of a batch from which the loss is computed in chunks: 64 MiB, and twice that for their gradient."""
 
-KEPT_BYTES = 2**28
-"""Logits of a split are kept up to this size, and computed anew beyond."""
+CACHED_LOGITS_MAX_BYTES = 2**28
+"""Size up to which the logits of a split are cached; larger ones are computed again."""
 
 
 class LanguageModel(LightningModule):
-    """A model and how it is trained.
+    """A model with its objective, optimiser and measurements.
 
     Args:
         model: gives logits (b, t, v) for tokens (b, t).
@@ -43,9 +54,9 @@ class LanguageModel(LightningModule):
         bytes_per_token: UTF-8 bytes behind each token, (v,).
         seed: of the randomness in training, which is a pure function of (seed, batch, process).
         classes: the tokens whose class-wise calibration is measured.
-        compiled: what cells that share compiled code have in common; None where nothing is compiled.
-        halved: whether each batch is taken in two halves, one after the other, in one process.
-        clusters: of the validation split, whose losses are told apart at the end of training; None for none.
+        compiled: a key for cells that share compiled code; None if nothing is compiled.
+        halved: True to run each batch as two halves, one after the other, in one process.
+        clusters: of the validation split, whose losses are reported separately at the end of training; None for none.
     """
 
     def __init__(
@@ -68,55 +79,55 @@ class LanguageModel(LightningModule):
         self.halved = halved
         self.compile_seconds = 0.0
         self.notes: list[str] = []
-        """What did not go as asked for, for the record."""
+        """Settings that could not be carried out, for the record."""
         self.clusters = clusters
         count = 0 if clusters is None else clusters.count
         self.validation = TokenStatistics(bytes_per_token, classes=classes, clusters=count)
-        self.validated = 0
-        """Batches that `validation` holds."""
+        self.num_validated_batches = 0
+        """Number of batches that `validation` holds."""
         self.logits: list[tuple[Tensor, Tensor]] = []
-        """Of these batches logits (n, v) and targets (n,), at the end of training and where they are small enough."""
+        """Logits (n, v) and targets (n,) of these batches, at the end of training and if they are small enough."""
         self.logits_bytes = 0
-        """Of the logits of these batches, kept or not."""
+        """Size of the logits of these batches, cached or not."""
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
         self.norms: list[Tensor] = []
         self.largest: list[Tensor] = []
-        """Of each step, what its gradient is clipped by, where that is not the norm: its largest absolute entry."""
+        """Largest absolute entry of the gradient of each step, if gradients are clipped by value."""
         self.groups: ParameterGroups | None = None
         self.squares: dict[str, Tensor] = {}
-        """Of the last step measured: sums of squares of gradients, weights and updates over `groups`."""
+        """Sums of squares of gradients, weights and updates over `groups`, of the last step measured."""
         self.weights_before: list[Tensor] | None = None
 
     def configure_model(self) -> None:
-        """Shares out the model among processes, where the strategy asks for it."""
+        """Divide the model among processes if the strategy does so."""
         shard(self.trainer, self.model)
         self.validation.process_group = data_group(self.trainer)
 
     def on_fit_start(self) -> None:
-        """Compiles the model's blocks, where that is asked for, before any step is timed."""
+        """Compile the model's blocks, if that is configured, before any step is timed."""
         if self.compiled is None:
             return
         start, trainer = time.perf_counter(), self.trainer
-        if not is_whole(trainer):
+        if not has_full_parameters(trainer):
             self.notes.append("not compiled: the strategy shards the weights")
             return
-        alive()
-        reason = compile_blocks(self.model, self.compiled, self._try_out)
-        alive()
+        beat()
+        reason = compile_blocks(self.model, self.compiled, self._warm_up_compile)
+        beat()
         self.compile_seconds = time.perf_counter() - start
         self.notes += [] if reason is None else [reason]
 
-    def _try_out(self) -> None:
-        """A step that changes nothing."""
+    def _warm_up_compile(self) -> None:
+        """Run a step that changes nothing."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(self.trainer))))
         batch = halves(batch)[0] if self.halved else batch
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.model.train()
-        with without_trace(self.model), stepping(self.trainer), torch.enable_grad():
-            torch.autograd.grad(self.loss(placed(self.trainer, batch)), parameters, allow_unused=True)
+        with preserve_buffers_and_rng(self.model), stepping(self.trainer), torch.enable_grad():
+            torch.autograd.grad(self.loss(to_device(self.trainer, batch)), parameters, allow_unused=True)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
@@ -129,64 +140,60 @@ class LanguageModel(LightningModule):
         self.tokens.append((batch.targets_bt != IGNORED).sum())
         self.rows.append(batch.rows_b)
         if self.halved:
-            return later(functools.partial(self._in_halves, batch), self.device)
+            return deferred_backward(functools.partial(self._backward_in_halves, batch), self.device)
         loss = self.loss(batch) * self.weight(batch)
         self.losses.append(loss.detach())
         return loss
 
-    def _in_halves(self, batch: Batch, scale: Tensor) -> None:
-        """Adds up the gradients of the halves of a batch, of which one at a time is in memory."""
+    def _backward_in_halves(self, batch: Batch, scale: Tensor) -> None:
+        """Accumulate the gradients of the halves of a batch, one at a time."""
         losses = []
-        for half, share in shares(batch):
+        for half, weight in weighted_halves(batch):
             with stepping(self.trainer):
                 loss = self.loss(half)
-            loss = loss * share.to(loss.dtype)
+            loss = loss * weight.to(loss.dtype)
             losses.append(loss.detach())
             torch.autograd.backward(loss * scale)
         self.losses.append(torch.stack(losses).sum())
 
     def loss(self, batch: Batch) -> Tensor:
-        """The objective's mean over the targets of a batch."""
+        """Return the objective's mean over the targets of a batch."""
         targets_n = batch.targets_bt.flatten()
-        many = len(targets_n) * self.vocabulary >= MANY and is_whole(self.trainer)
+        many = len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def weight(self, batch: Batch) -> Any:
-        """Makes the mean over processes the mean over tokens, where they predict different numbers of them."""
+        """Return the weight that turns the mean over processes into the mean over tokens."""
         if rank_and_world_size(self.trainer)[1] == 1:
             return 1.0
-        mine: Any = (batch.targets_bt != IGNORED).sum().double()
-        return mine / over_processes(self.trainer, mine.clone(), "mean")
+        tokens: Any = (batch.targets_bt != IGNORED).sum().double()
+        return tokens / reduce_over_processes(self.trainer, tokens.clone(), "mean")
 
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()
-        self.validated = self.logits_bytes = 0
+        self.num_validated_batches = self.logits_bytes = 0
         self.logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        alive()
-        self.validated += 1
-        for part in halves(batch) if self.halved else (batch,):
-            with as_written(self.model):
-                found = self.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten()
-            self.validation.update(*found, self._cluster_n(part))
-        if self.halved:
-            return
+        beat()
         trainer = self.trainer
-        if trainer.global_step == trainer.max_steps and trainer.world_size == 1:
-            self.logits_bytes += found[0].nbytes
-            if self.logits_bytes > KEPT_BYTES:
+        is_last = trainer.global_step == trainer.max_steps
+        self.num_validated_batches += 1
+        for part in halves(batch) if self.halved else (batch,):
+            with uncompiled(self.model):
+                logits_nv, targets_n = self.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten()
+            cluster_n = None
+            if self.clusters is not None and is_last:
+                cluster_n = self.clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
+            self.validation.update(logits_nv, targets_n, cluster_n)
+        if is_last and trainer.world_size == 1 and not self.halved:
+            self.logits_bytes += logits_nv.nbytes
+            if self.logits_bytes > CACHED_LOGITS_MAX_BYTES:
                 self.logits = []
             else:
-                self.logits.append(found)
-
-    def _cluster_n(self, batch: Batch) -> Tensor | None:
-        """The cluster of each target (n,), at the end of training."""
-        if self.clusters is None or self.trainer.global_step != self.trainer.max_steps:
-            return None
-        return self.clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten()
+                self.logits.append((logits_nv, targets_n))
 
     def configure_optimizers(self) -> Any:
         model = self.model
@@ -201,9 +208,7 @@ class LanguageModel(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Measures the gradients, here unscaled and whole, then clips them by global norm or by value."""
-        if not gives_gradients(self.trainer):  # it clips them itself, by norm
-            return
+        """Measure the gradients, here unscaled and complete, then clip them by global norm or by value."""
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = gradient_norm(parameters)
         self.norms.append(norm)
@@ -218,27 +223,26 @@ class LanguageModel(LightningModule):
             clip_by_norm(parameters, gradient_clip_val, norm)
 
     def is_measured(self, step: int) -> bool:
-        """Whether the matrices are measured one by one at optimiser step `step`: the first, and each that is logged."""
+        """Return True for an optimiser step whose matrices are measured: the first, and each that is logged."""
         trainer: Any = self.trainer
         return step == 1 or step % trainer.log_every_n_steps == 0
 
     def measure_update(self) -> None:
-        """Completes the measurement of a step, once its update is made."""
+        """Complete the measurement of a step after its update."""
         if self.groups is not None and self.weights_before is not None:
             self.squares["update"] = self.groups.updates(self.weights_before)
             self.weights_before = None
 
 
-def numbers(scalars: list[Tensor]) -> list[float]:
-    """What tensors of one number hold, fetched at once."""
+def to_floats(scalars: list[Tensor]) -> list[float]:
+    """Return the values of tensors of one number, fetched at once."""
     return torch.stack(scalars).double().tolist() if scalars else []
 
 
-def gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
-    """Row numbers of each batch over all processes that share it out, in their global order; batches may differ in
-    size."""
-    most = torch.tensor(max(map(len, rows)), device=rows[0].device)
-    size = int(over_processes(module.trainer, most, "max"))
+def gather_rows(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
+    """Gather the row numbers of each batch from all processes, in their global order; batches may differ in size."""
+    longest = torch.tensor(max(map(len, rows)), device=rows[0].device)
+    size = int(reduce_over_processes(module.trainer, longest, "max"))
     padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
     everywhere: Any = module.all_gather(
         padded, group=data_group(module.trainer)
@@ -246,3 +250,103 @@ def gathered(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
     if everywhere.ndim == 3:
         everywhere = everywhere.transpose(0, 1).flatten(1)
     return [rows_b[rows_b >= 0] for rows_b in everywhere.cpu().numpy()]
+
+
+# halved batches ------------------------------------------------------------------------------------------------------
+# The gradient of a mean over tokens is the sum of those of its halves, each weighted by its part of the tokens: the
+# step is the same up to rounding. Dropout draws other numbers.
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """Split a batch into its first rows and the others; one of a single row stays whole."""
+    rows = len(batch.rows_b)
+    cuts = [(0, rows)] if rows < 2 else [(0, (rows + 1) // 2), ((rows + 1) // 2, rows)]
+    return [
+        Batch(tuple(x[start:end] for x in batch.inputs), batch.targets_bt[start:end], batch.rows_b[start:end])
+        for start, end in cuts
+    ]
+
+
+def weighted_halves(batch: Batch) -> list[tuple[Batch, Tensor]]:
+    """Return the halves of a batch, each with its part of the targets, a float64."""
+    total = (batch.targets_bt != IGNORED).sum().double().clamp(min=1)
+    return [(half, (half.targets_bt != IGNORED).sum() / total) for half in halves(batch)]
+
+
+class _DeferredBackward(torch.autograd.Function):
+    """A loss of value 0 whose backward pass calls `run(scale)`, which accumulates all gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: Tensor, run: Callable[[Tensor], None]) -> Tensor:
+        ctx.run = run
+        return handle.clone()
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> Any:
+        with torch.enable_grad():
+            ctx.run(scale)
+        return torch.zeros_like(scale), None
+
+
+def deferred_backward(run: Callable[[Tensor], None], device: torch.device) -> Tensor:
+    """Return a loss of value 0 whose backward pass calls `run` with the scale of the loss."""
+    loss: Tensor = _DeferredBackward.apply(torch.zeros((), device=device, requires_grad=True), run)
+    return loss
+
+
+# compiled blocks -----------------------------------------------------------------------------------------------------
+
+LONGEST_REASON = 300
+
+_in_memory = ""
+"""Key of the code that this process holds; code for other keys would count against the compiler's limit."""
+
+
+def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str | None:
+    """Compile the blocks of a model, in place; layers and later cells of the same shape share the code.
+
+    Blocks that cannot be compiled stay as they are: the same numbers up to rounding, at another cost.
+
+    Args:
+        model: on its device, in its precision.
+        key: equal for cells that can share code.
+        warm_up: runs a step on the model that changes nothing, so that the code is compiled.
+
+    Returns:
+        The reason, in one line, why the blocks are not compiled; None if they are.
+    """
+    global _in_memory
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    if not isinstance(model, Decoder):
+        return f"not compiled: {type(model).__name__} sees batches of many shapes, each of which would take a minute"
+    if _in_memory != key:
+        torch.compiler.reset()
+        _in_memory = key
+    for block in blocks:
+        block.compile(dynamic=False)  # which leaves the names of its parameters alone
+    try:
+        warm_up()
+    except Exception as error:  # whatever a compiler, a user's part or a missing header may raise
+        for block in blocks:
+            uncompile(block)
+        _in_memory = ""
+        first = (str(error).strip() or "no reason given").splitlines()[0]
+        return clipped(f"not compiled: {type(error).__name__}: {first}", LONGEST_REASON)
+    return None
+
+
+def uncompiled(model: nn.Module) -> AbstractContextManager[object]:
+    """Run no compiled code within a block: hooks are called, and batches may have any shape."""
+    compiled = any(isinstance(module, Block) and runs_compiled(module) for module in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def preserve_buffers_and_rng(model: nn.Module) -> Iterator[None]:
+    """Restore, after a block, the buffers of a model and the random state of the processor."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    with torch.random.fork_rng(devices=[]):
+        yield
+    with torch.no_grad():
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)

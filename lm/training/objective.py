@@ -1,13 +1,21 @@
-"""What training minimises. Legend: n tokens, v vocabulary."""
+"""Training objectives, and the cross-entropy over a large vocabulary without all logits in memory.
+
+Legend: n tokens, r some of them, d width, v vocabulary.
+"""
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lm.data import IGNORED as IGNORED
-from lm.training.chunked import chunked_cross_entropy
+from lm.model.fused_linear import autocasting
+
+CHUNK_LOGITS = 2**22
+"""Logits in memory at a time."""
 
 
 class Objective(ABC):
@@ -15,10 +23,10 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
-        """A scalar, in nats per token."""
+        """Return the loss, a scalar in nats a token."""
 
     def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
-        """`loss` of the logits x W^T; a subclass may do without having them all at once."""
+        """Return `loss` of the logits x W^T; a subclass may compute them in chunks."""
         return self.loss(nn.functional.linear(x_nd, weight_vd), targets_n)
 
 
@@ -43,19 +51,102 @@ class CrossEntropy(Objective):
         self.z_loss = z_loss
 
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
-        kept_n = targets_n != IGNORED
+        is_target_n = targets_n != IGNORED
         mean = nn.functional.cross_entropy(
             logits_nv, targets_n, ignore_index=IGNORED, label_smoothing=self.label_smoothing
         )
-        mean = torch.where(kept_n.any(), mean, 0.0)  # the mean of no tokens is NaN; asking in Python would wait
-        return mean + self.z_loss * log_normalizer_squared(logits_nv, kept_n) if self.z_loss else mean
+        mean = torch.where(is_target_n.any(), mean, 0.0)  # the mean of no tokens is NaN; asking in Python would wait
+        return mean + self.z_loss * log_normalizer_squared(logits_nv, is_target_n) if self.z_loss else mean
 
     def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
         return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss)
 
 
-def log_normalizer_squared(logits_nv: Tensor, kept_n: Tensor) -> Tensor:
-    """The mean of log(sum(exp(logits)))^2 over the rows kept, in float32 at least; 0 where none is kept."""
+def log_normalizer_squared(logits_nv: Tensor, is_target_n: Tensor) -> Tensor:
+    """Return the mean of log(sum(exp(logits)))^2 over rows with a target, in float32 at least; 0 without any."""
     exact_nv = logits_nv.float() if logits_nv.dtype in (torch.float16, torch.bfloat16) else logits_nv
     squared_n = exact_nv.logsumexp(-1).square()
-    return torch.where(kept_n, squared_n, 0.0).sum() / kept_n.sum().clamp(min=1)
+    return torch.where(is_target_n, squared_n, 0.0).sum() / is_target_n.sum().clamp(min=1)
+
+
+# in chunks ------------------------------------------------------------------------------------------------------------
+
+
+def chunked_cross_entropy(
+    x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Tensor:
+    """Return `CrossEntropy` of the logits x W^T, a scalar in nats a token, computed in chunks of rows.
+
+    The forward pass computes the logits of a chunk, their loss and the gradients of both factors, and keeps only these
+    gradients. Under autocast products are taken in its precision, sums over the vocabulary in float32 at least.
+
+    Args:
+        x_nd: the input of the output projection.
+        weight_vd: its matrix; it has no bias.
+        targets_n: targets; IGNORED ones do not count.
+        label_smoothing: a.
+        z_loss: z.
+    """
+    kind = x_nd.device.type
+    dtype = torch.get_autocast_dtype(kind) if autocasting(kind) else x_nd.dtype
+    loss: Tensor = _Chunked.apply(x_nd, weight_vd, targets_n, label_smoothing, z_loss, dtype)
+    return loss
+
+
+class _Chunked(torch.autograd.Function):
+    """The chunked cross-entropy, with its gradients computed in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, a: float, z: float, dtype: Any) -> Tensor:
+        vocabulary = len(weight_vd)
+        exact = torch.promote_types(dtype, torch.float32)
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        grad_nd = torch.empty_like(x_nd) if needs_x else None
+        sums = torch.promote_types(weight_vd.dtype, exact)
+        grad_vd = torch.zeros_like(weight_vd, dtype=sums) if needs_weight else None
+        is_target_n = targets_n != IGNORED
+        count = is_target_n.sum().clamp(min=1)
+        total = torch.zeros((), dtype=exact, device=x_nd.device)
+        with torch.autocast(x_nd.device.type, enabled=False):
+            cast_vd = weight_vd.to(dtype)
+            for rows in torch.arange(len(x_nd)).split(max(1, CHUNK_LOGITS // vocabulary)):
+                part = slice(int(rows[0]), int(rows[-1]) + 1)
+                cast_rd, is_target_r1 = x_nd[part].to(dtype), is_target_n[part, None]
+                index_r1 = targets_n[part, None].clamp(min=0)
+                logits_rv = (cast_rd @ cast_vd.t()).to(exact)
+                target_r1 = logits_rv.gather(1, index_r1)
+                mean_r1 = logits_rv.mean(-1, keepdim=True) if a else 0.0
+                largest_r1 = logits_rv.amax(-1, keepdim=True)
+                weight_rv = logits_rv.sub_(largest_r1).exp_()  # in the place of the logits
+                sum_r1 = weight_rv.sum(-1, keepdim=True)
+                normalizer_r1 = sum_r1.log() + largest_r1
+                loss_r1 = normalizer_r1 - (1 - a) * target_r1 - a * mean_r1 + z * normalizer_r1.square()
+                total += torch.where(is_target_r1, loss_r1, 0.0).sum()
+                if grad_nd is None and grad_vd is None:
+                    continue
+                share_r1 = is_target_r1.to(exact) / count
+                slope_rv = weight_rv.mul_((1 + 2 * z * normalizer_r1) / sum_r1 * share_r1)
+                if a:
+                    slope_rv.sub_(share_r1 * (a / vocabulary))
+                slope_rv.scatter_add_(1, index_r1, (a - 1) * share_r1)
+                cast_rv = slope_rv.to(dtype)
+                if grad_nd is not None:
+                    grad_nd[part] = cast_rv @ cast_vd
+                if grad_vd is None:
+                    continue
+                if grad_vd.dtype == dtype:
+                    grad_vd.addmm_(cast_rv.t(), cast_rd)
+                else:
+                    grad_vd += cast_rv.t() @ cast_rd
+        ctx.save_for_backward(*(x for x in (grad_nd, grad_vd) if x is not None))
+        ctx.kinds = grad_nd is not None, grad_vd is not None, weight_vd.dtype
+        return total / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        has_x, has_weight, dtype = ctx.kinds
+        saved = list(ctx.saved_tensors)
+        grad_nd = saved.pop(0) * slope if has_x else None
+        grad_vd = (saved.pop(0) * slope).to(dtype) if has_weight else None
+        return grad_nd, grad_vd, None, None, None, None

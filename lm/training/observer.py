@@ -1,4 +1,4 @@
-"""What a run looks like from inside and what it costs, gathered while it trains."""
+"""Measurements inside the model and of the cost of a run, taken while it trains."""
 
 from typing import Any
 
@@ -11,24 +11,31 @@ from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.gradients import measure_noise
 from lm.metrics.probe import first_rows, probe
 from lm.model.flops import flops_per_token
-from lm.training.adapter import among, device_of, evaluating, is_whole, of_all_heads, placed, stepping
-from lm.training.compiled import as_written
-from lm.training.module import LanguageModel
+from lm.training.adapter import (
+    device_of,
+    evaluating,
+    gather_heads,
+    has_full_parameters,
+    stepping,
+    tensor_parallel_size,
+    to_device,
+)
+from lm.training.module import LanguageModel, uncompiled
 from lm.training.provenance import peak_memory
 
 NOISE_ROWS, NOISE_PIECES = 16, 4
 
 
-class Observer:
-    """Looks inside the model on fixed batches: the first of validation, and for noise in the gradient of training.
+class Probe:
+    """Measures inside the model on fixed batches: the first of validation, and of training for gradient noise.
 
-    Every process looks at the same rows, so that the number of processes changes nothing.
+    Every process reads the same rows, so that the number of processes changes nothing.
 
     Args:
         data: where the batches come from.
     """
 
-    KEPT = ("initial", "final", "flags", "trace", "signal", "update_ratio")
+    STATE_KEYS = ("initial", "final", "flags", "trace", "signal", "update_ratio")
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -38,24 +45,27 @@ class Observer:
         self.trace, self.signal = 0.0, 0.0
         self.update_ratio: float | None = None
 
-    def look(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
-        """Looks now; returns a number for each of what there was to see, for the learning curve."""
-        batch = placed(trainer, next(iter(self.data.evaluation_batches("validation"))))
-        with evaluating(trainer), as_written(module.model):
+    def measure(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Measure the model as it is now; return the numbers for the learning curve."""
+        batch = to_device(trainer, next(iter(self.data.evaluation_batches("validation"))))
+        with evaluating(trainer), uncompiled(module.model):
             inside = probe(module.model, first_rows(batch))
-        if among(trainer) > 1:
-            inside = inside.of_heads(lambda seen_nlh: of_all_heads(trainer, seen_nlh))
+        if tensor_parallel_size(trainer) > 1:
+            inside = inside.of_heads(lambda values_nlh: gather_heads(trainer, values_nlh))
         self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
         if trainer.global_step == 0:
             self.initial = {**self.initial, **inside.measured()}
         self.final = {**self.final, **inside.measured()}
         return inside.headline()
 
-    def look_at_noise(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
-        """The gradient noise scale in tokens, from pieces of a training batch; nothing where it cannot be had."""
-        batch = placed(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
+    def measure_gradient_noise(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Measure trace and signal of the gradient noise on pieces of a training batch.
+
+        Nothing is returned for a batch of too few rows, or if no process has all weights.
+        """
+        batch = to_device(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
         rows = len(batch.rows_b) // NOISE_PIECES
-        if rows < 1 or not is_whole(trainer):
+        if rows < 1 or not has_full_parameters(trainer):
             return {}
         pieces = [
             Batch(tuple(x[i : i + rows] for x in batch.inputs), batch.targets_bt[i : i + rows], batch.rows_b)
@@ -67,20 +77,20 @@ class Observer:
         parameters = [p for p in module.model.parameters() if p.requires_grad]
 
         def loss(piece: Batch) -> torch.Tensor:
-            with stepping(trainer), as_written(module.model):
+            with stepping(trainer), uncompiled(module.model):
                 return module.loss(piece)
 
         training = module.model.training
         module.model.eval()
         with torch.inference_mode(False), torch.enable_grad():
-            found = measure_noise(parameters, [lambda p=piece: loss(p) for piece in pieces], tokens)  # type: ignore[misc]
+            noise = measure_noise(parameters, [lambda p=piece: loss(p) for piece in pieces], tokens)  # type: ignore[misc]
         module.model.train(training)
-        self.trace += found.trace
-        self.signal += found.signal
-        return {"noise_trace": found.trace, "noise_signal": found.signal}
+        self.trace += noise.trace
+        self.signal += noise.signal
+        return {"noise_trace": noise.trace, "noise_signal": noise.signal}
 
     def matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
-        """Norms of the step just measured, by part and kind, for the learning curve."""
+        """Return norms of the step just measured, by part and kind, for the learning curve."""
         self.update_ratio = None
         if module.groups is None or not module.squares:
             return {}
@@ -100,21 +110,21 @@ class Observer:
         return row
 
     def metrics(self) -> dict[str, float | None]:
-        """What all of training came to, for the record; each is one of QUANTITIES.
+        """Return the metrics of the whole of training, for the record; each is one of QUANTITIES.
 
-        The noise scale, in tokens, is the mean trace over the mean signal, as their ratio at one time is too noisy.
+        The noise scale, in tokens, is the mean trace over the mean signal, as their ratio at one step is too noisy.
         """
         noise_scale = self.trace / self.signal if self.signal > 0 and self.trace > 0 else None
         return {"update_ratio": self.update_ratio, "noise_scale": noise_scale}
 
 
-class Meter:
-    """What training costs; evaluation and checkpoints are left out of it.
+class CostMeter:
+    """Time, energy and memory of training, without evaluation and checkpoints.
 
     A step lasts from the end of the one before it, so that work in between counts.
     """
 
-    KEPT = ("counts", "waited", "joules")
+    STATE_KEYS = ("counts", "waited", "joules")
 
     def __init__(self) -> None:
         self.durations = Durations()
@@ -122,29 +132,29 @@ class Meter:
         self.waited = 0.0
         self.joules: float | None = None
         self.energy: Energy | None = None
-        self.peak: float | None = None
-        self.last: float | None = None
+        self.matmul_peak: float | None = None
+        self.last_step: float | None = None
 
     def start(self, trainer: Any, module: LanguageModel) -> None:
-        """Measures the machine, before the first step."""
+        """Measure the machine, before the first step."""
         self.durations.counts = self.counts  # of the checkpoint, if there is one
         device = device_of(trainer)
         bfloat = str(trainer.precision).startswith("bf16")
-        self.peak = matmul_peak(device, torch.bfloat16 if bfloat else next(module.parameters()).dtype)
+        self.matmul_peak = matmul_peak(device, torch.bfloat16 if bfloat else next(module.parameters()).dtype)
         self.energy = Energy(device)
 
     def step(self, now: float) -> None:
-        """A step has ended."""
-        if self.last is not None:
-            self.durations.add(now - self.last)
-        self.last = now
+        """Record the end of a step at time `now`, in seconds."""
+        if self.last_step is not None:
+            self.durations.add(now - self.last_step)
+        self.last_step = now
 
     def pause(self) -> None:
-        """What comes until the next step is not training."""
-        self.last = None
+        """Leave the time until the next step out of training."""
+        self.last_step = None
 
-    def take(self, trainer: Any) -> None:
-        """Takes over what has been waited and used so far."""
+    def sync(self, trainer: Any) -> None:
+        """Add the waiting time and the energy since the last call."""
         batches = trainer.train_dataloader
         self.waited, batches.seconds = self.waited + batches.seconds, 0.0
         used = self.energy.joules() if self.energy else None
@@ -152,7 +162,7 @@ class Meter:
             self.joules = (self.joules or 0.0) + used
 
     def costs(self, module: LanguageModel, context: int, tokens: int, seconds: float) -> dict[str, float | None]:
-        """The part of the record that says what training cost, with `tokens` seen in `seconds` of training."""
+        """Return the costs for the record, with `tokens` read in `seconds` of training."""
         world = module.trainer.world_size
         try:
             flops = flops_per_token(module.model, context).total
@@ -164,8 +174,8 @@ class Meter:
             "step_time_median": self.durations.quantile(0.5),
             "step_time_p95": self.durations.quantile(0.95),
             "flops_per_token": flops,
-            "mfu": utilisation(speed, flops, [self.peak or 0.0] * world),
-            "matmul_peak": self.peak,
+            "mfu": utilisation(speed, flops, [self.matmul_peak or 0.0] * world),
+            "matmul_peak": self.matmul_peak,
             "data_wait": self.waited / seconds if seconds else None,
             "energy": self.joules,
             "peak_memory": peak_memory(),

@@ -1,7 +1,7 @@
-"""How a model is trained: objective, optimiser and schedule together. Optimisers are torch's, found by class name."""
+"""Optimisation of a model: objective, optimiser and schedule. Optimisers are torch's, named by their class."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -22,31 +22,31 @@ UNUSABLE: dict[Any, str] = {
     torch.optim.Rprop: "steps by the sign of the gradient of all data, which a batch does not give",
     torch.optim.Muon: "takes matrices only; MuonAdamW is Muon for the hidden ones and AdamW for the rest",
 }
-"""Optimisers of torch that cannot train a model here, and why."""
+"""Optimisers of torch that cannot train a model here, and the reason."""
 
 Rate = Callable[[Optimizer], float]
-"""What the rate of the maps from one width to another is multiplied by."""
+"""Function from an optimiser to the factor of the learning rate of hidden matrices."""
 
 # parameters ----------------------------------------------------------------------------------------------------------
 
 
 def tables(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that hold a row a token or a position: embeddings, the map to logits, and what a module names.
+    """Return the parameters with a row a token or a position: embeddings, the output projection, and declared ones.
 
-    A module names those of its own matrices in a class attribute, `table_parameters = ("weight",)`.
+    A module declares those of its own matrices in a class attribute, `table_parameters = ("weight",)`.
     """
-    found: list[nn.Parameter] = []
+    parameters: list[nn.Parameter] = []
     for module in model.modules():
         if isinstance(module, (nn.Embedding, Embedding)):
-            found += module.parameters()
-        found += [module.get_parameter(name) for name in getattr(type(module), "table_parameters", ())]
-    return list(dict.fromkeys(found))
+            parameters += module.parameters()
+        parameters += [module.get_parameter(name) for name in getattr(type(module), "table_parameters", ())]
+    return list(dict.fromkeys(parameters))
 
 
 def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
-    """Parameter groups: matrices, which decay, and vectors (gains, offsets), which do not.
+    """Return parameter groups: matrices, which decay, and vectors (gains, biases), which do not.
 
-    Those of `tables` that are matrices decay too, in a group of their own marked `table`.
+    Matrices in `tables` decay too, in a group of their own marked `table`.
     """
     trainable = [p for p in parameters if p.requires_grad]
     marked = {id(p) for p in tables}
@@ -68,9 +68,9 @@ class MuonAdamW(torch.optim.Optimizer):
     https://arxiv.org/abs/2502.16982).
 
     Args:
-        params: groups; those marked `table` go to AdamW whole.
-        lr: the rate of both.
-        weight_decay: decoupled, of both.
+        params: groups; those marked `table` go to AdamW.
+        lr: learning rate of both.
+        weight_decay: decoupled weight decay of both.
         momentum, nesterov, ns_steps: Muon's.
         betas, eps: AdamW's.
     """
@@ -91,7 +91,7 @@ class MuonAdamW(torch.optim.Optimizer):
         require_from(1, 99, ns_steps=ns_steps)
         shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
         muon: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
-        hidden, others = (_part(params, wanted) for wanted in (True, False))
+        hidden, others = (_part(params, hidden) for hidden in (True, False))
         self.parts: list[torch.optim.Optimizer] = []
         if hidden:
             self.parts.append(torch.optim.Muon(hidden, **shared, **muon, adjust_lr_fn="match_rms_adamw"))
@@ -101,7 +101,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update of all parameters; groups and state are this optimiser's, so that it is saved as one."""
+        """Update all parameters; groups and state are this optimiser's, so that it is saved as one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -115,20 +115,20 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def _part(groups: Iterable[dict[str, Any]], hidden: bool) -> list[dict[str, Any]]:
-    """The groups cut down to their hidden matrices, or to all else."""
-    cut = [
-        {**group, "hidden": hidden, "params": [p for p in group["params"] if _is_hidden(p, group) is hidden]}
+    """Return the groups reduced to their hidden matrices, or to all other parameters."""
+
+    def is_hidden(parameter: nn.Parameter, group: dict[str, Any]) -> bool:
+        return parameter.ndim == 2 and not group.get("table", False)
+
+    reduced = [
+        {**group, "hidden": hidden, "params": [p for p in group["params"] if is_hidden(p, group) is hidden]}
         for group in groups
     ]
-    return [group for group in cut if group["params"]]
-
-
-def _is_hidden(parameter: nn.Parameter, group: dict[str, Any]) -> bool:
-    return parameter.ndim == 2 and not group.get("table", False)
+    return [group for group in reduced if group["params"]]
 
 
 def scale_rates(optimizer: torch.optim.Optimizer, maps: Collection[nn.Parameter], rate: Rate) -> None:
-    """Multiplies the rates of the groups that hold `maps`; rate times weight decay stays what it was."""
+    """Multiply the learning rates of the groups that hold `maps`; rate times weight decay stays the same."""
     marked = {id(p) for p in maps}
     for group in optimizer.param_groups:
         if not any(id(p) in marked for p in group["params"]):
@@ -141,13 +141,15 @@ def scale_rates(optimizer: torch.optim.Optimizer, maps: Collection[nn.Parameter]
 
 
 def beta2_at(t: int, beta2: float) -> float:
-    """min(beta2, 1 - t^-0.8), the memory of squared gradients at update `t` counted from 1 (Shazeer and Stern 2018,
-    section 7.2, https://arxiv.org/abs/1804.04235)."""
+    """Return min(beta2, 1 - t^-0.8), beta2 of update `t` counted from 1.
+
+    Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235.
+    """
     return min(beta2, 1 - t**-0.8)
 
 
 class Beta2Warmup(LambdaLR):
-    """The rate of a schedule, and a beta2 that rises with the updates to the one configured.
+    """The learning rate of a schedule, and a beta2 that rises with the updates to its configured value.
 
     torch's Adam still divides by 1 - beta2^t, which Adafactor has no need of: early updates are up to a tenth shorter.
     """
@@ -160,7 +162,7 @@ class Beta2Warmup(LambdaLR):
         super().__init__(optimizer, factor)
 
     def get_lr(self) -> list[Any]:
-        """The rates of update last_epoch + 1; its beta2 is put into the groups."""
+        """Return the learning rates of update last_epoch + 1, and set its beta2 in the groups."""
         for group, (beta1, beta2) in zip(self.optimizer.param_groups, self.betas, strict=True):
             group["betas"] = (beta1, beta2_at(self.last_epoch + 1, beta2))
         return super().get_lr()
@@ -168,28 +170,21 @@ class Beta2Warmup(LambdaLR):
 
 NOT_NEGATIVE = ("weight_decay", "lambd", "t0", "lr_decay", "initial_accumulator_value", "momentum_decay")
 SHARES = ("momentum", "dampening", "alpha", "rho")
-"""Options that torch's optimisers take unchecked, some of them."""
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    require_not_negative(**{name: options[name] for name in NOT_NEGATIVE if name in options})
-    for name in SHARES:
-        if not 0 <= options.get(name, 0) <= 1:
-            raise ValueError(f"{name}={options[name]} must lie in [0, 1]")
+"""Options that some optimisers of torch do not check."""
 
 
 # together ------------------------------------------------------------------------------------------------------------
 
 
 class Optim:
-    """How a model is trained.
+    """Objective, optimiser and schedule of a run.
 
     Args:
         lr: the peak learning rate.
-        optimizer: a torch optimiser; its own defaults hold where nothing is given.
-        schedule: how the rate moves.
-        objective: what is minimised.
-        beta2_warmup: whether beta2 of Adam and its kin is min(beta2, 1 - t^-0.8) at update t.
+        optimizer: a torch optimiser; its own defaults apply to options that are not set.
+        schedule: of the learning rate.
+        objective: the loss to minimise.
+        beta2_warmup: True for a beta2 of min(beta2, 1 - t^-0.8) at update t, of Adam and similar optimisers.
     """
 
     def __init__(
@@ -206,7 +201,11 @@ class Optim:
         if cls in UNUSABLE:
             raise ValueError(f"optimizer={cls.__name__} {UNUSABLE[cls]}; choose AdamW, SGD, MuonAdamW or another")
         if (cls.__module__ or "").startswith("torch.optim"):
-            _check_options(getattr(optimizer, "keywords", {}))
+            options = getattr(optimizer, "keywords", {})
+            require_not_negative(**{name: options[name] for name in NOT_NEGATIVE if name in options})
+            for name in SHARES:
+                if not 0 <= options.get(name, 0) <= 1:
+                    raise ValueError(f"{name}={options[name]} must lie in [0, 1]")
         self.lr = lr
         self.optimizer = optimizer
         self.schedule = schedule
@@ -214,7 +213,7 @@ class Optim:
         self.beta2_warmup = beta2_warmup
 
     def ignores_gradient_scale(self) -> bool:
-        """Says whether updates stay the same when all gradients are multiplied by one constant, for the record.
+        """Return True if updates stay the same when all gradients are multiplied by one constant, for the record.
 
         A class of a user's own may declare it, as a class attribute `ignores_gradient_scale = True`.
         """
@@ -225,14 +224,14 @@ class Optim:
         return ignores_gradient_scale(name_of(cls, torch.optim.Optimizer), getattr(self.optimizer, "keywords", {}))
 
     def try_out(self, total: int, scaled: bool = False) -> None:
-        """Makes the optimiser and updates with it, as some of its options are judged only then.
+        """Build the optimiser and run an update, as some of its options are checked only then.
 
         Args:
             total: steps.
-            scaled: whether the rates of maps are to go with the width.
+            scaled: True if learning rates of hidden matrices are scaled with the width.
 
         Raises:
-            ValueError: or what else the optimiser raises for options that it cannot be used with.
+            ValueError: or another error of the optimiser for invalid options.
         """
         cls: Any = getattr(self.optimizer, "func", self.optimizer)
         if scaled and not issubclass(cls, (torch.optim.AdamW, MuonAdamW)):
@@ -254,9 +253,9 @@ class Optim:
         tables: Collection[nn.Parameter] = (),
         rate: Rate | None = None,
     ) -> tuple[torch.optim.Optimizer, LambdaLR]:
-        """The optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps.
+        """Return the optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps.
 
-        `rate` says what the rates of the matrices that are none are multiplied by.
+        `rate` gives the factor of the learning rate of all other matrices.
         """
         groups = decay_groups(parameters, tables)
         maps = [p for group in groups if not group.get("table") for p in group["params"] if p.ndim >= 2]

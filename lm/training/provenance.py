@@ -1,4 +1,4 @@
-"""Under what circumstances a cell was made."""
+"""Provenance of a cell: code, packages, machine and environment."""
 
 import contextlib
 import functools
@@ -23,10 +23,10 @@ from lm.store.files import write_atomic
 from lm.store.sources import hash_sources, read_sources
 
 OWN = Path(__file__).parents[1]
-"""The folder of this package."""
+"""Folder of this package."""
 
 COMPUTING = ("config", "data", "metrics", "model", "training")
-"""The rooms of this package whose code may change what a cell learns, or what is measured of it."""
+"""Packages of lm whose code may change a cell's numbers."""
 
 LONGEST_DIFF = 1_000_000
 """Characters of a checkout's changes that are kept."""
@@ -35,7 +35,7 @@ ENVIRONMENT = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"),
     *("CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE"),
 )
-"""Variables that may change numbers or speed. No other is written down: the environment holds people's secrets."""
+"""Environment variables that may change numbers or speed. No other is recorded: they may hold secrets."""
 
 LONGEST_VALUE = 100
 """Characters of a variable that are kept."""
@@ -44,58 +44,57 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
 
 def device_name() -> str:
-    """The name of the device that cells of this process train on; of a processor what decides how its sums are rounded.
+    """Return the name of the device that trains; of a processor also what decides how its sums are rounded.
 
-    Libraries choose other kernels for other makers and other vector instructions, and a long run shows it.
+    Libraries choose other kernels for other vendors and vector instructions, which changes the numbers of a long run.
     """
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    known = (platform.processor() or platform.machine(), _maker(), torch.backends.cpu.get_cpu_capability())
-    return ", ".join(part for part in known if part)
-
-
-def _maker() -> str:
-    """Who made the processor, where Linux says so."""
-    with contextlib.suppress(OSError):
+    vendor = ""
+    with contextlib.suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "vendor_id":
-                return value.strip()
-    return ""
+                vendor = value.strip()
+                break
+    parts = (platform.processor() or platform.machine(), vendor, torch.backends.cpu.get_cpu_capability())
+    return ", ".join(part for part in parts if part)
 
 
 def peak_memory() -> float | None:
-    """MiB: the most the accelerator held, or else the most this process held; None where only that of a time before
-    `forget_peak` is known."""
+    """Return the peak memory in MiB of the accelerator, or else of this process.
+
+    None if only a peak from before `forget_peak` is known.
+    """
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
-    held = _most_held()
-    return held if held > _held_before[0] else None
+    peak = _peak_resident()
+    return peak if peak > _peak_before[0] else None
 
 
 def forget_peak() -> None:
-    """From now on, `peak_memory` is of what comes; where the system forgets nothing, if that is more than before."""
+    """Reset `peak_memory`; if the system cannot, it then returns only peaks above the present one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-        _held_before[0] = 0.0
+        _peak_before[0] = 0.0
     except OSError:  # not Linux, or not allowed
-        _held_before[0] = _most_held()
+        _peak_before[0] = _peak_resident()
 
 
-_held_before = [0.0]
-"""MiB that this process held at most, where that cannot be told from what it held since."""
+_peak_before = [0.0]
+"""Peak in MiB at the last reset, if the system could not reset it."""
 
 
-def _most_held() -> float:
-    """MiB that this process has held at most."""
+def _peak_resident() -> float:
+    """Return the peak resident memory of this process in MiB."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kilobytes / 2**20 if sys.platform == "darwin" else kilobytes / 2**10
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git says in a folder; None where it fails or there is none."""
+    """Run git in a folder and return its output; None if it fails or is missing."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True, errors="replace"
@@ -106,46 +105,46 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 _FILES = read_sources(OWN, COMPUTING)
-"""The code of this package as this process began, whatever is edited while it trains."""
+"""Code of this package at the start of this process, as it may be edited during training."""
 
 
 @functools.cache
 def source_hash() -> str:
-    """Hash the code of this package that computes, as this process began; takes half a second the first time."""
+    """Hash the code in COMPUTING at the start of this process; takes half a second the first time."""
     return hash_sources(_FILES)
 
 
 def git_state(folder: Path = OWN) -> dict[str, Any]:
-    """Commit of the checkout that a folder lies in, and whether it holds changes; None outside a checkout."""
+    """Return the commit of the checkout around a folder, and True if it holds changes; None outside a checkout."""
     commit = git(folder, "rev-parse", "HEAD")
     changes = git(folder, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": None if commit is None or changes is None else bool(changes)}
 
 
 def keep_code(config: Tree, work: Path) -> dict[str, Any]:
-    """Keeps the code of a user's own classes with the cell that is trained with it.
+    """Copy the code of a user's own classes into the cell's work folder.
 
-    Their modules go to `code/` in the work folder, and what the checkout around them holds beyond its commit to
-    `code/changes.diff`. Returns what each class is known by, and the commit of its checkout.
+    Their modules go to `code/`, and uncommitted changes of the checkout around them to `code/changes.diff`. Returns the
+    hash of each class, and the commit of its checkout.
 
     Raises:
-        InputError: where a module was changed after this process imported it.
+        InputError: if a module was changed after this process imported it.
     """
-    kept: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
     for name, known_by in code_of(config).items():
         cls = imported(name, name)
         for module, path in sources(cls).items():
-            plain = re.sub(r"[^A-Za-z0-9_.]", "-", f"module.{module}.py")
-            write_atomic(work / "code" / path_name(plain, "name of a module"), path.read_bytes())
+            file = re.sub(r"[^A-Za-z0-9_.]", "-", f"module.{module}.py")
+            write_atomic(work / "code" / path_name(file, "name of a module"), path.read_bytes())
         folder = project(cls)
-        kept[name] = {"known_by": known_by, "git": None if folder is None else git_state(folder)}
+        classes[name] = {"known_by": known_by, "git": None if folder is None else git_state(folder)}
         if folder is not None and (changes := git(folder, "diff", "HEAD")):
             write_atomic(work / "code" / "changes.diff", changes[:LONGEST_DIFF] + "\n")
-    return kept
+    return classes
 
 
 def provenance() -> dict[str, Any]:
-    """Code, package versions, host, device, threads, and those variables of ENVIRONMENT that are set."""
+    """Return code, package versions, host, device, threads, and the variables of ENVIRONMENT that are set."""
     return {
         "lm": __version__,
         "git": git_state(),

@@ -20,38 +20,38 @@ from lm.config.tree import InputError
 from lm.store.disk import discard
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.store import RANKS
-from lm.training.adapter import observing, rank
+from lm.training.adapter import on_processes_launched, rank
 
-SECONDS_BETWEEN = 0.5
+POLL_SECONDS = 0.5
 
 PATIENCE = 10.0
-"""Seconds for a process to notice by itself that another is gone, and for the reason to be known."""
+"""Seconds for a process to notice that another has died, and for the reason to be written."""
 
-OF_OTHERS = ("gloo", "nccl", "connection", "process group", "socket", "broken pipe", "peer")
-"""In the words of errors that say no more than that another process does not answer."""
+PEER_FAILURE_WORDS = ("gloo", "nccl", "connection", "process group", "socket", "broken pipe", "peer")
+"""Words in errors which say that another process does not answer."""
 
 
 class RankError(RuntimeError):
-    """A further process of a cell died."""
+    """The death of a process of a cell with a rank above 0."""
 
 
-def of_others(error: BaseException) -> bool:
-    """Whether an error comes of another process, which has ended."""
+def is_peer_failure(error: BaseException) -> bool:
+    """Return True if an error comes from the death of another process."""
     if isinstance(error, torch.distributed.DistError):
         return True
-    said = str(error).lower()
-    return isinstance(error, (RuntimeError, OSError)) and any(words in said for words in OF_OTHERS)
+    message = str(error).lower()
+    return isinstance(error, (RuntimeError, OSError)) and any(word in message for word in PEER_FAILURE_WORDS)
 
 
 # the first process ---------------------------------------------------------------------------------------------------
 
 
-class Watch:
-    """Looks after the further processes that this one started.
+class RankSupervisor:
+    """Supervises the processes of ranks 1 and up that this one started.
 
     Args:
-        work: the cell's work folder, where they leave what they die of.
-        give_up: records the cell as failed, where this process hangs in a call that waits for a dead one.
+        work: the cell's work folder, where they write the errors they die of.
+        give_up: records the cell as failed, if this process hangs in a call that waits for a dead one.
     """
 
     def __init__(self, work: Path, give_up: Callable[[str], object]) -> None:
@@ -61,117 +61,108 @@ class Watch:
         self.left = False
 
     def start(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """Looks after `processes`, ranks 1 and up, from a thread of its own."""
+        """Supervise `processes`, ranks 1 and up, from a thread of its own."""
         self.processes = processes
-        threading.Thread(target=self._look, name="ranks", daemon=True).start()
+        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def cause(self) -> str | None:
-        """What the first of them to die died of; None while none has."""
-        ended = {at: process.poll() for at, process in enumerate(self.processes, start=1)}
-        told = dict(_told(self.work))
-        for at in sorted(told):
-            return f"rank {at}: {told[at]}"
-        for at, code in ended.items():
+        """Return why the first of them to die has died; None while none has."""
+        exit_codes = {number: process.poll() for number, process in enumerate(self.processes, start=1)}
+        errors: dict[int, str] = {}
+        for path in (self.work / RANKS).glob("*.json"):
+            with contextlib.suppress(InputError, OSError, ValueError, TypeError, KeyError):
+                errors[int(path.stem)] = str(read_json(path)["error"])
+        if errors:
+            return f"rank {min(errors)}: {errors[min(errors)]}"
+        for number, code in exit_codes.items():
+            if code and code > 0:
+                return f"rank {number} ended with exit code {code}"
             if code:
-                return f"rank {at} {_how(code)}"
+                hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
+                return f"rank {number} was killed by {signal.Signals(-code).name}{hint}"
         return None
 
-    def why(self, error: BaseException) -> str | None:
-        """What is behind an error of this process, where that is the death of another."""
-        if not (isinstance(error, Exception) and of_others(error)):
+    def explain(self, error: BaseException) -> str | None:
+        """Return the cause of an error of this process if that is the death of another."""
+        if not (isinstance(error, Exception) and is_peer_failure(error)):
             return None
         deadline = time.monotonic() + PATIENCE
-        while (found := self.cause()) is None and time.monotonic() < deadline:
-            time.sleep(SECONDS_BETWEEN)
-        return found
+        while (cause := self.cause()) is None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return cause
 
     def leave(self) -> None:
-        """This process is past what it shares with the others; waits for ever where the cell is being given up."""
+        """End the supervision, as this process shares nothing more; block forever if the cell is being given up."""
         with self.over:
             self.left = True
 
-    def end(self) -> None:
-        """Ends those that still run."""
+    def kill_running(self) -> None:
+        """Kill the processes that still run."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()  # one that waits for another hears nothing else
 
-    def _look(self) -> None:
-        while (found := self.cause()) is None:
+    def _watch(self) -> None:
+        while (cause := self.cause()) is None:
             if self.left or all(process.poll() == 0 for process in self.processes):
                 return
-            time.sleep(SECONDS_BETWEEN)
+            time.sleep(POLL_SECONDS)
         deadline = time.monotonic() + 2 * PATIENCE
         while time.monotonic() < deadline:
             if self.left:
                 return
-            time.sleep(SECONDS_BETWEEN)
+            time.sleep(POLL_SECONDS)
         with self.over:
             if self.left:
                 return
-            self.end()
-            print(found, file=sys.stderr, flush=True)
-            self.give_up(f"{RankError.__name__}: {found}")
+            self.kill_running()
+            print(cause, file=sys.stderr, flush=True)
+            self.give_up(f"{RankError.__name__}: {cause}")
             os._exit(1)  # the main thread waits in a call that never returns
 
 
 @contextlib.contextmanager
-def side_by_side(work: Path, give_up: Callable[[str], object]) -> Iterator[None]:
-    """Within it the further processes of a cell are looked after.
+def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[None]:
+    """Supervise the other processes of a cell within a block.
 
     Raises:
-        RankError: where one of them dies, in the place of the error by which this process notices.
+        RankError: if one of them dies, in place of the error by which this process notices.
     """
     discard(work / RANKS)
-    watch = Watch(work, give_up)
+    supervisor = RankSupervisor(work, give_up)
     try:
-        with observing(watch.start):
+        with on_processes_launched(supervisor.start):
             yield
     except BaseException as error:
-        found = watch.why(error)
-        watch.leave()
-        watch.end()
-        if found is None:
+        cause = supervisor.explain(error)
+        supervisor.leave()
+        supervisor.kill_running()
+        if cause is None:
             raise
-        raise RankError(found) from error
-    watch.leave()
+        raise RankError(cause) from error
+    supervisor.leave()
 
 
-def _told(work: Path) -> Iterator[tuple[int, str]]:
-    """What further processes died of, by rank, as far as they could say so."""
-    for path in (work / RANKS).glob("*.json"):
-        with contextlib.suppress(InputError, OSError, ValueError, TypeError, KeyError):
-            yield int(path.stem), str(read_json(path)["error"])
-
-
-def _how(code: int) -> str:
-    """How a process ended, from its exit code."""
-    if code > 0:
-        return f"ended with exit code {code}"
-    hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"
-
-
-# the further ones ----------------------------------------------------------------------------------------------------
+# the other processes -------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def further(work: Path) -> Iterator[None]:
-    """Within it a further process tells the first what it dies of, and does not outlive who started it."""
-    over = threading.Event()
-    threading.Thread(target=_end_with, args=(os.getppid(), over), name="parent", daemon=True).start()
+def nonzero_rank(work: Path) -> Iterator[None]:
+    """Write the error that a process of rank 1 or above dies of, and end with the process that started it."""
+    over, parent = threading.Event(), os.getppid()
+
+    def end_with_parent() -> None:
+        while not over.wait(POLL_SECONDS):
+            if os.getppid() != parent:
+                os._exit(1)  # the main thread may wait in a call that never returns
+
+    threading.Thread(target=end_with_parent, name="parent", daemon=True).start()
     try:
         yield
     except Exception as error:
-        if not of_others(error):
-            said = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            write_atomic(work / RANKS / f"{rank()}.json", to_json(said))
+        if not is_peer_failure(error):
+            report = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            write_atomic(work / RANKS / f"{rank()}.json", to_json(report))
         raise
     finally:
         over.set()
-
-
-def _end_with(parent: int, over: threading.Event) -> None:
-    while not over.wait(SECONDS_BETWEEN):
-        if os.getppid() != parent:
-            os._exit(1)  # the main thread may wait in a call that never returns

@@ -10,57 +10,67 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from lm.data.batch import Data, rank_and_world_size
+from lm.data.batch import Clusters, Data, rank_and_world_size
 from lm.data.order import update_order_hash
 from lm.metrics.gradients import parameters_by_part
-from lm.metrics.tokens import TokenStatistics
 from lm.store.damage import sealed
 from lm.store.disk import save
+from lm.store.documents import KEPT, described, packed
 from lm.store.files import curve, finite, to_json, write_atomic
 from lm.store.formats import OUTCOME
 from lm.store.quantities import WATCHED, metrics_of
-from lm.training.adapter import as_the_first_says, evaluating, gives_gradients, over_processes, placed
-from lm.training.by_document import by_document
-from lm.training.life import alive
-from lm.training.module import LanguageModel, gathered, numbers
-from lm.training.observer import Meter, Observer
-from lm.training.sharded import unsharded
+from lm.training.adapter import broadcast_from_rank0, evaluating, reduce_over_processes, to_device
+from lm.training.module import LanguageModel, gather_rows, to_floats
+from lm.training.observer import CostMeter, Probe
+from lm.training.process import beat
+from lm.training.strategies import single_file_checkpoint
 
 Report = Callable[[int, int, float], None]
-"""Told of progress: optimiser step, steps in all, training loss."""
+"""Receives progress: optimiser step, steps in all, training loss."""
 
-Judge = Callable[[int, dict[str, float]], bool]
-"""Told what a validation in training measured at an optimiser step; says whether the run goes on."""
+PruningCallback = Callable[[int, dict[str, float]], bool]
+"""Receives the optimiser step and the metrics of a validation; returns True to continue the run."""
 
 
-def go_on(step: int, measured: dict[str, float]) -> bool:
-    """The judge of a run that is trained to its end."""
+def never_prune(step: int, measured: dict[str, float]) -> bool:
+    """Return True: the run is trained to its end."""
     return True
 
 
-class Recorder(Callback):
-    """Keeps what a run measured, in memory and in its checkpoints, and leaves `outcome.json` at the end.
+def ignore_progress(step: int, steps: int, loss: float) -> None:
+    """Ignore a report of progress."""
 
-    Rows of the learning curve travel in the checkpoint, so that a resumed run ends with the same curve as one never
-    stopped. Everything is decided from values that all processes share.
+
+class Recorder(Callback):
+    """Collects what a run measures, also in its checkpoints, and writes `outcome.json` at the end.
+
+    Rows of the learning curve are saved in the checkpoint, so that a resumed run ends with the same curve as one never
+    stopped. Every decision uses values that all processes share.
 
     Args:
-        work: the folder of the cell in the making.
+        work: the cell's work folder.
         data: for the final evaluation.
-        report: told of progress every `log_every_n_steps`.
-        checkpoint_seconds: between checkpoints.
-        judge: asked after each validation; a run that it stops leaves nothing behind.
+        report: receives progress every `log_every_n_steps`.
+        checkpoint_seconds: seconds between checkpoints.
+        should_continue: called after each validation; a run that it prunes leaves nothing behind.
     """
 
-    def __init__(self, work: Path, data: Data, report: Report, checkpoint_seconds: float, judge: Judge = go_on) -> None:
+    def __init__(
+        self,
+        work: Path,
+        data: Data,
+        report: Report = ignore_progress,
+        checkpoint_seconds: float = math.inf,
+        should_continue: PruningCallback = never_prune,
+    ) -> None:
         self.work = work
         self.data = data
         self.report = report
         self.checkpoint_seconds = checkpoint_seconds
-        self.judge = judge
+        self.should_continue = should_continue
         self.pruned = False
-        self.observer = Observer(data)
-        self.meter = Meter()
+        self.probe = Probe(data)
+        self.meter = CostMeter()
         self.rows: dict[int, dict[str, float]] = {}
         self.order = ""
         self.batches = 0
@@ -73,37 +83,39 @@ class Recorder(Callback):
         self.clock = 0.0
         self.checkpoint_due = False
         self.last_checkpoint = 0.0
-        self.looked: tuple[int, dict[str, float]] = (-1, {})
-        """The optimiser step of the last validation, and what was seen inside the model then."""
+        self.last_probe: tuple[int, dict[str, float]] = (-1, {})
+        """The optimiser step of the last validation, and what the probe measured then."""
 
-    # what a checkpoint keeps
+    # checkpoints
 
-    KEPT = ("rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped")
+    STATE_KEYS = (
+        "rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped",
+    )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            place: {name: getattr(holder, name) for name in holder.KEPT} for place, holder in self._holders().items()
+            key: {name: getattr(part, name) for name in part.STATE_KEYS} for key, part in self._stateful_parts().items()
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for place, holder in self._holders().items():
-            for name, value in state_dict[place].items():
-                setattr(holder, name, value)
+        for key, part in self._stateful_parts().items():
+            for name, value in state_dict[key].items():
+                setattr(part, name, value)
 
-    def _holders(self) -> dict[str, Any]:
-        return {"recorder": self, "observer": self.observer, "meter": self.meter}
+    def _stateful_parts(self) -> dict[str, Any]:
+        return {"recorder": self, "observer": self.probe, "meter": self.meter}
 
     # training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.global_step == 0:
-            self.rows.setdefault(0, {}).update(self.observer.look(trainer, pl_module))
+            self.rows.setdefault(0, {}).update(self.probe.measure(trainer, pl_module))
             pl_module.train()
         self.meter.start(trainer, pl_module)
         self.clock = self.last_checkpoint = time.monotonic()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        alive()
+        beat()
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
             return
@@ -113,32 +125,37 @@ class Recorder(Callback):
             self.drain(trainer, pl_module)
             self.write_row(trainer, pl_module)
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
-            self.checkpoint_due = as_the_first_says(trainer, overdue) and gives_gradients(trainer)
+            self.checkpoint_due = broadcast_from_rank0(trainer, overdue)
         # Not where validation follows: Lightning would not run it again after a resume.
         validates = trainer.val_check_batch and done % trainer.val_check_batch == 0
         ends = trainer.should_stop or trainer.global_step >= trainer.max_steps
         if self.checkpoint_due and not validates and not ends:
             self.drain(trainer, pl_module)
-            self._tick("train")
-            self.meter.take(trainer)
+            self._add_elapsed("train")
+            self.meter.sync(trainer)
             self.meter.pause()
             save(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
 
     def drain(self, trainer: Any, module: LanguageModel) -> None:
-        """Takes over what the module's steps have measured; ends the run at the first loss that is not finite.
+        """Move the module's buffered measurements here; end the run at the first loss that is not finite.
 
         How often it is called changes nothing: values are kept one by one until a row is written.
         """
         if not module.losses:
             return
-        losses = over_processes(trainer, torch.stack(module.losses), "mean").double().tolist()
-        norms = numbers(module.norms)
-        self._count_clipped(norms, numbers(module.largest) or norms, trainer.gradient_clip_val or math.inf)
-        for rows_b in gathered(module, module.rows):
+        losses = reduce_over_processes(trainer, torch.stack(module.losses), "mean").double().tolist()
+        norms = to_floats(module.norms)
+        limit = trainer.gradient_clip_val or math.inf
+        for norm, compared in zip(norms, to_floats(module.largest) or norms, strict=True):
+            if math.isfinite(norm):
+                self.norm_sum += norm
+                self.norm_count += 1
+                self.clipped += compared > limit
+        for rows_b in gather_rows(module, module.rows):
             self.order = update_order_hash(self.order, rows_b)
-        self.tokens += int(over_processes(trainer, torch.stack(module.tokens), "sum").sum())
+        self.tokens += int(reduce_over_processes(trainer, torch.stack(module.tokens), "sum").sum())
         for buffer in (module.losses, module.norms, module.largest, module.rows, module.tokens):
             buffer.clear()
         if self.diverged is None and not all(map(math.isfinite, losses)):
@@ -149,17 +166,9 @@ class Recorder(Callback):
         self.losses += losses
         self.norms += norms
 
-    def _count_clipped(self, norms: list[float], compared: list[float], limit: float) -> None:
-        """Adds up the norms of steps, and how often what is compared with the limit of clipping was beyond it."""
-        for norm, found in zip(norms, compared, strict=True):
-            if math.isfinite(norm):
-                self.norm_sum += norm
-                self.norm_count += 1
-                self.clipped += found > limit
-
     def write_row(self, trainer: Any, module: LanguageModel) -> None:
-        """Turns the values kept since the last row into one row of the curve."""
-        self._tick("train")
+        """Turn the values buffered since the last row into one row of the curve."""
+        self._add_elapsed("train")
         if not self.losses or self.diverged is not None:
             return
         step, loss = trainer.global_step, sum(self.losses) / len(self.losses)
@@ -167,20 +176,21 @@ class Recorder(Callback):
             tokens=float(self.tokens),
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
-            **({"gradient_norm": sum(self.norms) / len(self.norms)} if gives_gradients(trainer) else {}),
-            **self.observer.matrices(trainer, module),
+            gradient_norm=sum(self.norms) / len(self.norms),
+            **self.probe.matrices(trainer, module),
         )
         self.losses, self.norms = [], []
         if trainer.is_global_zero:
             self.report(step, trainer.max_steps, loss)
 
-    def _tick(self, kind: str) -> None:
+    def _add_elapsed(self, kind: str) -> None:
+        """Add the time since the last call to that of training or of evaluation."""
         now = time.monotonic()
         self.seconds[kind] += now - self.clock
         self.clock = now
 
     def _diverge(self, step: int, losses: list[float], norms: list[float]) -> None:
-        """Notes the step whose loss is not finite, and the last values before it that were."""
+        """Record the step whose loss is not finite, and the last finite values before it."""
         last = self.rows[max(self.rows)] if self.rows else {}
         finite_norms = [norm for norm in [*self.norms, *norms] if math.isfinite(norm)]
         self.diverged = {
@@ -195,31 +205,29 @@ class Recorder(Callback):
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         self.drain(trainer, pl_module)
-        self._tick("train")
+        self._add_elapsed("train")
         self.meter.pause()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         measured = pl_module.validation.compute()
+        is_finite = math.isfinite(measured["nll"])
         row = self.rows.setdefault(trainer.global_step, {})
         row.update({f"validation_{name}": measured[name] for name in WATCHED})
-        if math.isfinite(measured["nll"]):
-            self.looked = trainer.global_step, self.observer.look(trainer, pl_module)
-            row.update(self.looked[1])
-            row.update(self.observer.look_at_noise(trainer, pl_module))
-        self._tick("evaluation")
-        if not math.isfinite(measured["nll"]) and self.diverged is None:
+        if is_finite:
+            self.last_probe = trainer.global_step, self.probe.measure(trainer, pl_module)
+            row.update(self.last_probe[1])
+            row.update(self.probe.measure_gradient_noise(trainer, pl_module))
+        self._add_elapsed("evaluation")
+        if not is_finite and self.diverged is None:
             self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
         if self.diverged is None and trainer.global_step < trainer.max_steps:
-            self._ask(trainer, {name: measured[name] for name in WATCHED})
-
-    def _ask(self, trainer: Any, measured: dict[str, float]) -> None:
-        """The first process asks whether to go on; all obey."""
-        goes_on = self.judge(trainer.global_step, measured) if trainer.is_global_zero else True
-        if not as_the_first_says(trainer, goes_on):
-            self.pruned = trainer.should_stop = True
-            if trainer.is_global_zero:  # told by a file, as this may be a process forked for the training
-                write_atomic(self.work / "pruned", "")
+            metrics = {name: measured[name] for name in WATCHED}
+            goes_on = self.should_continue(trainer.global_step, metrics) if trainer.is_global_zero else True
+            if not broadcast_from_rank0(trainer, goes_on):
+                self.pruned = trainer.should_stop = True
+                if trainer.is_global_zero:  # by a file, as this may be a process forked for the training
+                    write_atomic(self.work / "pruned", "")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self.pruned:
@@ -227,14 +235,14 @@ class Recorder(Callback):
         self.drain(trainer, pl_module)
         self.write_row(trainer, pl_module)
         measured: dict[str, Any] = {}
-        self.meter.take(trainer)
+        self.meter.sync(trainer)
         if self.diverged is None:
-            begun = self.looked[0] == trainer.global_step
-            measured = self.evaluate(trainer, pl_module, begun)
-            measured |= self.looked[1] if begun else self.observer.look(trainer, pl_module)
+            reuse_validation = self.last_probe[0] == trainer.global_step
+            measured = self.evaluate(trainer, pl_module, reuse_validation)
+            measured |= self.last_probe[1] if reuse_validation else self.probe.measure(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
-        with unsharded(trainer):
+        with single_file_checkpoint(trainer):
             save(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve(self.rows))
@@ -242,36 +250,36 @@ class Recorder(Callback):
             write_atomic(self.work / "outcome.json", to_json(finite(outcome)))
 
     @torch.inference_mode()
-    def evaluate(self, trainer: Any, module: LanguageModel, begun: bool) -> dict[str, Any]:
-        """Every block of the validation split, under the trainer's precision, whatever the number of processes; those
-        of a validation that has `begun` with these weights are not read again."""
-        statistics: TokenStatistics = module.validation
-        if not begun:
+    def evaluate(self, trainer: Any, module: LanguageModel, reuse_validation: bool) -> dict[str, Any]:
+        """Evaluate every block of the validation split, under the trainer's precision.
+
+        With `reuse_validation`, blocks that the last validation read with these weights are not read again.
+        """
+        if not reuse_validation:
             module.on_validation_epoch_start()
         module.eval()
         batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
-        for batch in itertools.islice(batches, module.validated, None):
-            there = placed(trainer, batch)
+        for batch in itertools.islice(batches, module.num_validated_batches, None):
+            moved = to_device(trainer, batch)
             with evaluating(trainer):
-                module.validation_step(there, 0)
+                module.validation_step(moved, 0)
         module.train()
-        measured = statistics.compute()
-        self._tick("evaluation")
+        measured: dict[str, Any] = module.validation.compute()
+        self._add_elapsed("evaluation")
         return measured
 
     # results
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
-        """The measured part of the record."""
+        """Return the measured part of the record."""
         rows = [row for _, row in sorted(self.rows.items()) if "train_loss" in row]
         metrics, strange = metrics_of(measured if self.diverged is None else {})
         if self.diverged is None:
             metrics["train_loss"] = rows[-1]["train_loss"] if rows else None
-            if gives_gradients(trainer):
-                metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
-                clipped_share = self.clipped / max(1, self.norm_count)
-                metrics["clipped_share"] = clipped_share if trainer.gradient_clip_val else None
-            metrics |= self.observer.metrics()
+            metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
+            clipped_share = self.clipped / max(1, self.norm_count)
+            metrics["clipped_share"] = clipped_share if trainer.gradient_clip_val else None
+            metrics |= self.probe.metrics()
             if (best := self.data.entropy_per_token()) is not None:
                 metrics["excess_nll"] = measured["nll"] - best
         return {
@@ -282,9 +290,9 @@ class Recorder(Callback):
             "metrics": metrics,
             "evaluated": {"split": "validation", "tokens": measured.get("evaluated_tokens")},
             "reliability": measured.get("reliability"),
-            "initial": self.observer.initial,
-            "final": self.observer.final,
-            "flags": self.observer.flags + module.notes + strange,
+            "initial": self.probe.initial,
+            "final": self.probe.final,
+            "flags": self.probe.flags + module.notes + strange,
             "ignores_gradient_scale": module.optim.ignores_gradient_scale(),
             "cost": {
                 "parameters": sum(p.numel() for part in parameters_by_part(module.model).values() for p in part),
@@ -296,5 +304,26 @@ class Recorder(Callback):
             },
             "pairing": {"order": self.order, "batches": self.batches},
             "curve": sealed(curve(self.rows)),
-            **by_document(self.work, module.clusters, measured, "nll"),
+            **write_document_losses(self.work, module.clusters, measured, "nll"),
         }
+
+
+def write_document_losses(
+    work: Path, clusters: Clusters | None, measured: dict[str, Any], quantity: str
+) -> dict[str, Any]:
+    """Write the losses by document behind a quantity into `work`, and return their part of the record.
+
+    Nothing is written if the data has no documents, or the run diverged.
+
+    Args:
+        work: the cell's work folder.
+        clusters: the documents of the split.
+        measured: over all of the split, `nll` and perhaps `clusters`.
+        quantity: a key of KEPT.
+    """
+    if clusters is None or "clusters" not in measured or not math.isfinite(measured["nll"]):
+        return {}
+    content = packed(*measured["clusters"])
+    part, file = KEPT[quantity]
+    write_atomic(work / file, content)
+    return {part: described(content, clusters.kind, clusters.each, clusters.count)}

@@ -1,4 +1,4 @@
-"""The root of a configuration: what may be said of a run, and which settings of Lightning's trainer say what."""
+"""The root of a configuration, and the roles of the settings of Lightning's trainer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ from lm.training.adapter import save_in_place
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
-from lm.training.strategies import known, shared_out
+from lm.training.strategies import FSDP2
+from lm.training.tensor_parallel import TENSOR_PARALLEL
 
 BACKENDS = {"gpu": ("cuda", "mps"), "cuda": ("cuda",), "mps": ("mps",)}
-"""For each accelerator that is a GPU, the backends of torch of which any will do."""
+"""Backends of torch for each accelerator that is a GPU; any of them will do."""
 
 
 def require_accelerator(name: object) -> None:
-    """Raise ValueError where a GPU is asked for by name and torch can use none here."""
+    """Raise ValueError if a GPU is requested by name and torch can use none here."""
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     backends = BACKENDS.get(name, ()) if isinstance(name, str) else ()
     if backends and not any(usable[backend] for backend in backends):
@@ -42,18 +43,18 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: optimiser steps.
         devices: devices of one cell.
         log_every_n_steps: optimiser steps between rows of the learning curve.
-        strategy: how devices share a cell: a name such as ddp, fsdp2 or tensor_parallel, or class_path and init_args.
-        attention: how scores become what is mixed (`lm.model.attention_impl.AttentionImpl`); equal up to rounding.
-        compile: whether the steps of training run code compiled for the model's blocks.
+        strategy: how devices share a cell, such as ddp, fsdp2 or tensor_parallel.
+        attention: implementation of attention (`lm.model.attention_impl.AttentionImpl`); equal up to rounding.
+        compile: whether training steps run compiled code for the model's blocks.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
 
     Raises:
-        ValueError: for a setting of UNSOUND, for a GPU that this machine lacks, and where an installed package has a
-            hand in every trainer.
+        ValueError: for a setting of UNSOUND, for a GPU that this machine lacks, and if an installed package adds a
+            callback to every trainer.
     """
 
     REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
-    """Keys that people look for, and why there are none."""
+    """Keys that people look for, and the reason why there are none."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Trainer(lightning.pytorch.Trainer):
         max_steps: int,
         devices: list[int] | str | int = 1,
         log_every_n_steps: int = 50,
-        strategy: str | dict[str, Any] = "auto",
+        strategy: str = "auto",
         attention: AttentionImpl = "sdpa",
         compile: bool = False,
         callbacks: list[dict[str, Any] | str] | None = None,
@@ -72,10 +73,10 @@ class Trainer(lightning.pytorch.Trainer):
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
         require_accelerator(settings.get("accelerator"))
-        if shared_out(strategy) is not None:
+        if strategy in (FSDP2, TENSOR_PARALLEL):
             settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(
-            strategy=known(strategy),
+            strategy=strategy,
             callbacks=[recorder],
             max_steps=max_steps,
             devices=devices,
@@ -103,13 +104,13 @@ class Trainer(lightning.pytorch.Trainer):
             **settings,
         )
         save_in_place(self)
-        there: list[Any] = self.callbacks  # type: ignore[attr-defined]
-        foreign = [f"{type(one).__module__}.{type(one).__name__}" for one in there if one is not recorder]
+        present: list[Any] = self.callbacks  # type: ignore[attr-defined]
+        foreign = [f"{type(other).__module__}.{type(other).__name__}" for other in present if other is not recorder]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
 
     def begin_with(self, own: Sequence[Callback]) -> None:
-        """Puts callbacks before the recorder, whose checkpoints then hold what they made of each step."""
+        """Insert callbacks before the recorder, whose checkpoints then hold their state after each step."""
         self.callbacks[:0] = own  # type: ignore[attr-defined]
 
 
@@ -119,15 +120,14 @@ UNSOUND = {
     "limit_predict_batches": "has no effect: nothing is predicted",
     "benchmark": "would choose kernels by how fast this machine is at the moment",
 }
-"""Settings of Lightning's that must be left out, and why: one identity is one computation, wherever it is run."""
+"""Settings of Lightning that must be left out, and the reason: one identity is one computation, on any machine."""
 
 AUTO: dict[str, tuple[Any, ...]] = {
     "precision": ("32-true", "bf16-mixed"),
     "attention": ("sdpa", "folded", "plain", "blocked", "flex"),
     "compile": (False, True),
 }
-"""Settings of the trainer that may be `auto` where an experiment starts, and what each may come to, the plain one
-first."""
+"""Settings of the trainer that may be `auto` at the start of an experiment, and their choices, the plain one first."""
 
 COMPUTED = frozenset(
     (
@@ -145,14 +145,14 @@ COMPUTED = frozenset(
         "sync_batchnorm",
     )
 )
-"""Settings of the trainer that say what a cell computes."""
+"""Settings of the trainer that determine a cell's numbers."""
 
 
 class Evaluation:
-    """What is measured of a finished model besides its splits; no part of what a cell computes.
+    """Evaluations of a finished model besides its splits; no part of a cell's identity.
 
     Args:
-        lengths: contexts, in tokens, at which the validation split is evaluated too.
+        lengths: contexts, in tokens, at which the validation split is evaluated.
         tokens: of that split, at most.
     """
 
@@ -171,7 +171,7 @@ class Run:
     """The root of a configuration.
 
     Args:
-        seed: of initial values and dropout, and of the order of batches where `data_seed` does not say otherwise.
+        seed: of initial parameters and dropout, and of the order of batches without `data_seed`.
         data_seed: of the order of batches.
     """
 
@@ -193,12 +193,12 @@ class Run:
 
     @property
     def order_seed(self) -> int:
-        """The seed of the order of batches."""
+        """Seed of the order of batches."""
         return self.seed if self.data_seed is None else self.data_seed
 
 
-ALONE = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
-"""Settings of the trainer with which one process trains a cell, on one device."""
+SINGLE_PROCESS = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+"""Settings of the trainer for a cell in one process, on one device."""
 
 EXECUTION = frozenset(
     (
@@ -211,7 +211,7 @@ EXECUTION = frozenset(
         "inference_mode",
     )
 )
-"""Trainer settings that say how a cell is run, not what it computes."""
+"""Settings of the trainer that do not change a cell's numbers."""
 
 SETTINGS = {
     "max_steps": (1, 10**12),
@@ -222,7 +222,7 @@ SETTINGS = {
     "num_nodes": (1, 1024),
     "limit_val_batches": (0, 10**12),
 }
-"""Numbers that settings of the trainer may be."""
+"""Ranges of numeric settings of the trainer."""
 
 MAY_BE_NONE = ("gradient_clip_val", "limit_val_batches")
-"""Those of them that need not be numbers."""
+"""Numeric settings that may be null."""

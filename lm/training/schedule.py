@@ -1,4 +1,4 @@
-"""How the learning rate moves: pure functions of the update t, counted from 1 to `total`, and a component for each."""
+"""Learning-rate schedules: pure functions of the update t, counted from 1 to `total`, and a component for each."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 
 def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
-    """The share of the peak rate at update `t`, counted from 1: t / warmup, then half a cosine down.
+    """Return the fraction of the peak rate at update `t`, counted from 1: t / warmup, then half a cosine down.
 
     It is 1 at t = warmup and `final` at t = total (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983).
 
@@ -21,7 +21,7 @@ def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
 
 
 def warmup_linear(t: int, warmup: int, total: int, final: float = 0.0) -> float:
-    """The share of the peak rate at update `t`: t / warmup, then a straight line from 1 at t = warmup to `final`.
+    """Return the fraction of the peak rate at update `t`: t / warmup, then a line from 1 at t = warmup to `final`.
 
     >>> [warmup_linear(t, warmup=2, total=6) for t in range(1, 7)]
     [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
@@ -33,7 +33,7 @@ def warmup_linear(t: int, warmup: int, total: int, final: float = 0.0) -> float:
 
 
 def noam(t: int, width: int, warmup: int) -> float:
-    """The learning rate width^-.5 min(t^-.5, t warmup^-1.5) at update `t`; it peaks at t = warmup.
+    """Return the learning rate width^-.5 min(t^-.5, t warmup^-1.5) at update `t`; it peaks at t = warmup.
 
     Vaswani et al. 2017, section 5.3, https://arxiv.org/abs/1706.03762.
 
@@ -44,7 +44,7 @@ def noam(t: int, width: int, warmup: int) -> float:
 
 
 def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: float = 0.0) -> float:
-    """The share of the peak rate at update `t`: t / warmup, then 1, then a line down over the last `decay` updates.
+    """Return the fraction of the peak rate at update `t`: t / warmup, then 1, then a line down over `decay` updates.
 
     It is 1 from t = warmup to t = total - decay and `final` at t = total (Hu et al. 2024, section 4.2,
     https://arxiv.org/abs/2404.06395, with the linear decay of Hagele et al. 2024, https://arxiv.org/abs/2405.18392).
@@ -62,7 +62,7 @@ def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: floa
 
 
 def in_steps(warmup: float, total: int) -> int:
-    """Return a warm-up as a number of updates, of `total`: below 1 it is a share of them, which is 1 at least.
+    """Return a warm-up as a number of updates; below 1 it is a fraction of `total`, and 1 at least.
 
     >>> [in_steps(warmup, 300) for warmup in (0, 0.001, 0.05, 50)]
     [0, 1, 15, 50]
@@ -71,19 +71,19 @@ def in_steps(warmup: float, total: int) -> int:
 
 
 class Schedule(ABC):
-    """How the learning rate moves over training."""
+    """The learning rate over the course of training."""
 
     @property
     def in_proportion(self) -> float | None:
-        """Return the option `warmup` of a schedule that takes it as `in_steps` does; None of any other."""
+        """The option `warmup` of a schedule of this module, for `in_steps`; None of any other."""
         return self.warmup if isinstance(self, WARMING) and type(self).__module__ == __name__ else None
 
     @abstractmethod
     def factor(self, t: int, total: int) -> float:
-        """The share of the peak rate for update `t`, counted from 1, of `total`.
+        """Return the fraction of the peak rate for update `t`, counted from 1, of `total`.
 
         Raises:
-            ValueError: where warm-up does not end within `total` updates.
+            ValueError: if warm-up does not end within `total` updates.
         """
 
 
@@ -190,7 +190,7 @@ def _warmup(warmup: float) -> float:
 
 
 def _fitting(warmup: float, total: int) -> int:
-    """Return a warm-up as a number of updates. Raises ValueError where it does not end within `total` of them."""
+    """Return a warm-up as a number of updates. Raises ValueError if it does not end within `total` updates."""
     steps = in_steps(warmup, total)
     if steps > total:
         raise ValueError(

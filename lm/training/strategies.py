@@ -1,195 +1,169 @@
-"""What `trainer.strategy` may say, and what of it is refused before anything is written."""
+"""Strategies of `trainer.strategy`: those that are refused, FSDP2 under Lightning by the name `fsdp2`, its checkpoints.
 
-import importlib.util
+A sharded checkpoint is a folder into which each process writes its own part of the weights.
+"""
+
+import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import pickle
+import zipfile
+from collections.abc import Iterator
+from enum import Enum, EnumType
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch.strategies import DeepSpeedStrategy, StrategyRegistry
+from lightning.fabric.utilities.load import _load_distributed_checkpoint
+from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch import nn
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-from lm.config.plain import shown
-from lm.config.tree import InputError, is_component, nearest
-from lm.training.adapter import InPlace, looks_across_rows
-from lm.training.sharded import NAME, Processes, register, shards
-from lm.training.tensor_parallel import NAME as TENSOR_PARALLEL
-from lm.training.tensor_parallel import check_optimizer, plan
+from lm.config.tree import InputError
+from lm.model.block import Block
+from lm.store.disk import intact, put
+from lm.training.adapter import uses_batch_statistics
+from lm.training.tensor_parallel import TENSOR_PARALLEL, check_optimizer, parallelize, plan
+
+FSDP2 = "fsdp2"
 
 FORKING = ("fork", "spawn", "notebook")
-"""In the names of strategies that start their processes as copies of one that runs already."""
+"""Parts of the names of strategies that start their processes as copies of a running one."""
 
 PRECISIONS = ("32-true", "64-true", "bf16-true", "bf16-mixed")
-"""Those in which gradients need no scaling by a number that is sought on the way."""
+"""Precisions in which gradients need no scaling by a number that is adapted during training."""
 
-FLATTENS = "flattens weights, which decay, are measured and are clipped by their shape"
-
-DEEPSPEED = ("deepspeed", "deepspeed_stage_1", "deepspeed_stage_2")
-"""Those of DeepSpeed's names under which every process has all weights between steps, which a run reads."""
-
-STAGES = {"deepspeed_stage_1": 1}
-"""Of the names; 2 for others."""
-
-CLASSES = {
-    "ModelParallelStrategy": ("data_parallel_size", "tensor_parallel_size"),
-    "DeepSpeedStrategy": ("stage", "overlap_comm", "allgather_bucket_size", "reduce_bucket_size"),
+REFUSED = {
+    "fsdp": "flattens weights, which decay, are measured and are clipped by their shape",
+    "deepspeed": "keeps weights, gradients or optimiser to itself, which a run reads",
 }
-"""Classes of Lightning's strategies that may be named, and what they take: nothing that says what is computed."""
-
-PACKAGE = "lightning.pytorch.strategies"
+"""Beginnings of the names of strategies that no run can use, each with the reason."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A strategy as a configuration asks for it.
+# strategies ----------------------------------------------------------------------------------------------------------
+
+
+class ModelParallel(ModelParallelStrategy):
+    """Divides every weight, gradient and optimiser state among processes (FSDP2), or the layers (tensor parallelism).
 
     Args:
-        name: by which Lightning knows it, or the class that is to be made.
-        options: what that is made with.
+        layers: True to divide the layers among the devices of one machine.
     """
 
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, layers: bool = False) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of processes that divide the rows of a batch, and that divide the layers.
+
+        Raises:
+            InputError: if the layers would be divided among several machines.
+        """
+        if not self.layers:
+            return self.num_nodes * self.num_processes, 1
+        if self.num_nodes > 1:
+            raise InputError(
+                f"trainer.num_nodes: strategy {TENSOR_PARALLEL} divides layers among the devices of one machine; "
+                f"expected 1, or strategy {FSDP2}"
+            )
+        return 1, self.num_processes
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size, self._tensor_parallel_size = self.sizes()
+        super().setup_environment()
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        with weights_only_load(Path(checkpoint_path)):
+            return super().load_checkpoint(checkpoint_path, weights_only)
+
+    @contextlib.contextmanager
+    def full_state_dict(self) -> Iterator[None]:
+        """Write checkpoints as one file, as a single process does: the first process gathers all shards."""
+        self._save_distributed_checkpoint = False
+        try:
+            yield
+        finally:
+            self._save_distributed_checkpoint = True
 
 
-def asked(strategy: Any) -> Asked:
-    """What a name, or a class with its arguments, asks for.
-
-    Raises:
-        InputError: for a class or an argument that is not offered.
-    """
-    if not is_component(strategy):
-        return Asked(str(strategy))
-    if extra := [str(key) for key in strategy if key not in ("class_path", "init_args")]:
-        raise InputError(f"trainer.strategy.{extra[0]}: a strategy has class_path and init_args only")
-    path, given = strategy["class_path"], strategy.get("init_args")
-    given = {} if given is None else given
-    name = str(path).removeprefix(f"{PACKAGE}.")
-    if name not in CLASSES:
-        raise InputError(
-            f"trainer.strategy: no class of strategies called {shown(path)} is offered.{nearest(name, list(CLASSES))} "
-            f"Choose from {', '.join(CLASSES)}, or a name such as ddp"
-        )
-    if not isinstance(given, Mapping):
-        raise InputError(f"trainer.strategy.init_args: expected a mapping of settings of {name}, found {shown(given)}")
-    for key, value in given.items():
-        _check_option(name, str(key), value)
-    return Asked(name, dict(given))
+# by a name, as Lightning refuses float64 to a strategy that is given as an object
+StrategyRegistry.register(FSDP2, ModelParallel, description="Fully sharded data parallel training", override=True)
+StrategyRegistry.register(
+    TENSOR_PARALLEL, ModelParallel, description="Layers divided among devices", override=True, layers=True
+)
 
 
-def _check_option(name: str, key: str, value: Any) -> None:
-    if key not in CLASSES[name]:
-        raise InputError(
-            f"trainer.strategy.init_args.{key}: {name} takes {', '.join(CLASSES[name])} here."
-            f"{nearest(key, CLASSES[name])}"
-        )
-    if key.endswith("parallel_size"):
-        fits, words = value == "auto" or (type(value) is int and 1 <= value <= 1024), "1 to 1024 processes, or auto"
-    elif key == "stage":
-        fits, words = type(value) is int and value in (0, 1, 2), "0, 1 or 2, as a run reads all weights between steps"
-    elif key == "overlap_comm":
-        fits, words = isinstance(value, bool), "true or false"
-    else:
-        fits, words = type(value) is int and 1 <= value <= 10**12, "a number of elements from 1"
-    if not fits:
-        raise InputError(f"trainer.strategy.init_args.{key}: expected {words}, found {shown(value)}")
+class Processes(NamedTuple):
+    """Numbers of processes that divide the rows of each batch and the layers, and whether they divide the model."""
+
+    rows: int
+    layers: int
+    model_is_shared: bool
 
 
-def shared_out(strategy: Any) -> Asked | None:
-    """What is asked for where processes are to share out the model itself, else None."""
-    found = asked(strategy)
-    return found if found.name in (NAME, TENSOR_PARALLEL, "ModelParallelStrategy") else None
+def processes(trainer: Any) -> Processes:
+    """Return the processes of a trainer, started or not. Raises InputError where they cannot be."""
+    if isinstance(trainer.strategy, ModelParallel):
+        return Processes(*trainer.strategy.sizes(), True)
+    return Processes(trainer.world_size, 1, False)
 
 
-def known(strategy: Any) -> str:
-    """The name, in small letters, by which Lightning's trainer knows a strategy of a configuration."""
-    found = asked(strategy)
-    if found.name == "ModelParallelStrategy":
-        return register(f"model parallel {found.options}", "Rows and layers shared out", **found.options)
-    if found.name in (*DEEPSPEED, "DeepSpeedStrategy"):
-        options = {"stage": STAGES.get(found.name, 2), **found.options}
-        name = f"deepspeed {options}"
-        StrategyRegistry.register(
-            name, DeepSpeed, description="Lightning's, with a file at the end", override=True, **options
-        )
-        return name
-    return found.name
+def shard(trainer: Any, model: nn.Module) -> None:
+    """Divide a model among processes if the strategy does so; initial parameters keep their values."""
+    if not isinstance(trainer.strategy, ModelParallel):
+        return
+    if trainer.strategy.sizes()[1] > 1:
+        parallelize(model, trainer.strategy.device_mesh["tensor_parallel"])
+        return
+    mesh = trainer.strategy.device_mesh["data_parallel"]
+    for module in model.modules():
+        if isinstance(module, Block):
+            fully_shard(module, mesh=mesh)
+            register_fsdp_forward_method(module, "forward_with_cross_attention")
+    fully_shard(model, mesh=mesh)
 
 
-class DeepSpeed(DeepSpeedStrategy):
-    """Lightning's, but that it leaves a checkpoint in one file without optimiser state, which no run can take up.
-
-    DeepSpeed's own checkpoints are pickles, which are not read here.
-    """
-
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        return {}
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        if self.is_global_zero:
-            InPlace().save_checkpoint(checkpoint, filepath)
-        self.barrier()
+def single_file_checkpoint(trainer: Any) -> contextlib.AbstractContextManager[Any]:
+    """Write checkpoints as one file within a block, whatever the strategy."""
+    strategy = trainer.strategy
+    return strategy.full_state_dict() if isinstance(strategy, ModelParallel) else contextlib.nullcontext()
 
 
-# what is refused -----------------------------------------------------------------------------------------------------
+# checks --------------------------------------------------------------------------------------------------------------
 
 
 def check_sharded(settings: Any) -> None:
-    """Refuses strategies under which a run computes something else, and settings that one of them does not carry out.
+    """Refuse strategies that compute something else, and settings that a strategy does not carry out.
 
     Raises:
-        InputError: with what to take instead.
+        InputError: with what to choose instead.
     """
-    found, precision = asked(settings["strategy"]), settings["precision"] or "32-true"
-    if found.name.lower().startswith("deepspeed"):
-        _check_deepspeed(found, settings)
-    if shared_out(settings["strategy"]) is None:
-        if found.name.startswith("fsdp"):
-            raise InputError(f"trainer.strategy: {found.name!r} {FLATTENS}; expected another, such as ddp or {NAME}")
+    name, precision = settings["strategy"], settings["precision"] or "32-true"
+    if name not in (FSDP2, TENSOR_PARALLEL):
+        for beginning, reason in REFUSED.items():
+            if name.lower().startswith(beginning):
+                raise InputError(f"trainer.strategy: {name!r} {reason}; expected another, such as ddp or {FSDP2}")
         return
     if precision not in PRECISIONS:
         raise InputError(
-            f"trainer.precision: {precision!r} is nothing that strategy {found.name} carries out; "
+            f"trainer.precision: strategy {name} does not support {precision!r}; "
             f"expected one of {', '.join(PRECISIONS)}"
         )
     if settings["sync_batchnorm"]:
-        raise InputError(f"trainer.sync_batchnorm: strategy {found.name} does not carry it out; expected strategy ddp")
-
-
-def _check_deepspeed(found: Asked, settings: Any) -> None:
-    """Refuses what DeepSpeed cannot carry out here, and all by which it would compute what no other strategy does."""
-    if found.name not in (*DEEPSPEED, "DeepSpeedStrategy"):
-        raise InputError(
-            f"trainer.strategy: {found.name!r} keeps weights or optimiser to itself, which a run reads; expected "
-            f"one of {', '.join(DEEPSPEED)}, or another, such as ddp or {NAME}"
-        )
-    instead = f"expected another strategy, such as ddp or {NAME}"
-    if importlib.util.find_spec("deepspeed") is None:
-        raise InputError(
-            f"trainer.strategy: {found.name} needs the package deepspeed: pip install deepspeed; or {instead}"
-        )
-    if not torch.cuda.is_available() or settings["accelerator"] not in ("auto", "cuda", "gpu"):
-        raise InputError(f"trainer.strategy: {found.name} needs a CUDA device, and accelerator cuda; {instead}")
-    if name := next((name for name in (DeepSpeedStrategy.DEEPSPEED_ENV_VAR,) if name in os.environ), None):
-        raise InputError(f"{name}: DeepSpeed's own settings would change what a cell computes; unset it")
-    for name, fits, words in (
-        ("precision", settings["precision"] in (None, "32-true"), "32-true; in others DeepSpeed rounds in its own way"),
-        ("gradient_clip_algorithm", settings["gradient_clip_algorithm"] in (None, "norm"), "norm, all that it does"),
-        ("accumulate_grad_batches", settings["accumulate_grad_batches"] == 1, "1"),
-        ("sync_batchnorm", not settings["sync_batchnorm"], "false"),
-    ):
-        if not fits:
-            raise InputError(f"trainer.{name}: under strategy {found.name} expected {words}; found {settings[name]!r}")
+        raise InputError(f"trainer.sync_batchnorm: strategy {name} does not carry it out; expected strategy ddp")
 
 
 def check_strategy(settings: Any) -> None:
-    """Refuses strategies that fork, as a cell has a process of its own with threads and its forks would hang, and cells
-    of several machines, of which nobody starts the others."""
-    strategy = asked(settings["strategy"]).name
-    if any(word in strategy for word in FORKING):
+    """Refuse strategies that fork, which hang in a process with threads, and cells of several machines.
+
+    Raises:
+        InputError: with what to choose instead.
+    """
+    if any(part in settings["strategy"] for part in FORKING):
         raise InputError(
-            f"trainer.strategy: {strategy!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
+            f"trainer.strategy: {settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' "
+            "here"
         )
     if settings["num_nodes"] > 1:
         raise InputError(
@@ -198,32 +172,151 @@ def check_strategy(settings: Any) -> None:
         )
 
 
-def check_model(model: nn.Module, optimizer: Any, among: Processes) -> None:
-    """Refuses a model, or how it is trained, that several processes cannot share, or would compute otherwise than one.
+def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
+    """Refuse a model, or an optimiser, that several processes cannot divide, or with which they compute something else.
 
     Args:
+        model: the model, on any device.
         optimizer: the class, or a partial of it.
+        sharing: the processes.
 
     Raises:
-        InputError: with the first part that is in the way.
+        InputError: with the first part that does not fit.
     """
-    if among.layers > 1:
-        plan(model, among.layers)
+    if sharing.layers > 1:
+        plan(model, sharing.layers)
         check_optimizer(optimizer)
-    if among.model_is_shared and shards(among.rows, among.layers):
-        _check_shapes(model)
-    if among.rows > 1 and any(map(looks_across_rows, model.modules())):
+    elif sharing.model_is_shared:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 0:
+                raise InputError(
+                    f"trainer.strategy: {FSDP2} shares out parameters by their rows, and {name} is a single number; "
+                    "expected strategy ddp, or a model without it"
+                )
+    if sharing.rows > 1 and any(map(uses_batch_statistics, model.modules())):
         raise InputError(
-            f"trainer.devices: batch norm would see the rows of each of {among.rows} processes alone, and compute "
+            f"trainer.devices: batch norm would see the rows of each of {sharing.rows} processes alone, and compute "
             "something else than in one; expected one device, or sync_batchnorm"
         )
 
 
-def _check_shapes(model: nn.Module) -> None:
-    """Refuses parameters that cannot be shared out. Raises InputError."""
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 0:
-            raise InputError(
-                f"trainer.strategy: {NAME} shares out parameters by their rows, and {name} is a single number; "
-                "expected strategy ddp, or a model without it"
-            )
+# sharded checkpoints -------------------------------------------------------------------------------------------------
+
+METADATA_FILE = ".metadata"
+"""The file that torch writes last into the folder of a sharded checkpoint."""
+
+METADATA_CLASSES = frozenset(
+    (
+        *(("torch.distributed.checkpoint.metadata", name) for name in (
+            "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+            "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+        )),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        ("torch.serialization", "_get_layout"),
+        ("torch", "Size"),
+        ("pathlib", "PosixPath"),
+    )
+)  # fmt: skip
+"""Classes that the metadata of a sharded checkpoint consists of, besides torch's dtypes."""
+
+
+def is_intact(path: Path) -> bool:
+    """Return True if a checkpoint, a file or a folder, is what was written.
+
+    A folder must be complete and its metadata must describe nothing but tensors.
+    """
+    if not path.is_dir():
+        return intact(path)
+    try:
+        with zipfile.ZipFile(path / "meta.pt") as parts:
+            sound = parts.testzip() is None
+        metadata = read_checkpoint_metadata(path)
+    except Exception:  # whatever the bytes of a damaged file bring about
+        return False
+    ends: dict[str, int] = {}
+    for entry in (metadata.storage_data or {}).values():
+        ends[entry.relative_path] = max(ends.get(entry.relative_path, 0), entry.offset + entry.length)
+    sizes = {name: (path / name).stat().st_size if (path / name).is_file() else -1 for name in ends}
+    return sound and all(sizes[name] >= end for name, end in ends.items())
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    """Reads the metadata of a checkpoint's tensors, and refuses whatever else a file could name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in METADATA_CLASSES:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint")
+        return super().find_class(module, name)
+
+
+def _enum_member(kind: Any, name: str) -> Enum:
+    """Return a member of an enumeration, which Python before 3.11.4 pickles as `getattr`; refuse anything else."""
+    if not isinstance(kind, EnumType) or name not in kind.__members__:
+        raise pickle.UnpicklingError(f"{name!r} of {kind!r} is no part of a checkpoint")
+    member: Enum = kind[name]
+    return member
+
+
+def read_checkpoint_metadata(path: Path) -> Metadata:
+    """Read the metadata of a sharded checkpoint.
+
+    Raises:
+        pickle.UnpicklingError: if it holds anything but metadata of tensors.
+    """
+    with open(path / METADATA_FILE, "rb") as file:
+        metadata = _MetadataUnpickler(file).load()
+    if not isinstance(metadata, Metadata):
+        raise pickle.UnpicklingError(f"expected the description of a checkpoint, found {type(metadata).__name__}")
+    return metadata
+
+
+@contextlib.contextmanager
+def weights_only_load(path: Path) -> Iterator[None]:
+    """Let torch load nothing but tensors and plain values from a checkpoint within a block."""
+    if path.is_dir():
+        read_checkpoint_metadata(path)
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads a shard's plain values as whole pickles otherwise
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def resumable_checkpoint(trainer: Any, path: Path) -> Path | None:
+    """Return the checkpoint at `path` in a form that the trainer's strategy can load; None if there is none.
+
+    The folder of a run that began with sharded weights becomes one file if the run continues without.
+    """
+    if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
+        file = path.with_name("one.ckpt")
+        consolidate(path, file)
+        put(file, path)
+    return path if path.exists() else None
+
+
+def consolidate(folder: Path, file: Path) -> None:
+    """Write a sharded checkpoint as one file, in the form that a single process writes."""
+    with weights_only_load(folder):
+        checkpoint = _load_distributed_checkpoint(folder)
+    states = [checkpoint.pop(name) for name in sorted(name for name in checkpoint if name.startswith("optimizer_"))]
+    torch.save({**checkpoint, "optimizer_states": [_numbered(state) for state in states]}, file)
+
+
+def _numbered(state: dict[str, Any]) -> dict[str, Any]:
+    """Replace the names of parameters in an optimiser's state by numbers, in the order of its groups."""
+    names = [name for group in state["param_groups"] for name in group["params"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    return {
+        "state": {numbers[name]: value for name, value in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [numbers[name] for name in group["params"]]} for group in state["param_groups"]
+        ],
+    }

@@ -1,10 +1,12 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
+import contextlib
 import gc
+import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +16,142 @@ from lm.config.origin import origin
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import TextStats
 from lm.model.attention import set_attention_impl
-from lm.store.disk import trouble
-from lm.store.files import finite, read_json, to_json, write_atomic
-from lm.store.formats import CELL, OUTCOME, nothing_recorded
+from lm.store.disk import discard, put_back, trouble
+from lm.store.files import finite, read_json, sound, to_json, write_atomic
+from lm.store.formats import CELL, OUTCOME, TRIES, nothing_recorded
 from lm.store.leases import LostError, guarding
 from lm.store.locks import Say, to_stderr
 from lm.store.progress import kept
 from lm.store.record import Outcome, Record
 from lm.store.redaction import redacted
-from lm.store.store import LOG, Store
-from lm.training import callbacks
-from lm.training.adapter import convert, is_further_process, quiet
-from lm.training.by_document import by_document
+from lm.store.store import EARLIER, LOG, STACK, Store
+from lm.training.adapter import convert, quiet, rank, uses_batch_statistics
+from lm.training.callbacks import build_callbacks
 from lm.training.cell import Cell, identity, seedless
 from lm.training.evaluate import FREQUENT, add, evaluations
-from lm.training.halves import out_of_memory
-from lm.training.life import HANG_SECONDS
 from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
+from lm.training.process import Execution as Execution
+from lm.training.process import is_interrupt
 from lm.training.provenance import keep_code, provenance
-from lm.training.ranks import further, side_by_side
-from lm.training.recorder import Judge, Recorder, Report, go_on
-from lm.training.run import Trainer
-from lm.training.sharded import for_strategy
-from lm.training.signals import by_signal
+from lm.training.ranks import nonzero_rank, supervise_ranks
+from lm.training.recorder import PruningCallback, Recorder, Report, never_prune, write_document_losses
+from lm.training.run import SINGLE_PROCESS, Trainer
+from lm.training.strategies import is_intact, resumable_checkpoint
 from lm.training.tracking import tracked
-from lm.training.tries import HALVED, count_resumed, divides, drop_damaged, earlier, note, take_in_stack
 
 UNEVALUATED = "not evaluated further"
-"""Begins the flag of a cell that was trained well, and whose evaluation raised an exception."""
+"""Beginning of the flag of a cell that was trained well, and whose evaluation raised an exception."""
+
+HALVED = "memory did not suffice for a batch at once: each was taken in two halves, whose gradients add up to the same"
+HUNG = "a try reported nothing for too long and was ended; where it was stands in log.txt"
+
+OUT_OF_MEMORY_MESSAGES = (
+    "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+"""Parts of the messages of errors that are only a RuntimeError."""
+
+Logits = list[tuple[torch.Tensor, torch.Tensor]]
+"""Logits (n, v) and targets (n,) of each batch of a split."""
+
+
+# from a cell to its record -------------------------------------------------------------------------------------------
+
+
+def train(
+    cell: Cell,
+    store: Store,
+    report: Report,
+    execution: Execution,
+    should_continue: PruningCallback = never_prune,
+    log: Say = to_stderr,
+    on_start: Callable[[Path], None] | None = None,
+    wait: bool = True,
+) -> None:
+    """Train a cell, from its last checkpoint if there is one, and write its record.
+
+    An exception is recorded with its traceback. An interrupt (Ctrl-C, SIGTERM) is not: the checkpoint stays for the
+    next attempt. Nor is a disk that is full or fails, which raises OSError. A pruned run leaves nothing behind.
+
+    Args:
+        cell: what to train.
+        store: where the record goes.
+        report: called with step, steps in all and training loss.
+        execution: how it is trained.
+        should_continue: called with the metrics of each validation; returns False to prune the run.
+        log: called with a line if another process holds the cell.
+        on_start: called with the work folder once this process holds the cell.
+        wait: True to wait for another process that holds the cell.
+
+    Raises:
+        HeldError: if another process holds the cell, and `wait` is False.
+        LostError: if another process has taken the cell over, as this one sent no heartbeat for too long.
+    """
+    work = store.work(cell.id)
+    if rank():  # the first process holds the cell
+        with nonzero_rank(work):
+            fit(cell, work, report, execution)
+        return
+    with store.lock(cell.id, log, wait), quiet():
+        store.complete(cell.id)
+        if not store.pending(cell.id, execution.retrain):  # by another command, while this one waited
+            store.drop(cell.id)
+            return
+        write_work(cell, store)
+        append_hang_stack(work)
+        if on_start is not None:
+            on_start(work)
+        drop_damaged(work)
+        if execution.threads is not None:
+            torch.set_num_threads(execution.threads)
+        _train_held(cell, store, report, execution, should_continue, log)
+
+
+def _train_held(
+    cell: Cell, store: Store, report: Report, execution: Execution, should_continue: PruningCallback, log: Say
+) -> None:
+    """Train a cell that this process holds, and write its record."""
+    work = store.work(cell.id)
+    resumed = count_resumed(work, store.started(cell.id))
+    times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": -time.monotonic()}
+    try:
+        times["code"] = unchanged_code(cell, work)
+        logits: Logits | None = []
+        config = {**cell.config, "cell": cell.id}
+        with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
+            if not (work / "outcome.json").is_file():
+                with supervise_ranks(work, lambda error: finish(cell, store, failure(error), _until_now(times))):
+                    progress = kept(work, report)
+                    logits = fit_with_oom_retry(cell, work, progress, execution, should_continue, follow)
+        if logits is None:
+            store.drop(cell.id)
+            return
+        outcome = evaluate_trained(cell, work, read_outcome(work), logits)
+    except LostError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and is_interrupt(error):
+            raise
+        if (disk_error := trouble(error)) is not None:
+            raise disk_error from error
+        if (lease := guarding(work)) is not None:  # what another took away is no failure of the cell
+            lease.check()
+        outcome = failure(format_error(error), log_traceback(work))
+    outcome["flags"] = [*outcome.get("flags", []), *read_previous_attempts(work)["flags"]]
+    finish(cell, store, outcome, _until_now(times))
+
+
+def run_nonzero_rank(work: Path, execution: Execution) -> None:
+    """Train in a process of rank 1 or above; the first one holds the cell and has described it in `work`."""
+    path = work / "cell.json"
+    content = CELL.read(read_json(path), path)
+    cell = Cell(content["config"], TextStats(**content["facts"]), content["id"])
+    with nonzero_rank(work):
+        fit(cell, work, lambda *_: None, execution)
 
 
 def write_work(cell: Cell, store: Store) -> Path:
-    """Makes the cell's work folder, for who holds the cell: its description, which further processes read."""
+    """Write the cell's description, which other processes read, into its work folder; return the folder."""
     import yaml
 
     work = store.work(cell.id)
@@ -55,161 +160,61 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
-Logits = list[tuple[torch.Tensor, torch.Tensor]]
-"""Of each batch of a split: logits (n, v) and targets (n,)."""
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How a cell is trained, as opposed to what it computes.
-
-    Args:
-        threads: of this process; None leaves torch's choice.
-        again: whether to train a cell that has a record already; the record stays until the new one is written.
-        checkpoint_seconds: between checkpoints; the most that a kill can cost.
-        hang_seconds: without a sign of life after which its process is ended; 0 for never.
-        loggers: that follow the run, by their names in `lm.training.loggers`.
-        called: experiment/arm/seed, by which the loggers know the run.
-    """
-
-    threads: int | None = None
-    again: bool = False
-    checkpoint_seconds: float = 20.0
-    hang_seconds: float = HANG_SECONDS
-    loggers: tuple[str, ...] = ()
-    called: str = ""
-
-
-def nothing(work: Path) -> None:
-    """What most do as training begins."""
-
-
-def train(
-    cell: Cell,
-    store: Store,
-    report: Report,
-    execution: Execution,
-    judge: Judge = go_on,
-    say: Say = to_stderr,
-    begun: Callable[[Path], None] = nothing,
-    wait: bool = True,
-) -> None:
-    """Trains the cell and makes it a finished cell, whatever becomes of it.
-
-    An earlier try's checkpoint is taken up. An exception is a result: it is recorded with its traceback. An interrupt
-    (Ctrl-C, SIGTERM) is not: the checkpoint stays for the next try. Nor is a disk that is full or fails: OSError says
-    so. A run that `judge` stops leaves nothing behind. `say` is told of another process that holds the cell, `begun`
-    of the work folder once this one does.
-
-    Raises:
-        HeldError: where another process holds the cell, and there is to be no waiting.
-        LostError: where another has taken the cell over, as this process showed no life for too long.
-    """
-    work = store.work(cell.id)
-    if is_further_process():
-        with further(work):
-            fit(cell, work, report, execution)
-        return
-    with store.lock(cell.id, say, wait), quiet():
-        store.complete(cell.id)
-        if not store.pending(cell.id, execution.again):  # by another command, while this one waited
-            store.drop(cell.id)
-            return
-        write_work(cell, store)
-        take_in_stack(work)
-        begun(work)
-        drop_damaged(work)
-        if execution.threads is not None:
-            torch.set_num_threads(execution.threads)
-        resumed = count_resumed(work, store.started(cell.id))
-        times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": -time.monotonic()}
-        try:
-            times["code"] = unchanged_code(cell, work)
-            known: Logits | None = []
-            described = {**cell.config, "cell": cell.id}
-            with tracked(execution.loggers, work, store.out / FOLDER, execution.called, described, say) as follow:
-                if not (work / "outcome.json").is_file():
-                    with side_by_side(work, lambda said: finish(cell, store, failure(said), _until_now(times))):
-                        known = fitted(cell, work, kept(work, report), execution, judge, follow)
-            if known is None:
-                store.drop(cell.id)
-                return
-            outcome = evaluated(cell, work, outcome_of(work), known)
-        except LostError:
-            raise
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and by_signal(error):
-                raise
-            if (broken := trouble(error)) is not None:
-                raise broken from error
-            if (lease := guarding(work)) is not None:  # what another took away is no failure of the cell
-                lease.check()
-            outcome = failure(_in_words(error), _logged_trace(work))
-        outcome["flags"] = [*outcome.get("flags", []), *earlier(work)["flags"]]
-        finish(cell, store, outcome, _until_now(times))
-
-
 def _until_now(times: dict[str, Any]) -> dict[str, Any]:
-    """Return the times with when they end; how long that took is by a clock that nobody sets."""
+    """Add when the run ended, and its length by a clock that nobody sets."""
     return {**times, "finished": time.time(), "seconds": times["seconds"] + time.monotonic()}
 
 
 def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
-    """Keeps a user's own code with the cell. Raises InputError where it no longer is what the cell is known by."""
-    kept = keep_code(cell.config, work)
-    if kept and identity(cell.config, cell.facts) != cell.id:
-        raise InputError(f"{', '.join(kept)}: its code was changed after this cell was planned; give the command again")
-    return kept
+    """Copy a user's own code into the work folder. Raises InputError if it has changed since the cell was planned."""
+    copied = keep_code(cell.config, work)
+    if copied and identity(cell.config, cell.facts) != cell.id:
+        raise InputError(
+            f"{', '.join(copied)}: its code was changed after this cell was planned; give the command again"
+        )
+    return copied
 
 
-def outcome_of(work: Path) -> Outcome:
-    """What the recorder left at the end of training; before outcomes had a format they had the first."""
+def read_outcome(work: Path) -> Outcome:
+    """Read the outcome that the recorder wrote at the end of training; one without a format has the first."""
     path = work / "outcome.json"
-    found = read_json(path)
-    return OUTCOME.read({"format": 1, **found} if isinstance(found, dict) else found, path)
+    content = read_json(path)
+    return OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
 
 
-def assist(work: Path, execution: Execution) -> None:
-    """A further process of a multi-device cell; the first one holds the cell and has described it in `work`."""
-    path = work / "cell.json"
-    described = CELL.read(read_json(path), path)
-    cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
-    with further(work):
-        fit(cell, work, lambda *_: None, execution)
+def evaluate_trained(cell: Cell, work: Path, outcome: Outcome, logits: Logits) -> Outcome:
+    """Add the final evaluations to the outcome of a model that was trained to its end.
 
-
-def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcome:
-    """The outcome with what else is measured of a model that was trained to its end.
-
-    Its logits on validation may be `known`; that list is emptied.
+    `logits` are those on validation, if they are at hand; the list is emptied.
     """
     checkpoint = work / "final.ckpt"
     if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
         return outcome
     try:
-        for name, found in evaluations(cell, checkpoint, known):
-            if "clusters" in found:
-                of, *sums = found.pop("clusters")
-                outcome |= by_document(work, of, {"nll": found["nll"], "clusters": sums}, "test_nll")
-            add(outcome, name, found)
+        for name, evaluation in evaluations(cell, checkpoint, logits):
+            if "clusters" in evaluation:
+                clusters, *sums = evaluation.pop("clusters")
+                measured = {"nll": evaluation["nll"], "clusters": sums}
+                outcome |= write_document_losses(work, clusters, measured, "test_nll")
+            add(outcome, name, evaluation)
     except LostError:
         raise
     except Exception as error:  # the run itself is as good as it was
-        if (broken := trouble(error)) is not None:
-            raise broken from error
-        _logged_trace(work)
-        outcome["flags"].append(f"{UNEVALUATED}: {_in_words(error)}")
+        if (disk_error := trouble(error)) is not None:
+            raise disk_error from error
+        log_traceback(work)
+        outcome["flags"].append(f"{UNEVALUATED}: {format_error(error)}")
     return finite(outcome)
 
 
-def _in_words(error: BaseException) -> str:
-    """An error with its kind, and on the first line where a user's code raised it."""
+def format_error(error: BaseException) -> str:
+    """Format an error with its kind, and on the first line where a user's code raised it."""
     first, newline, rest = str(error).partition("\n")
     return f"{type(error).__name__}: {first}{origin(error)}{newline}{rest}"
 
 
-def _logged_trace(work: Path) -> str:
-    """The traceback of the error being handled, which goes into the cell's log too."""
+def log_traceback(work: Path) -> str:
+    """Write the traceback of the error being handled into the cell's log, and return it."""
     trace = redacted(traceback.format_exc())
     with open(work / LOG, "a", encoding="utf-8") as log:
         log.write(trace)
@@ -217,80 +222,31 @@ def _logged_trace(work: Path) -> str:
 
 
 def failure(error: str, trace: str | None = None) -> Outcome:
-    """The outcome of a cell that could not be trained to its end."""
+    """Return the outcome of a cell that could not be trained to its end."""
     return {"status": "failed", "error": error, "traceback": trace, "metrics": {}, "cost": {}}
 
 
-def fail(cell: Cell, store: Store, error: str, seconds: float, again: bool = False, trace: Any = None) -> Record | None:
-    """Records that the cell's process ended without a word of its own; returns the cell's record.
+def fail(
+    cell: Cell, store: Store, error: str, seconds: float, retrain: bool = False, trace: Any = None
+) -> Record | None:
+    """Write a `failed` record for a cell whose process died without reporting.
 
-    Who does not hold a cell does not write it: None where another process holds it, whose the cell is now.
+    Returns:
+        The cell's record; None if another process holds the cell.
     """
-    with store.claim(cell.id) as ours:
-        if not ours:
+    with store.claim(cell.id) as claimed:
+        if not claimed:
             return None
         store.complete(cell.id)
-        if not store.pending(cell.id, again):
+        if not store.pending(cell.id, retrain):
             return store.record(cell.id)
-        now, resumed = time.time(), earlier(store.work(cell.id))["resumed"]
+        now, resumed = time.time(), read_previous_attempts(store.work(cell.id))["resumed"]
         times = {"started": now - seconds, "finished": now, "seconds": seconds, "resumed": resumed}
         return finish(cell, store, failure(error, trace), times)
 
 
-def fitted(
-    cell: Cell, work: Path, report: Report, execution: Execution, judge: Judge, follow: Callable[[Trainer], None]
-) -> Logits | None:
-    """`fit`, once more from the last checkpoint where memory does not suffice, with each batch in two halves."""
-    try:
-        return fit(cell, work, report, execution, judge, follow)
-    except Exception as error:
-        if not out_of_memory(error) or earlier(work)["halved"] or not divides(cell):
-            raise
-        _logged_trace(work)
-    gc.collect()  # of what the traceback held
-    torch.cuda.empty_cache()
-    note(work, HALVED, halved=True)
-    return fit(cell, work, report, execution, judge, follow)
-
-
-def fit(
-    cell: Cell,
-    work: Path,
-    report: Report,
-    execution: Execution,
-    judge: Judge = go_on,
-    follow: Callable[[Trainer], None] = lambda _: None,
-) -> Logits | None:
-    """Runs Lightning on the cell; the recorder leaves `outcome.json` in `work`. `follow` is given the trainer first.
-
-    Returns:
-        Logits and targets of the validation split at the end, where they are small enough to be kept, so that they need
-        not be computed again; None where the run was pruned.
-    """
-    pruned = work / "pruned"
-    pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
-    built = cell.open()
-    run, data = built.run, built.data
-    classes = data.frequent("validation", FREQUENT)
-    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, judge))
-    trainer.begin_with(callbacks.built(cell.config["trainer"].get("callbacks")))
-    follow(trainer)
-    code = canonical(seedless(cell.config)) if trainer.compile else None
-    model = set_attention_impl(built.model(), trainer.attention)
-    halved = earlier(work)["halved"]
-    module = LanguageModel(
-        model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, data.clusters("validation")
-    )
-    # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
-    convert(trainer, module)
-    checkpoint = for_strategy(trainer, work / "last.ckpt")
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
-    logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
-    return None if pruned.is_file() else logits
-
-
 def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:
-    """Makes the work folder a finished cell with a record of `outcome`."""
+    """Make the work folder a finished cell with a record of `outcome`."""
     record: Any = {
         **nothing_recorded(),
         "id": cell.id,
@@ -299,3 +255,150 @@ def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) ->
         "provenance": {**provenance(), "precision": cell.config["trainer"]["precision"] or "32-true", **times},
     }
     return store.finish(cell.id, record)
+
+
+# Lightning -----------------------------------------------------------------------------------------------------------
+
+
+def fit_with_oom_retry(
+    cell: Cell,
+    work: Path,
+    report: Report,
+    execution: Execution,
+    should_continue: PruningCallback,
+    on_trainer_built: Callable[[Trainer], None],
+) -> Logits | None:
+    """Call `fit`, and once more from the last checkpoint with halved batches if memory does not suffice."""
+    try:
+        return fit(cell, work, report, execution, should_continue, on_trainer_built)
+    except Exception as error:
+        if not is_out_of_memory(error) or read_previous_attempts(work)["halved"] or not can_halve_batch(cell):
+            raise
+        log_traceback(work)
+    gc.collect()  # of what the traceback held
+    torch.cuda.empty_cache()
+    add_flag(work, HALVED, halved=True)
+    return fit(cell, work, report, execution, should_continue, on_trainer_built)
+
+
+def fit(
+    cell: Cell,
+    work: Path,
+    report: Report,
+    execution: Execution,
+    should_continue: PruningCallback = never_prune,
+    on_trainer_built: Callable[[Trainer], None] = lambda _: None,
+) -> Logits | None:
+    """Run Lightning on the cell; the recorder leaves `outcome.json` in `work`.
+
+    Returns:
+        Logits and targets of the validation split at the end, if they are small enough to be cached; None if the run
+        was pruned.
+    """
+    pruned = work / "pruned"
+    pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
+    built = cell.open()
+    run, data = built.run, built.data
+    classes = data.frequent("validation", FREQUENT)
+    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, should_continue))
+    trainer.begin_with(build_callbacks(cell.config["trainer"].get("callbacks")))
+    on_trainer_built(trainer)
+    code = canonical(seedless(cell.config)) if trainer.compile else None
+    model = set_attention_impl(built.model(), trainer.attention)
+    halved = read_previous_attempts(work)["halved"]
+    module = LanguageModel(
+        model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, data.clusters("validation")
+    )
+    # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
+    convert(trainer, module)
+    checkpoint = resumable_checkpoint(trainer, work / "last.ckpt")
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
+    return None if pruned.is_file() else logits
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return True if an error, or one that led to it, is that memory did not suffice."""
+    seen_ids: set[int] = set()
+    while error is not None and id(error) not in seen_ids:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if isinstance(error, RuntimeError) and any(message in str(error) for message in OUT_OF_MEMORY_MESSAGES):
+            return True
+        seen_ids.add(id(error))
+        error = error.__cause__
+    return False
+
+
+def can_halve_batch(cell: Cell) -> bool:
+    """Return True if halves of a batch make the same step: one process, and rows that do not affect each other."""
+    settings, built = cell.config["trainer"], cell.open()
+    if any(settings.get(name, value) != value for name, value in SINGLE_PROCESS.items()):
+        return False
+    with torch.device("meta"):
+        model = built.run.model(built.facts.vocabulary, built.data.context)
+    rows = len(next(iter(built.data.training_batches(0, 1))).rows_b)
+    return rows > 1 and not any(map(uses_batch_statistics, model.modules()))
+
+
+# previous attempts, in the work folder until they are in the record --------------------------------------------------
+
+
+def read_previous_attempts(work: Path) -> dict[str, Any]:
+    """Read what previous attempts left: nothing if that is missing or damaged.
+
+    Returns:
+        `halved`: True if batches are halved; `flags`: lines for the record; `resumed`: number of resumptions.
+    """
+    path = work / EARLIER
+    nothing: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0}
+    if not path.is_file():
+        return nothing
+    with contextlib.suppress(InputError):
+        content = TRIES.read(read_json(path), path)
+        halved, flags, count = content.get("halved"), content.get("flags"), content.get("resumed", 0)
+        if isinstance(halved, bool) and isinstance(flags, list) and isinstance(count, int):
+            return {"halved": halved, "flags": [str(flag) for flag in flags], "resumed": count}
+    return nothing
+
+
+def add_flag(work: Path, flag: str, halved: bool = False) -> None:
+    """Add a flag to those of the previous attempts."""
+    before = read_previous_attempts(work)
+    flags = list(dict.fromkeys([*before["flags"], flag]))
+    _write_attempts(work, {**before, "halved": halved or before["halved"], "flags": flags})
+
+
+def count_resumed(work: Path, checkpoint: bool) -> int:
+    """Return how often a run was resumed, this time included; one without a `checkpoint` starts anew, with 0."""
+    before = read_previous_attempts(work)
+    count: int = before["resumed"] + 1 if checkpoint else 0
+    if count != before["resumed"]:
+        _write_attempts(work, {**before, "resumed": count})
+    return count
+
+
+def _write_attempts(work: Path, attempts: dict[str, Any]) -> None:
+    write_atomic(work / EARLIER, to_json(TRIES.stamped(attempts)))
+
+
+def append_hang_stack(work: Path) -> None:
+    """Append the stack of a previous attempt that hung to the log."""
+    path = work / STACK
+    if path.is_file() and (stack := path.read_text(encoding="utf-8", errors="replace")):
+        with open(work / LOG, "a", encoding="utf-8") as log:
+            log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
+        add_flag(work, HUNG)
+    path.unlink(missing_ok=True)
+
+
+def drop_damaged(work: Path) -> None:
+    """Delete files of a previous attempt that are damaged on disk: the cell continues from what is left."""
+    put_back(work / "last.ckpt")
+    for name, is_sound, consequence in (
+        ("last.ckpt", is_intact, "the cell begins anew"),
+        ("outcome.json", sound, "the end of its training is done again"),
+    ):
+        if (path := work / name).exists() and not is_sound(path):
+            print(f"{path}: damaged; {consequence}", file=sys.stderr)
+            discard(path)

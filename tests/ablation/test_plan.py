@@ -173,16 +173,16 @@ def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch:
     def counted(name: str, real: Any) -> Any:
         return lambda *arguments: calls.update({name: calls.get(name, 0) + 1}) or real(*arguments)
 
-    for name in ("build", "tried", "Recorder"):  # a recorder is made for each trainer
+    for name in ("build", "dry_run", "Recorder"):  # a recorder is made for each trainer
         monkeypatch.setattr(cells, name, counted(name, getattr(cells, name)))
-    for name in ("_model_sizes_of", "_worlds"):
+    for name in ("_model_sizes_of", "_processes_of"):
         monkeypatch.setattr(cells, name, {})
     arms = {**ARMS, "slow": {"optim.lr": 0.5}, "slower": {"optim.lr": 0.25}}
     plan = make_plan(load_experiment(write(tmp_path, arms=arms, seeds=30), {}))
     assert len(plan.cells) == 150
-    assert calls == {"build": 5, "tried": 3, "Recorder": 1}
+    assert calls == {"build": 5, "dry_run": 3, "Recorder": 1}
     write_manifest(plan, Store(tmp_path / "out"))
-    assert calls == {"build": 10, "tried": 3, "Recorder": 1}
+    assert calls == {"build": 10, "dry_run": 3, "Recorder": 1}
 
 
 def test_few_arms_are_timed_and_others_estimated_by_flops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

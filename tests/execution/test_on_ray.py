@@ -26,7 +26,9 @@ class Lost:
         monkeypatch.setattr(self.executor, "_start", self.started)
         monkeypatch.setattr(self.executor, "_release", lambda job, end: None)
         self.tries = 0
-        self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), SimpleNamespace(id="a" * 16), SimpleNamespace(again=False))
+        self.job = on_ray.OnRay(
+            Handle(0, "a" * 16, "arm"), SimpleNamespace(id="a" * 16), SimpleNamespace(retrain=False)
+        )
         self.executor.jobs[self.job.handle] = self.job
         self.most = on_ray.STARTS
 

@@ -202,7 +202,7 @@ def test_the_peak_is_of_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
         low = provenance.peak_memory()
         assert low is not None
         assert low < high
-    monkeypatch.setattr(provenance, "_held_before", [0.0])
+    monkeypatch.setattr(provenance, "_peak_before", [0.0])
     monkeypatch.setattr(Path, "write_text", refused)
     provenance.forget_peak()
     assert provenance.peak_memory() is None, "of which of the two nobody can say"

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from lm.config.tree import override
 from lm.data import IGNORED
 from lm.model.transformer import Decoder, Embedding
-from lm.training import chunked, module
+from lm.training import module, objective
 from lm.training.cell import check
-from lm.training.chunked import chunked_cross_entropy
-from lm.training.objective import CrossEntropy
+from lm.training.objective import CrossEntropy, chunked_cross_entropy
 
 N, V, D = 37, 50, 8
 
@@ -28,7 +27,7 @@ def problem(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]
 
 @pytest.fixture(params=[1, 7, 10**6], ids=["a row", "seven rows", "all rows"])
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "PART", request.param * V)
+    monkeypatch.setattr(objective, "CHUNK_LOGITS", request.param * V)
 
 
 @pytest.mark.parametrize(("a", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.2, 0.05)])
@@ -128,8 +127,8 @@ def test_training_takes_the_loss_in_parts_where_there_are_many_logits(monkeypatc
     built = check(override(RUN, {"model.dropout": 0.0})).open()
     found = []
     for many in (1, 10**12):
-        monkeypatch.setattr(module, "MANY", many)
-        monkeypatch.setattr(module, "is_whole", lambda trainer: True)
+        monkeypatch.setattr(module, "CHUNKED_LOSS_MIN_LOGITS", many)
+        monkeypatch.setattr(module, "has_full_parameters", lambda trainer: True)
         one = module.LanguageModel(built.model(), built.run.optim, built.data.bytes_per_token(), 0)
         one._trainer = object()  # type: ignore[assignment]
         loss = one.loss(next(iter(built.data.training_batches(0, 1))))

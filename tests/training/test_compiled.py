@@ -10,8 +10,8 @@ from helpers import RUN
 
 from lm.config.tree import override
 from lm.store.store import Store
-from lm.training import compiled
 from lm.training.cell import check
+from lm.training.module import compile_blocks, preserve_buffers_and_rng
 from lm.training.train import Execution, train
 
 SHORT = override(RUN, {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1})
@@ -44,21 +44,21 @@ def test_without_a_compiler_the_cell_is_trained_as_written_and_says_so(
     assert found["curve"] == plain["curve"]
 
 
-def test_a_model_of_two_texts_is_not_compiled() -> None:
+def test_an_encoder_decoder_is_not_compiled() -> None:
     from lm.model.transformer import EncoderDecoder
 
     model = EncoderDecoder.__new__(EncoderDecoder)
     torch.nn.Module.__init__(model)
-    assert "sees batches of many shapes" in str(compiled.compile_blocks(model, "", lambda: None))
+    assert "sees batches of many shapes" in str(compile_blocks(model, "", lambda: None))
 
 
-def test_a_pass_leaves_no_trace() -> None:
+def test_buffers_and_random_state_are_restored() -> None:
     model = torch.nn.BatchNorm1d(3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(0)
     first = torch.rand(4)
     torch.manual_seed(0)
-    with compiled.without_trace(model):
+    with preserve_buffers_and_rng(model):
         model(torch.rand(5, 3))
     assert torch.equal(torch.rand(4), first)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -138,11 +138,11 @@ def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
 @pytest.mark.slow
 def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = trained.split("test")
-    monkeypatch.setattr("lm.training.evaluate.KEPT_BYTES", 0)
+    monkeypatch.setattr("lm.training.evaluate.CACHED_LOGITS_MAX_BYTES", 0)
     assert trained.split("test") == kept
 
 
-def test_known_logits_give_the_same_and_are_let_go_of(trained: Trained) -> None:
+def test_cached_logits_give_the_same_and_are_freed(trained: Trained) -> None:
     expected = trained.split("test")
     logits = [trained.logits(batch) for batch in trained.data.evaluation_batches("validation")]
     read: list[Batch] = []
@@ -153,7 +153,7 @@ def test_known_logits_give_the_same_and_are_let_go_of(trained: Trained) -> None:
         return exactly(batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "known", logits)
+        patch.setattr(trained, "cached", logits)
         patch.setattr(trained, "logits", noted)
         found = trained.split("test")
     assert found == expected

@@ -12,10 +12,17 @@ from lm.data.batch import Batch
 from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import check
-from lm.training.halves import halves, later, out_of_memory, shares
-from lm.training.module import LanguageModel
-from lm.training.train import Execution, train
-from lm.training.tries import HALVED, HUNG, count_resumed, earlier, note
+from lm.training.module import LanguageModel, deferred_backward, halves, weighted_halves
+from lm.training.train import (
+    HALVED,
+    HUNG,
+    Execution,
+    add_flag,
+    count_resumed,
+    is_out_of_memory,
+    read_previous_attempts,
+    train,
+)
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -33,9 +40,9 @@ def test_what_says_that_memory_did_not_suffice() -> None:
     wrapped = ValueError("in a user's code")
     wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
     for error in (MemoryError(), torch.OutOfMemoryError("x"), RuntimeError(CPU), wrapped):
-        assert out_of_memory(error)
+        assert is_out_of_memory(error)
     for other in (RuntimeError("shapes do not fit"), ValueError("out of memory"), KeyboardInterrupt(), None):
-        assert not out_of_memory(other)
+        assert not is_out_of_memory(other)
 
 
 @pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (5, [3, 2]), (8, [4, 4])])
@@ -45,7 +52,7 @@ def test_halves_are_all_rows_in_their_order(rows: int, sizes: list[int]) -> None
     assert torch.equal(torch.cat([half.targets_bt for half in found]), whole.targets_bt)
     for place in (0, 1):
         assert torch.equal(torch.cat([half.inputs[place] for half in found]), whole.inputs[place])
-    weights = [float(share) for _, share in shares(whole)]
+    weights = [float(share) for _, share in weighted_halves(whole)]
     assert sum(weights) == (1 if rows > 1 else 0)
     if rows == 5:
         assert weights == [0.5, 0.5], "the first row predicts nothing"
@@ -53,31 +60,31 @@ def test_halves_are_all_rows_in_their_order(rows: int, sizes: list[int]) -> None
 
 def test_a_loss_whose_gradients_come_later_is_scaled_as_any_other() -> None:
     weight = torch.ones((), requires_grad=True)
-    loss = later(lambda scale: (3 * weight * scale).backward(), torch.device("cpu"))
+    loss = deferred_backward(lambda scale: (3 * weight * scale).backward(), torch.device("cpu"))
     (loss / 4).backward()
     assert weight.grad == 0.75
 
 
 def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(tmp_path: Path) -> None:
     nothing = {"halved": False, "flags": [], "resumed": 0}
-    assert earlier(tmp_path) == nothing
-    note(tmp_path, HALVED, halved=True)
-    note(tmp_path, HUNG)
-    note(tmp_path, HUNG)
-    assert earlier(tmp_path) == {**nothing, "halved": True, "flags": [HALVED, HUNG]}
+    assert read_previous_attempts(tmp_path) == nothing
+    add_flag(tmp_path, HALVED, halved=True)
+    add_flag(tmp_path, HUNG)
+    add_flag(tmp_path, HUNG)
+    assert read_previous_attempts(tmp_path) == {**nothing, "halved": True, "flags": [HALVED, HUNG]}
     for content in ("", "{", "[]", '{"format": 1}', '{"format": 9, "halved": true, "flags": []}'):
         (tmp_path / "tries.json").write_text(content)
-        assert earlier(tmp_path) == nothing
+        assert read_previous_attempts(tmp_path) == nothing
     (tmp_path / "tries.json").write_text('{"format": 1, "halved": true, "flags": ["x"]}')  # of an older version
-    assert earlier(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
+    assert read_previous_attempts(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
 
 
 def test_a_run_counts_how_often_it_was_resumed_until_it_begins_anew(tmp_path: Path) -> None:
     assert [count_resumed(tmp_path, True) for _ in range(3)] == [1, 2, 3]
-    note(tmp_path, HUNG)
-    assert earlier(tmp_path)["resumed"] == 3
+    add_flag(tmp_path, HUNG)
+    assert read_previous_attempts(tmp_path)["resumed"] == 3
     assert count_resumed(tmp_path, False) == 0
-    assert earlier(tmp_path) == {"halved": False, "flags": [HUNG], "resumed": 0}
+    assert read_previous_attempts(tmp_path) == {"halved": False, "flags": [HUNG], "resumed": 0}
 
 
 def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:

@@ -59,7 +59,7 @@ def test_logits_of_the_last_validation_are_kept_all_or_none(
     module._trainer = SimpleNamespace(global_step=4, max_steps=4, world_size=1)  # type: ignore[assignment]
     batch = Batch((tokens(),), tokens(), torch.arange(len(tokens())))
     size = module.model(tokens()).nbytes
-    monkeypatch.setattr("lm.training.module.KEPT_BYTES", kept * size)
+    monkeypatch.setattr("lm.training.module.CACHED_LOGITS_MAX_BYTES", kept * size)
     for _ in range(2):
         module.on_validation_epoch_start()
         for index in range(3):

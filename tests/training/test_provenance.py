@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lm.store.sources import hash_sources, read_sources
+from lm.training.process import is_interrupt
 from lm.training.provenance import (
     COMPUTING,
     ENVIRONMENT,
@@ -21,7 +22,6 @@ from lm.training.provenance import (
     provenance,
     source_hash,
 )
-from lm.training.signals import by_signal
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() 
 
     with pytest.raises(SystemExit) as caught:
         interrupted()
-    assert by_signal(caught.value)
-    assert by_signal(SIGTERMException())
-    assert not by_signal(SystemExit(0))
+    assert is_interrupt(caught.value)
+    assert is_interrupt(SIGTERMException())
+    assert not is_interrupt(SystemExit(0))
 
 
 def test_of_the_environment_only_names_on_a_list_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import yaml
 from helpers import RUN
 
 from lm.config.tree import Tree, override
-from lm.training.ranks import RankError, Watch, of_others, side_by_side
+from lm.training.ranks import RankError, RankSupervisor, is_peer_failure, supervise_ranks
 
 DIES = '''
 import os, signal
@@ -109,24 +109,19 @@ PLAIN = {
 
 @pytest.mark.slow
 @pytest.mark.extra
-@pytest.mark.parametrize(("rows", "dies"), [(1, True), (2, False)])
-def test_layers_shared_out_give_the_run_of_one_process(tmp_path: Path, rows: int, dies: bool) -> None:
-    """Two processes for the layers, killed and resumed, or two pairs of them for the rows besides. Of rows that are not
-    shared out dropout draws what it draws in one process."""
-    changes = {**PLAIN, "evaluate.lengths": [8, 16], "model.dropout": 0.1 if rows == 1 else 0.0}
-    sizes = {"data_parallel_size": rows, "tensor_parallel_size": 2}
-    strategy = {"class_path": "ModelParallelStrategy", "init_args": sizes}
+def test_tensor_parallel_killed_and_resumed_gives_the_run_of_one_process(tmp_path: Path) -> None:
+    """Dropout draws the same numbers, as the processes read the same rows."""
+    changes = {**PLAIN, "evaluate.lengths": [8, 16], "model.dropout": 0.1}
     names = made(tmp_path, "one", "shared")
     one = Place(tmp_path / names[0], {**changes, "trainer.devices": 1})
-    shared = Place(tmp_path / names[1], {**changes, "trainer.strategy": strategy, "trainer.devices": 2 * rows})
+    shared = Place(tmp_path / names[1], {**changes, "trainer.strategy": "tensor_parallel", "trainer.devices": 2})
     assert one.fit() == 0, (tmp_path / "one" / "said.txt").read_text()
-    if dies:
-        assert shared.fit("0:7:dies") == -signal.SIGKILL
-        (checkpoint,) = shared.out.glob("cells/.*.work/last.ckpt")
-        assert checkpoint.is_dir()
+    assert shared.fit("0:7:dies") == -signal.SIGKILL
+    (checkpoint,) = shared.out.glob("cells/.*.work/last.ckpt")
+    assert checkpoint.is_dir()
     assert shared.fit() == 0, (tmp_path / "shared" / "said.txt").read_text()
     (found, _, weights), (expected, _, other_weights) = shared.found(), one.found()
-    assert found["provenance"]["resumed"] == int(dies)
+    assert found["provenance"]["resumed"] == 1
     for name in ("id", "pairing", "evaluated"):
         assert found[name] == expected[name], name
     assert found["reliability"]["count"] == expected["reliability"]["count"]
@@ -228,14 +223,14 @@ def free_port() -> int:
 
 
 def test_errors_that_speak_of_another_process_are_told_from_a_process_own() -> None:
-    assert of_others(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:12"))
-    assert of_others(torch.distributed.DistBackendError("NCCL error"))
-    assert not of_others(ValueError("connection is a word of mine"))
-    assert not of_others(RuntimeError("shapes do not fit"))
+    assert is_peer_failure(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:12"))
+    assert is_peer_failure(torch.distributed.DistBackendError("NCCL error"))
+    assert not is_peer_failure(ValueError("connection is a word of mine"))
+    assert not is_peer_failure(RuntimeError("shapes do not fit"))
 
 
 def test_an_error_of_the_first_process_stays_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="mine"), side_by_side(tmp_path, lambda said: None):
+    with pytest.raises(ValueError, match="mine"), supervise_ranks(tmp_path, lambda said: None):
         raise ValueError("mine")
 
 
@@ -246,7 +241,7 @@ def test_what_a_further_process_said_stands_for_the_lost_connection(tmp_path: Pa
         (tmp_path / "ranks" / "3.json").write_text('{"error": "ValueError: its own"}')
         raise RuntimeError("Connection closed by peer")
 
-    with pytest.raises(RankError, match="rank 3: ValueError: its own") as found, side_by_side(tmp_path, print):
+    with pytest.raises(RankError, match="rank 3: ValueError: its own") as found, supervise_ranks(tmp_path, print):
         says()
     assert "closed by peer" in str(found.value.__cause__)
 
@@ -288,7 +283,7 @@ def test_a_watch_knows_who_died_and_how() -> None:
             return self.code
 
     def cause(*codes: int | None) -> str | None:
-        watch = Watch(Path("nowhere"), print)
+        watch = RankSupervisor(Path("nowhere"), print)
         watch.processes = [Ended(code) for code in codes]  # type: ignore[misc]
         return watch.cause()
 

@@ -94,7 +94,7 @@ def test_batch_norm_in_several_processes_is_refused_by_the_plan() -> None:
 def trainer(work: Path) -> Any:
     """The trainer of a run: Lightning declares no types for the parts that are looked at here."""
     run: Run = build(check(RUN).config, Run)
-    recorder = Recorder(work, run.data(0), lambda *_: None, 0.0)
+    recorder = Recorder(work, run.data(0))
     return run.trainer(recorder)
 
 

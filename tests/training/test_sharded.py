@@ -16,8 +16,14 @@ from lm.config.tree import InputError, override
 from lm.metrics.gradients import clip_by_norm, clip_by_value
 from lm.store.disk import BEFORE, put, put_back
 from lm.training.cell import check
-from lm.training.sharded import MARK, consolidate, described, nothing_but_tensors, whole
-from lm.training.strategies import PRECISIONS
+from lm.training.strategies import (
+    METADATA_FILE,
+    PRECISIONS,
+    consolidate,
+    is_intact,
+    read_checkpoint_metadata,
+    weights_only_load,
+)
 
 SHARDED = {"trainer.strategy": "fsdp2", "trainer.devices": 2, "trainer.accelerator": "cpu"}
 
@@ -29,7 +35,10 @@ def test_where_weights_lie_is_no_part_of_the_identity() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"trainer.precision": "16-mixed"}, r"trainer.precision: '16-mixed' .* expected one of 32-true, 64-true"),
+        (
+            {"trainer.precision": "16-mixed"},
+            "fsdp2 does not support '16-mixed'; expected one of 32-true,",
+        ),
         ({"trainer.sync_batchnorm": True}, "trainer.sync_batchnorm: strategy fsdp2 does not .* expected strategy ddp"),
         ({"model.norm": "BatchNorm"}, "batch norm would see the rows of each of 2 processes alone"),
         ({"model.block": "ReZero"}, r"fsdp2 shares out parameters by their rows, and blocks.0.\S+share is a single"),
@@ -105,8 +114,8 @@ def test_no_code_runs_out_of_the_description_of_a_checkpoint(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (folder / MARK).write_bytes(pickle.dumps(Evil()))
-    assert not whole(folder)
+    (folder / METADATA_FILE).write_bytes(pickle.dumps(Evil()))
+    assert not is_intact(folder)
     with pytest.raises(pickle.UnpicklingError, match="mkdir is no part of a checkpoint"):
         consolidate(folder, tmp_path / "one.ckpt")
     assert not (tmp_path / "evil").exists()
@@ -125,20 +134,20 @@ class Reaches:
 def test_a_member_of_an_enumeration_is_read_as_older_pythons_write_it_and_nothing_else_is_reached(folder: Path) -> None:
     member = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
     written = pickle.dumps(Metadata({}, planner_data=Reaches(type(member), member.name)))
-    (folder / MARK).write_bytes(written)
-    assert described(folder).planner_data is member
+    (folder / METADATA_FILE).write_bytes(written)
+    assert read_checkpoint_metadata(folder).planner_data is member
     for of, name in ((PosixPath, "mkdir"), (type(member), "__class__"), (type(member), "mro"), (Metadata, "__init__")):
-        (folder / MARK).write_bytes(pickle.dumps(Metadata({}, planner_data=Reaches(of, name))))
-        assert not whole(folder)
+        (folder / METADATA_FILE).write_bytes(pickle.dumps(Metadata({}, planner_data=Reaches(of, name))))
+        assert not is_intact(folder)
         with pytest.raises(pickle.UnpicklingError, match=f"'{name}' of .* is no part of a checkpoint"):
-            described(folder)
+            read_checkpoint_metadata(folder)
 
 
 def test_nor_out_of_the_plain_values_in_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(Evil(), tmp_path / "value")
     described_ = tmp_path / "value"
-    with nothing_but_tensors(described_), pytest.raises(pickle.UnpicklingError, match="mkdir"):
+    with weights_only_load(described_), pytest.raises(pickle.UnpicklingError, match="mkdir"):
         torch.load(described_, weights_only=False)
     assert not (tmp_path / "evil").exists()
 
@@ -151,14 +160,14 @@ def test_a_folder_that_is_not_what_was_written_is_known(folder: Path, damage: st
     elif damage == "missing":
         share.unlink()
     elif damage == "unmarked":
-        (folder / MARK).unlink()
+        (folder / METADATA_FILE).unlink()
     elif damage == "no-meta":
         (folder / "meta.pt").write_bytes(b"PK")
     elif damage == "empty-mark":
-        (folder / MARK).write_bytes(b"")
-    assert whole(folder) is (damage == "none")
+        (folder / METADATA_FILE).write_bytes(b"")
+    assert is_intact(folder) is (damage == "none")
     if damage == "none":
-        assert described(folder).state_dict_metadata
+        assert read_checkpoint_metadata(folder).state_dict_metadata
 
 
 def test_the_checkpoint_before_is_there_until_a_folder_lies_in_its_place(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from torch.optim import SGD, Adafactor, AdamW
 from lm.config.tree import InputError, override
 from lm.training.cell import check
 from lm.training.optim import MuonAdamW
-from lm.training.sharded import Processes
-from lm.training.strategies import check_model
+from lm.training.strategies import Processes, check_model
 from lm.training.tensor_parallel import check_optimizer, plan
 
 TWO = {"trainer.strategy": "tensor_parallel", "trainer.devices": 2, "trainer.accelerator": "cpu"}
@@ -106,15 +105,7 @@ def test_optimisers_that_look_at_whole_matrices_are_refused() -> None:
         ({"trainer.devices": 4}, "4 processes cannot share out 2 heads of blocks.0.attention"),
         ({"optim.optimizer.init_args.fused": True}, "optim.optimizer.fused: .* cannot be updated in one call"),
         ({"optim.optimizer": "MuonAdamW"}, "optim.optimizer: MuonAdamW may look at whole matrices"),
-        ({"trainer.precision": "16-mixed"}, "trainer.precision: '16-mixed' is nothing that strategy tensor_parallel"),
-        (
-            {"trainer.strategy": {"class_path": "ModelParallelStrategy", "init_args": {"data_parallel_size": 3}}},
-            "3 times 2 processes share out rows and layers, and there are 2; expected trainer.devices",
-        ),
-        (
-            {"trainer.strategy": {"class_path": "ModelParallelStrategy", "init_args": {"tensor_parallel_size": 0}}},
-            "trainer.strategy.init_args.tensor_parallel_size: expected 1 to 1024 processes, or auto, found 0",
-        ),
+        ({"trainer.precision": "16-mixed"}, "trainer.precision: strategy tensor_parallel does not support '16-mixed'"),
     ],
 )
 def test_the_plan_refuses_what_would_fail_in_training(changes: dict[str, Any], words: str) -> None:
@@ -123,13 +114,7 @@ def test_the_plan_refuses_what_would_fail_in_training(changes: dict[str, Any], w
 
 
 def test_who_computes_what_is_no_part_of_the_identity() -> None:
-    strategy = {
-        "class_path": "ModelParallelStrategy",
-        "init_args": {"tensor_parallel_size": 2, "data_parallel_size": 1},
-    }
-    expected = check(RUN).id
-    assert check(override(RUN, TWO)).id == expected
-    assert check(override(RUN, {**TWO, "trainer.strategy": strategy})).id == expected
+    assert check(override(RUN, TWO)).id == check(RUN).id
 
 
 def test_several_processes_that_read_the_same_rows_need_no_batch_that_they_divide() -> None:

@@ -20,7 +20,7 @@ from lm.config.tree import InputError, override
 from lm.store.record import Record
 from lm.store.store import LOGGED, Store
 from lm.training.cell import Cell, check
-from lm.training.loggers import KINDS, NEEDS, Logger, asked_for
+from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
 from lm.training.tracking import Tracker, tracked
 from lm.training.train import Execution, train
 
@@ -33,15 +33,15 @@ ROWS: dict[int, dict[str, float]] = {0: {"a": 1.5}, 3: {"a": 1.0, "b": 2.0}, 6: 
 
 
 def test_loggers_are_asked_for_by_name_several_at_once() -> None:
-    assert asked_for([]) == ()
-    assert asked_for(["csv", "csv, csv"]) == ("csv",)
+    assert parse_loggers([]) == ()
+    assert parse_loggers(["csv", "csv, csv"]) == ("csv",)
     assert KINDS.keys() == NEEDS.keys()
 
 
 def test_a_name_that_there_is_not_is_answered_with_the_nearest() -> None:
     words = "--logger: no logger 'tensorbord'. Did you mean tensorboard. Choose from tensorboard, wandb, mlflow, csv"
     with pytest.raises(InputError, match=words):
-        asked_for(["csv,tensorbord"])
+        parse_loggers(["csv,tensorbord"])
 
 
 @pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "alembic")])
@@ -51,7 +51,7 @@ def test_a_package_that_is_missing_is_one_line_with_the_command(
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else asked)
     words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
     with pytest.raises(InputError, match=words):
-        asked_for(["csv", name])
+        parse_loggers(["csv", name])
 
 
 @pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
@@ -99,9 +99,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The loggers that were opened: `fake` goes on in a log, `anew` begins it again, `failing` fails when told."""
     made: list[Any] = []
 
-    def kind(cls: type[Fake], begins_again: bool) -> Callable[..., Fake]:
+    def kind(cls: type[Fake], restarts: bool) -> Callable[..., Fake]:
         class One(cls):  # type: ignore[valid-type, misc]
-            again = begins_again
+            restart_on_resume = restarts
 
             def __init__(self, *given: Any) -> None:
                 super().__init__(*given)
@@ -123,16 +123,16 @@ def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> 
 
 def test_a_row_is_told_once_a_later_one_has_begun_and_each_once(tmp_path: Path, made: list[Any]) -> None:
     tracker = begun(tmp_path, "fake")
-    tracker.tell(ROWS, 3)
+    tracker.log_rows(ROWS, 3)
     assert made[0].rows == [(0, ROWS[0])]
-    tracker.tell(ROWS, 6)
-    tracker.tell(ROWS)
+    tracker.log_rows(ROWS, 6)
+    tracker.log_rows(ROWS)
     assert made[0].rows == list(ROWS.items())
 
 
 def test_a_run_taken_up_goes_on_in_its_log_or_begins_it_anew(tmp_path: Path, made: list[Any]) -> None:
-    begun(tmp_path, "fake", "anew").tell(ROWS, 6)
-    begun(tmp_path, "fake", "anew").tell(ROWS)
+    begun(tmp_path, "fake", "anew").log_rows(ROWS, 6)
+    begun(tmp_path, "fake", "anew").log_rows(ROWS)
     fake, anew = made[2:]
     assert (fake.run, fake.rows) == ("first", [(6, ROWS[6])])
     assert anew.rows == list(ROWS.items())
@@ -149,15 +149,15 @@ def test_a_kill_while_a_row_is_told_does_not_double_it(tmp_path: Path, made: lis
 
     made[0].row = row
     with pytest.raises(KilledError):
-        tracker.tell(ROWS, 3)
-    begun(tmp_path, "fake").tell(ROWS)
+        tracker.log_rows(ROWS, 3)
+    begun(tmp_path, "fake").log_rows(ROWS)
     assert [step for step, _ in made[1].rows] == [3, 6]
 
 
 def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path: Path, made: list[Any]) -> None:
     said: list[str] = []
     tracker = begun(tmp_path, "failing", "fake", say=said.append)
-    tracker.tell(ROWS)
+    tracker.log_rows(ROWS)
     tracker.end("success")
     assert said == ["--logger failing: no route to host; the run goes on without it"]
     assert made[1].rows == list(ROWS.items())
@@ -166,14 +166,14 @@ def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path: Path, made: lis
 
 def test_a_logger_draws_no_number_that_the_run_would_draw(tmp_path: Path, made: list[Any]) -> None:
     before = random.getstate(), torch.get_rng_state()
-    begun(tmp_path, "fake").tell(ROWS)
+    begun(tmp_path, "fake").log_rows(ROWS)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_a_note_that_is_damaged_begins_a_log_anew(tmp_path: Path, made: list[Any]) -> None:
     (tmp_path / LOGGED).write_text('{"fake": []}')
-    begun(tmp_path, "fake").tell(ROWS)
+    begun(tmp_path, "fake").log_rows(ROWS)
     assert made[0].rows == list(ROWS.items())
 
 
@@ -204,10 +204,10 @@ def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Pat
         trainer = SimpleNamespace(callbacks=[])
         follow(trainer)
         (tracker,) = trainer.callbacks
-        tracker.seen = 3
-        tracker.tell(ROWS, 6)
+        tracker.num_rows = 3
+        tracker.log_rows(ROWS, 6)
         follow(SimpleNamespace(callbacks=[]))
-        tracker.tell(ROWS)
+        tracker.log_rows(ROWS)
     assert [[step for step, _ in one.rows] for one in made] == [[0, 3], [0, 3], [6], [0, 3, 6]]
     assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
@@ -229,7 +229,7 @@ def test_no_logger_is_given_a_secret_and_no_line_tells_one(tmp_path: Path, monke
     callbacks: list[Any] = []
     with tracked(["csv"], tmp_path, tmp_path / "logs", NAME, config, lines.append) as follow:
         follow(SimpleNamespace(callbacks=callbacks))
-        callbacks[0].tell(ROWS)
+        callbacks[0].log_rows(ROWS)
     assert hyperparameters == [{"seed": 0, "data": {"url": "https://me:***@host/a.txt", "api_key": "***"}}]
     assert lines == ["--logger csv: https://me:***@host: key *** was refused; the run goes on without it"]
     assert config["data"] == {"url": "https://me:hunter2@host/a.txt", "api_key": "open sesame"}
@@ -249,7 +249,7 @@ def trained(out: Path, *loggers: str, killed_at: int | None = None) -> tuple[Cel
         if step == killed_at:
             raise Killed
 
-    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0, loggers=loggers, called=NAME))
+    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0, loggers=loggers, run_name=NAME))
     return cell, store.record(cell.id)
 
 

@@ -370,7 +370,7 @@ def test_an_outcome_that_the_disk_did_not_keep_costs_time_and_no_more(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lm.training.train.evaluated", killed)
+        patch.setattr("lm.training.train.evaluate_trained", killed)
         with pytest.raises(Killed):
             train(cell, store, silent, ALWAYS)
     outcome = store.work(cell.id) / "outcome.json"
@@ -393,7 +393,7 @@ def test_who_does_not_hold_a_cell_writes_nothing_of_it(tmp_path: Path) -> None:
     assert record["status"] == "failed"
     assert store.record(cell.id) == record
     assert fail(cell, store, "another", 1.0) == record, "a finished cell stays what it is"
-    again = fail(cell, store, "another", 1.0, again=True)
+    again = fail(cell, store, "another", 1.0, retrain=True)
     assert again is not None
     assert again["error"] == "another"
 

@@ -15,6 +15,7 @@ from lm.cli.options import (
     add_settable,
     add_workers,
     check_output,
+    execution_of,
     parse_loggers,
     read_settings,
 )
@@ -46,7 +47,7 @@ def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.store.store import Store
 
-    folder = train_single(tree, options.out, options.checkpoint_seconds, loggers=loggers, called=options.config.stem)
+    folder = train_single(tree, options.out, execution_of(options, loggers), called=options.config.stem)
     store, cell = Store(options.out), folder.name
     if not store.finished(cell):  # a second process of a multi-device run, whose first one reports
         return 0
@@ -89,22 +90,20 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.ablate import RunOptions
     from lm.ablation.ablate import ablate as run_experiment
 
-    manner = RunOptions(
+    run_options = RunOptions(
         options.out,
         options.workers,
         options.retry_failed,
-        options.checkpoint_seconds,
         options.underpowered,
         options.arguments,
-        60 * options.hang_minutes,
-        loggers,
+        execution_of(options, loggers),
         executor,
     )
     if experiment.ladder is not None:
         from lm.ablation.ladder.run import run_ladder
 
-        return run_ladder(experiment, manner, options.plan)
-    return run_experiment(experiment, manner, options.plan)
+        return run_ladder(experiment, run_options, options.plan)
+    return run_experiment(experiment, run_options, options.plan)
 
 
 def add_sweep_options(parser: Parser) -> None:
@@ -131,8 +130,7 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.search import sweep as run_sweep
 
-    hang, seconds = 60 * options.hang_minutes, options.checkpoint_seconds
-    return run_sweep(spec, options.out, options.workers, seconds, options.plan, hang, loggers, executor)
+    return run_sweep(spec, options.out, options.workers, execution_of(options, loggers), options.plan, executor)
 
 
 def add_reproduce_options(parser: Parser) -> None:
@@ -170,20 +168,19 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if folder == Path("experiments") and not folder.is_dir() and examples:
         folder = examples[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    manner = RunOptions(
+    run_options = RunOptions(
         options.out,
         options.workers,
-        checkpoint_seconds=options.checkpoint_seconds,
         underpowered=True,
         command=options.arguments,
-        hang_seconds=60 * options.hang_minutes,
+        execution=execution_of(options),
     )
     if options.tier == "L":
         from lm.ablation.ladder.overview import reproduce_ladders
 
-        return reproduce_ladders(files, settings, manner, options.plan)
+        return reproduce_ladders(files, settings, run_options, options.plan)
     portion = ReproductionScope(options.tier, settings, options.first_seeds)
-    return run_experiments(files, portion, manner, options.plan, bool(options.names))
+    return run_experiments(files, portion, run_options, options.plan, bool(options.names))
 
 
 COMMANDS = {

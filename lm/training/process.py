@@ -1,0 +1,103 @@
+"""The process that trains a cell: its settings, heartbeats, its output in the cell's log, and interrupts."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from lm.store.redaction import redacted
+from lm.store.store import LOG
+
+HANG_SECONDS = 1800.0
+"""Seconds without a heartbeat after which a process is ended: no step and no compilation takes that long."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a cell is trained, as opposed to what it computes.
+
+    Args:
+        threads: of this process; None leaves torch's choice.
+        retrain: whether to train a cell that has a record; the record stays until the new one is written.
+        checkpoint_seconds: seconds between checkpoints; the most that a kill can cost.
+        hang_seconds: seconds without a heartbeat after which the process is ended; 0 for never.
+        loggers: names, in `lm.training.loggers`, of the loggers that follow the run.
+        run_name: experiment/arm/seed, the name of the run in loggers.
+    """
+
+    threads: int | None = None
+    retrain: bool = False
+    checkpoint_seconds: float = 20.0
+    hang_seconds: float = HANG_SECONDS
+    loggers: tuple[str, ...] = ()
+    run_name: str = ""
+
+
+# heartbeats ----------------------------------------------------------------------------------------------------------
+
+SECONDS_BETWEEN = 5.0
+
+_callbacks: list[Callable[[], None]] = []
+_last_beat = [float("-inf")]
+
+
+def beat() -> None:
+    """Report that a batch, or another slow operation, has ended; at most every few seconds."""
+    if _callbacks and (now := time.monotonic()) - _last_beat[0] >= SECONDS_BETWEEN:
+        _last_beat[0] = now
+        _callbacks[-1]()
+
+
+@contextlib.contextmanager
+def on_heartbeat(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` at heartbeats within a block."""
+    _callbacks.append(callback)
+    try:
+        yield
+    finally:
+        _callbacks.remove(callback)
+
+
+# log -----------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tee_to_log() -> Iterator[Callable[[Path], None]]:
+    """Yield a function that copies what Python prints from then on into the log of a work folder, for `train`."""
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as files:
+
+        def on_start(work: Path) -> None:
+            log = files.enter_context(open(work / LOG, "a", encoding="utf-8", buffering=1))
+            sys.stdout, sys.stderr = (stream and cast(TextIO, Tee(stream, log)) for stream in before)
+
+        try:
+            yield on_start
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+class Tee:
+    """A stream of text whose content goes into a log too."""
+
+    def __init__(self, stream: TextIO, log: TextIO) -> None:
+        self.stream, self.log = stream, log
+
+    def write(self, text: str) -> int:
+        if not self.log.closed:  # a handler made in training may keep the stream for longer
+            self.log.write(redacted(text))
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+# interrupts ----------------------------------------------------------------------------------------------------------
+
+
+def is_interrupt(error: SystemExit) -> bool:
+    """Return True for an exit by Ctrl-C or SIGTERM: Lightning raises SystemExit(1) for one, its own for the other."""
+    return isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "SIGTERMException"
