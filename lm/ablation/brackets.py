@@ -15,7 +15,7 @@ from lm.ablation.plan import Plan
 from lm.analysis.rates import RateCurve
 from lm.config.components import resolve
 from lm.config.tree import InputError, Tree
-from lm.store.ladder import RateAt
+from lm.store.record import RateAt
 from lm.training.run import Run
 
 OF_TRAINER = ("max_steps", "gradient_clip_val", "accumulate_grad_batches")

@@ -12,7 +12,7 @@ from lm.analysis.claims import ClaimNode
 from lm.analysis.results import HEADLINE
 from lm.config.keys import Also, Changes, Name, Text
 from lm.config.reading import Seeds
-from lm.store.quantities import AT_LENGTH, AVERAGED, QUANTITIES
+from lm.store.metrics import AT_LENGTH, AVERAGED, METRICS
 
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 """In what arms may differ besides what they are meant to compare."""
@@ -26,7 +26,7 @@ DIGITS = 9
 """Of a length in tokens."""
 
 Quantity = (
-    Annotated[str, Also(enum=list(QUANTITIES))]
+    Annotated[str, Also(enum=list(METRICS))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{DIGITS}}}$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
 )

@@ -13,7 +13,7 @@ from lm.analysis.results import HEADLINE
 from lm.config.plain import shown
 from lm.config.reading import read_changes
 from lm.config.tree import InputError, Tree, nearest
-from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, averaged, nearest_quantity
+from lm.store.metrics import AT_LENGTH, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ def _quantity(name: str, path: str) -> None:
     """Refuses what no table holds. Raises InputError."""
     base, at, length = name.partition("@")
     if "~" in name:
-        if averaged(name) is None:
+        if parse_average(name) is None:
             raise InputError(
-                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(WATCHED)}~N, N from 2"
+                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
             )
     elif not at:
-        if name not in QUANTITIES:
-            near = nearest_quantity(name, list(QUANTITIES))
-            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(QUANTITIES)}")
+        if name not in METRICS:
+            near = nearest_metric(name, list(METRICS))
+            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(METRICS)}")
     elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > DIGITS:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
 

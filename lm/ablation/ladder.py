@@ -19,7 +19,7 @@ from lm.execution.estimate import Stopwatch
 from lm.inference.ways import asked
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
-from lm.store.ladder import RungOf
+from lm.store.record import RungOf
 from lm.store.redaction import redacted
 from lm.store.store import Store
 from lm.training.cell import check, sizes

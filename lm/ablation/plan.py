@@ -16,11 +16,11 @@ from lm.config.tree import InputError, differences, override
 from lm.execution.cell_queue import Planned
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
-from lm.store.manifest import check_shape
-from lm.store.quantities import averaged
+from lm.store.metrics import parse_average
 from lm.store.record import Manifest
 from lm.store.redaction import redacted
 from lm.store.store import Store
+from lm.store.validation import check_shape
 from lm.training.cell import Cell, check, seeded, sizes
 from lm.training.strategies import check_strategy
 
@@ -141,7 +141,7 @@ def _check_length(metric: str, cell: Cell) -> None:
 
 def _check_validations(metric: str, cell: Cell) -> None:
     """Refuses to average over more validations than training has."""
-    if (mean := averaged(metric)) is None:
+    if (mean := parse_average(metric)) is None:
         return
     settings = cell.config["trainer"]
     batches = settings["max_steps"] * settings["accumulate_grad_batches"]

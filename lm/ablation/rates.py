@@ -9,7 +9,7 @@ from lm.config.keys import Also, keys
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 FEWEST, MOST = 3, 100
 SEEDS = [1000, 1001, 1002]

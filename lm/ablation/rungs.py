@@ -9,7 +9,7 @@ from lm.config.keys import Also, Changes, keys, required
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_changes, read_mapping, read_seeds
 from lm.config.tree import InputError, Tree, nearest, path_name
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 MOST_RUNGS = 20
 MOST_TOKENS = 10**15

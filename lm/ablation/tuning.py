@@ -11,7 +11,7 @@ from lm.config.tree import InputError, Tree, nearest
 from lm.search.distributions import SpacePaths
 from lm.search.space import Space, read_space
 from lm.search.spec import PRUNERS, SAMPLERS, Method, Pruner, Sampler, SweepSpec, check_methods, read_method
-from lm.store.quantities import averaged, describe
+from lm.store.metrics import describe, parse_average
 
 SEEDS = [1000]
 """Of the trials, where the experiment names none."""
@@ -71,7 +71,7 @@ def read_tuning(tree: Any, metric: str, confirmation: Sequence[int], path: str) 
     for key in required(TuningNode):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; tuning needs a space and a number of trials for each arm")
-    if averaged(metric) is not None:
+    if parse_average(metric) is not None:
         raise InputError(f"{path}: arms are judged by {metric}, a mean over validations, which a search does not know")
     if "@" in metric:
         raise InputError(f"{path}: arms are judged by {metric}, a loss at a length, which a search does not know")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lm.store.spreadsheet import unmarked
+from lm.store.files import unescape_formula
 
 
 def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
@@ -20,4 +20,4 @@ def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
 @functools.lru_cache(maxsize=4096)
 def _curve_table(path: Path, parts: bool, version: tuple[int, int, int]) -> pd.DataFrame:
     table = pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)
-    return table.rename(columns=unmarked)
+    return table.rename(columns=unescape_formula)

@@ -192,16 +192,16 @@ def choices(out: Path) -> Said:
     """
     from lm.execution.precisions import measure_products
     from lm.report.autotune import describe_autotune
-    from lm.store.ways import FILE, kept
+    from lm.store.side_files import WAYS_FILE, read_cached
 
     workers = default_workers(MANY)
-    decisions = [one for one in kept(out / FILE, "decisions").values() if isinstance(one, dict)]
-    shared = [one for one in kept(out / FILE, "workers").values() if isinstance(one, dict) and one]
+    decisions = [one for one in read_cached(out / WAYS_FILE, "decisions").values() if isinstance(one, dict)]
+    shared = [one for one in read_cached(out / WAYS_FILE, "workers").values() if isinstance(one, dict) and one]
     try:
         auto = [describe_autotune(one) for one in decisions[-DECISIONS:]]
         fastest = [str(max(one, key=lambda count: float(one[count]))) for one in shared[-DECISIONS:]]
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"{out / FILE}: is damaged; delete it, and it is measured anew") from None
+        raise InputError(f"{out / WAYS_FILE}: is damaged; delete it, and it is measured anew") from None
     return {
         "executor": "local",
         "workers": workers,

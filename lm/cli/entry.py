@@ -18,9 +18,9 @@ from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import own_modules, trusted_only
-from lm.config.tree import InputError, LessError, nearest, parse_value
+from lm.config.tree import InputError, ReportWouldShrinkError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
-from lm.store.disk import BROKEN, REFUSED, explain
+from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error
 from lm.store.leases import LostError
 from lm.training.signals import by_signal
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(error)
         print(f"lm: {error}", file=sys.stderr)
         return BAD_INPUT
-    except (LessError, LostError) as error:
+    except (ReportWouldShrinkError, LostError) as error:
         print(f"lm: {error}", file=sys.stderr)
         return UNDONE
     except (KeyboardInterrupt, SystemExit) as error:
@@ -140,12 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             return _nobody_reads(error, next(iter(given), ""))
-        if error.errno not in BROKEN | REFUSED:
+        if error.errno not in DISK_ERRORS | PATH_ERRORS:
             raise
         if debug:
             _show(error)
-        print(f"lm: {explain(error, _then(given))}", file=sys.stderr)
-        return UNDONE if error.errno in BROKEN else BAD_INPUT
+        print(f"lm: {explain_disk_error(error, _then(given))}", file=sys.stderr)
+        return UNDONE if error.errno in DISK_ERRORS else BAD_INPUT
 
 
 def _alone() -> None:

@@ -41,7 +41,7 @@ class InputError(Exception):
         super().__init__(clipped(message, LONGEST_MESSAGE))
 
 
-class LessError(Exception):
+class ReportWouldShrinkError(Exception):
     """What is to be written would say less than what it replaces; the message is one line: where, and what is lost."""
 
 

@@ -10,16 +10,15 @@ from lm.config.fingerprint import dotted_classes, sources
 from lm.config.imported import imported, look_in
 from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, filled
-from lm.store.disk import SAVING
-from lm.store.files import write_atomic
-from lm.store.progress import FILE as PROGRESS
+from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
+from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.training.cell import Cell, identity
 from lm.training.train import Execution
 
 PIECE = 32 * 2**20
 """Bytes of a file that are sent at a time."""
 
-OWN = (SAVING, PROGRESS)
+OWN = (PARTIAL_CHECKPOINT, PROGRESS)
 """Files of a work folder that are not sent, as they belong to one attempt."""
 
 Files = Sequence[tuple[str, Sequence[Any]]]
@@ -181,7 +180,7 @@ class Changes:
         if not folder.is_dir():
             return []
         paths = [Path(parent, name).relative_to(folder) for parent, _, files in os.walk(folder) for name in files]
-        return [path.as_posix() for path in paths if not _hidden(path) and SAVING not in path.parts]
+        return [path.as_posix() for path in paths if not _hidden(path) and PARTIAL_CHECKPOINT not in path.parts]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

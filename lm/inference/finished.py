@@ -23,10 +23,10 @@ from lm.config.tree import InputError, Tree, load_yaml
 from lm.model.transformer import Model
 from lm.model.weights import weights
 from lm.report.status import training_line
-from lm.store.checks import of_checkpoint
-from lm.store.links import require_own
+from lm.store.files import require_own
 from lm.store.record import Record
 from lm.store.store import Store
+from lm.store.validation import validate_checkpoint
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
@@ -138,7 +138,7 @@ class FinishedRun:
         if not path.is_file():
             raise InputError(f"{path}: no such file; this run's model was not kept")
         try:
-            wrong = of_checkpoint(self.record, path)
+            wrong = validate_checkpoint(self.record, path)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
         if wrong:

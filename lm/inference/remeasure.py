@@ -18,7 +18,7 @@ from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.data.tokens import Facts, check_entry, sound, tokens_folder
 from lm.inference.finished import FinishedRun
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell

@@ -22,7 +22,7 @@ from lm.model.attention import SoftmaxAttention, attending
 from lm.model.mixing import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
-from lm.store.ways import FILE, measured_once
+from lm.store.side_files import WAYS_FILE, measure_once
 from lm.training.adapter import convert, device_of, placed, quiet, stepping
 from lm.training.cell import Cell, check, seedless
 from lm.training.compiled import compile_blocks
@@ -90,14 +90,14 @@ def decided(
     cell = check(plain)
     trainer = {**cell.config["trainer"], **dict.fromkeys(names, "auto")}
     question = run_id({**seedless(cell.config), "trainer": trainer, "text": cell.facts.identity()})
-    path = out / FILE
+    path = out / WAYS_FILE
 
     def measure() -> dict[str, Any]:
         with threads_of(threads):
             chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
         return asdict(Decision(chosen, measured, device_name(), threads))
 
-    known = measured_once(path, "decisions", question, measure)
+    known = measure_once(path, "decisions", question, measure)
     try:
         decision = Decision(**known)
         chosen = {f"trainer.{name}": decision.chosen[name] for name in names}

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm.store.disk import intact
+from lm.store.files import is_intact
 
 
 def weights(checkpoint: Path) -> dict[str, Tensor]:
@@ -14,7 +14,7 @@ def weights(checkpoint: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: where the file is not what was written. Torch itself reads changed bytes as other weights.
     """
-    if not intact(checkpoint):
+    if not is_intact(checkpoint):
         raise ValueError(
             "is damaged: its bytes are not those that were written; delete the cell, and it is trained again"
         )

@@ -38,7 +38,7 @@ from lm.report.web.static import Picture, StaticSection, static_page
 from lm.report.write import missing_from_report
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
-from lm.store.quantities import QUANTITIES, describe
+from lm.store.metrics import METRICS, describe
 
 MOST_NAMED = 12
 """Largest number of lost runs with a line each."""
@@ -137,7 +137,7 @@ def _directions(runs: Runs) -> Iterator[str]:
         way = runs.better[name]
         if name in runs.assumed and way == "lower":
             yield f"{name}: lower is better (assumed, for nothing is known of it; --higher-is-better says otherwise)."
-        elif way is not None and name not in QUANTITIES:
+        elif way is not None and name not in METRICS:
             yield f"{name}: {way} is better."
 
 
@@ -240,7 +240,7 @@ def write_comparison(runs: Runs, console: Console, into: Path | None, replace: b
 
     Raises:
         InputError: if the folder is that of an experiment or a search.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
+        ReportWouldShrinkError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     table = compare_runs(runs)
     if into is None:

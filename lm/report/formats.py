@@ -153,7 +153,7 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
 
     Raises:
         InputError: if a folder cannot be read by this version, or `report_files` refuses the sources.
-        LessError: if an existing page or table has more content and `replace` is False; nothing is written then.
+        ReportWouldShrinkError: if a page or table on disk has more content and `replace` is False; nothing is written.
     """
     sources = [load_source(folder) for folder in folders]
     files = report_files(sources, request)

@@ -147,7 +147,7 @@ def write_ladder_report(
 
     Raises:
         InputError: if there is no ladder that this version can read.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
+        ReportWouldShrinkError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     results, into = load_ladder(folder), into or folder
     files = ladder_files(results)

@@ -10,12 +10,11 @@ from pathlib import Path
 from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import is_experiment_or_search
-from lm.config.tree import InputError, LessError, nearest, path_name
+from lm.config.tree import InputError, ReportWouldShrinkError, nearest, path_name
 from lm.report.study import load_study
-from lm.store import disk
+from lm.store import files
 from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
-from lm.store.files import read_json
-from lm.store.links import require_own
+from lm.store.files import read_json, require_own
 from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUDY, TWINS, pattern_of
 from lm.store.store import LOG, Store
 
@@ -116,7 +115,7 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
 
     Raises:
         InputError: if there is no experiment, or the file at `path` is no pack.
-        LessError: if a pack at `path` holds files that this one would not, and `replace` is False.
+        ReportWouldShrinkError: if a pack at `path` holds files that this one would not, and `replace` is False.
     """
     if not can_be_packed(folder):
         raise InputError(
@@ -132,7 +131,7 @@ def pack(folder: Path, path: Path | None = None, replace: bool = False) -> tuple
         missing = sorted({*read_archive(path).files} - {*contents})
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise LessError(
+            raise ReportWouldShrinkError(
                 f"{path}: holds {missing[0]}{more}, which {folder} does not; nothing was written, --replace writes it"
             )
     return write_archive(path, whole.name, contents), len(cells_of(whole))
@@ -184,7 +183,7 @@ def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLoc
     if report is None and named == path:
         raise InputError(f"{path}: its name does not end in {ENDING}, so that its report has no place; give --out")
     archive = read_archive(path)
-    with tempfile.TemporaryDirectory(prefix="lm-", dir=disk.temporary_folder()) as root:
+    with tempfile.TemporaryDirectory(prefix="lm-", dir=files.temporary_folder()) as root:
         try:
             _extracted(archive, Path(root))
             yield ReportLocation(Path(root) / archive.name, report or named, path)
@@ -197,7 +196,7 @@ def _extracted(archive: Archive, folder: Path) -> None:
     try:
         archive.extract(folder)
     except OSError as error:  # the system names no file where writing fails
-        raise disk.named(error, error.filename or folder) from error
+        raise files.with_path(error, error.filename or folder) from error
 
 
 def _refuse(path: Path) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm.analysis.results import Results
-from lm.config.tree import LessError
-from lm.store.files import write_atomic
-from lm.store.spreadsheet import unmarked_rows
+from lm.config.tree import ReportWouldShrinkError
+from lm.store.files import read_csv_rows, write_atomic
 
 NOTHING = ("", "-")
 """Entries that mean a missing number."""
@@ -93,7 +92,7 @@ def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
 def missing_csv_content(before: str, after: str, name: str) -> list[str]:
     """List what one CSV file holds and another lacks."""
     try:
-        old, new = (unmarked_rows(text) or [[]] for text in (before, after))
+        old, new = (read_csv_rows(text) or [[]] for text in (before, after))
     except csv.Error:  # no CSV: what is there is no report
         return []
     return _missing_from_table(parse_table(old[0], old[1:]), parse_table(new[0], new[1:]), name, rows=True)
@@ -159,7 +158,7 @@ def write_unless_lossy(
         replace: True to write it nevertheless.
 
     Raises:
-        LessError: if content is missing and `replace` is False; nothing is written then.
+        ReportWouldShrinkError: if content is missing and `replace` is False; nothing is written then.
     """
     line = ""
     if missing:
@@ -168,7 +167,7 @@ def write_unless_lossy(
         )
         line = f"{folder / 'table.md'}: the report that is there has what the new one lacks: {named} ({why})"
         if not replace:
-            raise LessError(f"{line}; nothing was written, --replace writes the new one")
+            raise ReportWouldShrinkError(f"{line}; nothing was written, --replace writes the new one")
     for name, content in files.items():
         write_atomic(folder / name, content)
     return line

@@ -42,7 +42,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
 
     Raises:
         InputError: if there is no search that this version can read.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
+        ReportWouldShrinkError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)

@@ -111,7 +111,7 @@ def write_report(folder: Path, console: Console, into: Path | None = None, repla
 
     Raises:
         InputError: if there is no experiment that this version can read.
-        LessError: if the existing report has more content and `replace` is False; nothing is written then.
+        ReportWouldShrinkError: if the existing report has more content and `replace` is False; nothing is written then.
     """
     report, into = load_report(folder), into or folder
     files = {"report.html": report_html(report), **page_files(report)}

@@ -11,8 +11,8 @@ from typing import TypeVar
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, insert, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from lm.store import holders
-from lm.store.holders import Found, Holder, Watch
+from lm.store import lease_holder
+from lm.store.lease_holder import Holder, LeaseMonitor, LeaseState
 
 TABLE = Table(
     "lm_leases",
@@ -69,7 +69,7 @@ class DbLease:
 
     def _live(self) -> None:
         """Send heartbeats until the lease is released or lost."""
-        while not self.over.wait(holders.BEAT_SECONDS) and not self.lost:
+        while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.lost:
             self.beat()
 
     def beat(self) -> bool:
@@ -111,18 +111,18 @@ class DbLeases:
         self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
         retry_create(lambda: TABLE.metadata.create_all(engine))
 
-    def look(self, name: str) -> Found:
+    def look(self, name: str) -> LeaseState:
         """Return the current state of a lease, number 0 if there never was one. Raises SQLAlchemyError."""
         query = select(TABLE.c.number, TABLE.c.content).where(TABLE.c.name == self._key(name))
         with self.engine.connect() as connection:
             row = connection.execute(query).first()
-        return Found(0) if row is None else Found(int(row[0]), str(row[1]).encode())
+        return LeaseState(0) if row is None else LeaseState(int(row[0]), str(row[1]).encode())
 
-    def take(self, name: str, watch: Watch) -> DbLease | None:
+    def take(self, name: str, watch: LeaseMonitor) -> DbLease | None:
         """Acquire a lease if it is free or expired as far as `watch` has seen; None if another process holds it."""
         before = self.look(name)
         own = before.holder is not None and before.holder.token in self.given_up
-        if not before.free() and not own and not watch.lost(before):
+        if not before.free() and not own and not watch.has_expired(before):
             return None
         holder = Holder.this(secrets.token_hex(8))
         try:

@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial, TrialState
 from lm.search.spec import SweepSpec
 from lm.search.study import FINISHED_STATES, HOLDER
 from lm.search.workers import StudyWorkers, format_process
-from lm.store.holders import Holder
+from lm.store.lease_holder import Holder
 
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 

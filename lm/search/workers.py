@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from lm.search.db_lease import DbLease, DbLeases
 from lm.search.storage import ignore_storage_errors
 from lm.store import locks
-from lm.store.holders import NAMELESS, Found, Holder, Watch, look
-from lm.store.leases import Lease, taken
-from lm.store.locks import Patience
+from lm.store.lease_holder import UNKNOWN_HOLDER, Holder, LeaseMonitor, LeaseState, read_lease
+from lm.store.leases import Lease, try_acquire
+from lm.store.locks import BackoffReporter
 
 MUTEX = "turn"
 """Name of the lease of the mutex; slots are numbered from 0."""
@@ -29,9 +29,9 @@ PAUSE_SECONDS = 0.5
 class Leases(Protocol):
     """Storage of leases."""
 
-    def look(self, name: str) -> Found: ...
+    def look(self, name: str) -> LeaseState: ...
 
-    def take(self, name: str, watch: Watch) -> Lease | DbLease | None: ...
+    def take(self, name: str, watch: LeaseMonitor) -> Lease | DbLease | None: ...
 
 
 class FileLeases:
@@ -40,11 +40,11 @@ class FileLeases:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def look(self, name: str) -> Found:
-        return look(self.folder / name)
+    def look(self, name: str) -> LeaseState:
+        return read_lease(self.folder / name)
 
-    def take(self, name: str, watch: Watch) -> Lease | None:
-        return taken(self.folder / name, watch=watch)
+    def take(self, name: str, watch: LeaseMonitor) -> Lease | None:
+        return try_acquire(self.folder / name, monitor=watch)
 
 
 def format_process(holder: Holder) -> str:
@@ -67,15 +67,15 @@ class StudyWorkers:
         self.number = 0
         self.tokens: set[str] = set()
         """Tokens of all slots that this process has had."""
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, LeaseMonitor] = {}
 
     @contextlib.contextmanager
     def mutex(self) -> Iterator[None]:
         """Hold the mutex of the study in the block, after waiting for its holder."""
-        patience, watch, pause = Patience(locks.FIRST_SECONDS), Watch(), 0.005
+        patience, watch, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.005
         while (lease := self.leases.take(MUTEX, watch)) is None:
-            if patience.spent():
-                self.say(f"waiting for a turn at the study: held by {self.leases.look(MUTEX).holder or NAMELESS}")
+            if patience.should_report():
+                self.say(f"waiting for a turn at the study: held by {self.leases.look(MUTEX).holder or UNKNOWN_HOLDER}")
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS)
         try:
@@ -89,7 +89,7 @@ class StudyWorkers:
         self.number = 0
         while True:
             name, number = str(self.number), self.number
-            self.slot = self.leases.take(name, self.watches.setdefault(name, Watch()))
+            self.slot = self.leases.take(name, self.watches.setdefault(name, LeaseMonitor()))
             if self.slot is not None:
                 self.tokens.add(self.slot.holder.token)
                 return number
@@ -112,14 +112,14 @@ class StudyWorkers:
         peers: dict[str, Holder] = {}
         number = 0
         while (state := self._read_lease(str(number))).number:
-            watch = self.watches.setdefault(str(number), Watch())
-            alive = state.holder is not None and not state.free() and not watch.lost(state)
+            watch = self.watches.setdefault(str(number), LeaseMonitor())
+            alive = state.holder is not None and not state.free() and not watch.has_expired(state)
             if alive and state.holder is not None and state.holder.token not in self.tokens:
                 peers[state.holder.token] = state.holder
             number += 1
         return peers
 
-    def _read_lease(self, name: str) -> Found:
+    def _read_lease(self, name: str) -> LeaseState:
         """Return the state of a lease with its holder; a network file system may show it half-written."""
         for _ in range(3):
             state = self.leases.look(name)

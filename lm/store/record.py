@@ -103,14 +103,14 @@ class Pairing(TypedDict):
     batches: int
 
 
-class Seal(TypedDict):
+class Checksum(TypedDict):
     """By what a learning curve is known: its rows and the hash of its file."""
 
     rows: int
     sha256: str
 
 
-class DocumentsOf(Seal):
+class DocumentsOf(Checksum):
     """The same of the losses by document: a row is a `document`, `each` of them at most, or a `stretch` of text."""
 
     kind: str
@@ -144,7 +144,7 @@ class Record(TypedDict):
     evaluations: dict[str, Any]
     cost: dict[str, float | None]
     pairing: Pairing | None
-    curve: Seal | None
+    curve: Checksum | None
     documents: NotRequired[DocumentsOf | None]
     test_documents: NotRequired[DocumentsOf | None]
     data: Text
@@ -322,3 +322,56 @@ class PackManifest(TypedDict):
     format: int
     name: str
     members: dict[str, list[tuple[str, int]]]
+
+
+# ladder ---------------------------------------------------------------------------------------------------------------
+
+
+class RateAt(TypedDict):
+    """The learning rate of an arm at a rung, and the experiment whose curve has it as its best rate, None without one.
+
+    `lower` and `higher` are the rates beside it on that curve, `seeds` how many seeds the curve has.
+    """
+
+    rate: float
+    curve: str | None
+    lower: float | None
+    higher: float | None
+    seeds: int
+
+
+class RungOf(TypedDict):
+    """A rung: its experiment's name, and what a run of the baseline there is.
+
+    `compute` is the training FLOPs of a run of each arm, `rates` its learning rate; files of older versions have none.
+    """
+
+    name: str
+    experiment: str
+    seeds: list[int]
+    parameters: int
+    tokens: int
+    steps: int
+    compute: dict[str, float]
+    rates: NotRequired[dict[str, RateAt]]
+
+
+class LadderManifest(TypedDict):
+    """`ladder.json`: what the report of a ladder needs beside its rungs' manifests and records.
+
+    `margin` is per decade of compute: of the `difference`, and of the `gain` as a factor. `ways` is what
+    `auto` came to.
+    """
+
+    format: int
+    name: str
+    title: str
+    notes: str
+    command: list[str] | None
+    baseline: str
+    arms: list[str]
+    metric: str
+    margin: dict[str, float]
+    forecast: bool
+    ways: NotRequired[dict[str, Any]]
+    rungs: list[RungOf]

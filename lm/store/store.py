@@ -18,18 +18,24 @@ from typing import cast
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.store.checks import of_checksum, of_numbers, weights_of, with_checksum, without_checksum
-from lm.store.damage import of_place, of_record
-from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.documents import KEPT
-from lm.store.files import finite, read_json, sound, write_atomic
+from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
-from lm.store.holders import Holder, Watch, held, holder_of
-from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
-from lm.store.locks import Say, to_stderr
-from lm.store.progress import FILE as PROGRESS
+from lm.store.lease_holder import Holder, LeaseMonitor, current_holder, describe_holder
+from lm.store.leases import STAGING_PREFIX, acquire, guarding_lease, release_if_expired, try_lease
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.redaction import redact_file, redacted_tree
+from lm.store.side_files import PROGRESS_FILE as PROGRESS
+from lm.store.validation import (
+    checkpoint_checksum,
+    validate_checksum,
+    validate_id,
+    validate_numbers,
+    validate_record,
+    with_checksum,
+    without_checksum,
+)
 
 EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 """What earlier tries came to, where one was that hung, and what further processes died of."""
@@ -37,7 +43,17 @@ EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 LOGGED = "logged.json"
 """What the loggers of a run have been told of it."""
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, BEFORE, EARLIER, STACK, RANKS, LOGGED)
+WORK_FILES = (
+    "cell.json",
+    "outcome.json",
+    PROGRESS,
+    PARTIAL_CHECKPOINT,
+    BACKUP_CHECKPOINT,
+    EARLIER,
+    STACK,
+    RANKS,
+    LOGGED,
+)
 """What a work folder holds that a finished cell does not."""
 
 
@@ -98,8 +114,8 @@ class Store:
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
         content, record = record, RECORD.read(record, path)
-        wrong = of_record(record, needed) or of_place(record, cell)
-        wrong = wrong or "; ".join(filter(None, (of_numbers(record), of_checksum(content))))
+        wrong = validate_record(record, needed) or validate_id(record, cell)
+        wrong = wrong or "; ".join(filter(None, (validate_numbers(record), validate_checksum(content))))
         if wrong:
             raise DamagedError(wrong, path)
         return cast(Record, without_checksum(record))
@@ -126,7 +142,7 @@ class Store:
         return not self.finished(cell) or (again and self.record(cell)["status"] == "failed")
 
     @contextlib.contextmanager
-    def lock(self, cell: str, say: Say = to_stderr, wait: bool = True) -> Iterator[None]:
+    def lock(self, cell: str, say: LogLine = to_stderr, wait: bool = True) -> Iterator[None]:
         """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts.
 
         Whoever shows no life for long has lost the cell, and can write nothing into its folders any more: LostError.
@@ -134,26 +150,26 @@ class Store:
         Raises:
             HeldError: where another process holds it, and there is to be no waiting.
         """
-        with leased(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
+        with acquire(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
             yield
 
     @contextlib.contextmanager
     def claim(self, cell: str) -> Iterator[bool]:
         """Holds the cell if no other process does; yields whether it is held."""
-        with if_free(self._lease(cell), self._guarded(cell)) as lease:
+        with try_lease(self._lease(cell), self._guarded(cell)) as lease:
             yield lease is not None
 
     def holder(self, cell: str) -> str:
         """Who holds the cell, as far as it said so."""
-        return holder_of(self._lease(cell))
+        return describe_holder(self._lease(cell))
 
     def held_by(self, cell: str) -> Holder | None:
         """Who holds the cell; None where nobody does, as far as can be told at once."""
-        return held(self._lease(cell))
+        return current_holder(self._lease(cell))
 
-    def watched(self, cell: str, watch: Watch) -> Holder | str | None:
+    def watched(self, cell: str, watch: LeaseMonitor) -> Holder | str | None:
         """Who holds the cell, asked again and again; None once it is free. Who showed no life meanwhile loses it."""
-        return free_lost(self._lease(cell), watch, self._guarded(cell))
+        return release_if_expired(self._lease(cell), watch, self._guarded(cell))
 
     def _lease(self, cell: str) -> Path:
         return self.cells / ".leases" / path_name(cell, "id of a cell")
@@ -169,7 +185,7 @@ class Store:
         """
         said = {name: redacted_tree(record[name]) for name in SAID if name in record}  # type: ignore[literal-required]
         written = cast(Record, RECORD.stamped({**record, **said}))
-        if (weights := weights_of(self.work(cell) / "final.ckpt")) is not None:
+        if (weights := checkpoint_checksum(self.work(cell) / "final.ckpt")) is not None:
             written["provenance"] = {**written["provenance"], "checkpoint": weights}
         redact_file(self.work(cell) / LOG)
         write_atomic(self.work(cell) / "record.json", with_checksum(written))
@@ -189,22 +205,22 @@ class Store:
     def complete(self, cell: str) -> None:
         """The second half of `finish`, for who holds the lock. Raises LostError where that is another by now."""
         work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
-        if not sound(work / "record.json"):
-            discard(work / "record.json")  # that the disk did not keep
+        if not holds_mapping(work / "record.json"):
+            remove(work / "record.json")  # that the disk did not keep
             if before.is_dir() and directory.exists():  # of one that was killed between the two
                 shutil.rmtree(before)
             elif before.is_dir():
                 os.replace(before, directory)
             return
-        if (lease := guarding(work)) is not None:
+        if (lease := guarding_lease(work)) is not None:
             lease.check()
         if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
             if (work / "last.ckpt").is_dir():  # of a sharding strategy
-                discard(work / "last.ckpt")
+                remove(work / "last.ckpt")
             os.replace(work / "final.ckpt", work / "last.ckpt")
         for name in WORK_FILES:
-            discard(work / name)
-        for room in work.glob(f"{ROOM}*"):
+            remove(work / name)
+        for room in work.glob(f"{STAGING_PREFIX}*"):
             shutil.rmtree(room, ignore_errors=True)
         if directory.exists():  # a failed cell that was tried again
             os.replace(directory, before)
@@ -230,17 +246,17 @@ class Store:
         stopped in the middle and lost the cell finds nowhere to move the next one to, and leaves it to its successor.
         """
         work = self.work(cell)
-        if (lease := guarding(work)) is None:
+        if (lease := guarding_lease(work)) is None:
             shutil.rmtree(work, ignore_errors=True)
             return
         if not work.is_dir():
             lease.check()
             return
-        room = lease.room(work)
+        room = lease.staging_dir(work)
         try:
             (room / GONE).mkdir(exist_ok=True)
             for path in work.iterdir():
-                if not path.name.startswith(ROOM):
+                if not path.name.startswith(STAGING_PREFIX):
                     os.replace(path, room / GONE / path.name)
         except FileNotFoundError:
             lease.check()

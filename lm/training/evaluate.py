@@ -240,7 +240,7 @@ def evaluations(
 
 
 def headline(name: str, found: dict[str, Any]) -> dict[str, float | None]:
-    """The numbers of an evaluation that stand in tables, by the names of `lm.store.quantities.describe`."""
+    """The numbers of an evaluation that stand in tables, by the names of `lm.store.metrics.describe`."""
     if name == "lengths":
         lengths = [(length, at) for length, at in found.items() if "error" not in at]
         return {

@@ -100,7 +100,7 @@ class Observer:
         return row
 
     def metrics(self) -> dict[str, float | None]:
-        """What all of training came to, for the record; each is one of QUANTITIES.
+        """What all of training came to, for the record; each is one of METRICS.
 
         The noise scale, in tokens, is the mean trace over the mean signal, as their ratio at one time is too noisy.
         """

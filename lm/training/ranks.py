@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from lm.config.tree import InputError
-from lm.store.disk import discard
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.files import read_json, remove, to_json, write_atomic
 from lm.store.store import RANKS
 from lm.training.adapter import observing, rank
 
@@ -122,7 +121,7 @@ def side_by_side(work: Path, give_up: Callable[[str], object]) -> Iterator[None]
     Raises:
         RankError: where one of them dies, in the place of the error by which this process notices.
     """
-    discard(work / RANKS)
+    remove(work / RANKS)
     watch = Watch(work, give_up)
     try:
         with observing(watch.start):

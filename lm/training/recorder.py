@@ -14,11 +14,10 @@ from lm.data.batch import Data, share_of
 from lm.data.order import chain
 from lm.metrics.gradients import parameters_by_part
 from lm.metrics.tokens import TokenStatistics
-from lm.store.damage import sealed
-from lm.store.disk import save
-from lm.store.files import curve, finite, to_json, write_atomic
+from lm.store.files import curve_csv, finite, save_checkpoint, to_json, write_atomic
 from lm.store.formats import OUTCOME
-from lm.store.quantities import WATCHED, metrics_of
+from lm.store.metrics import VALIDATION_METRICS, metrics_of
+from lm.store.validation import curve_checksum
 from lm.training.adapter import as_the_first_says, evaluating, gives_gradients, over_processes, placed
 from lm.training.by_document import by_document
 from lm.training.life import alive
@@ -122,7 +121,7 @@ class Recorder(Callback):
             self._tick("train")
             self.meter.take(trainer)
             self.meter.pause()
-            save(trainer, self.work / "last.ckpt")
+            save_checkpoint(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
 
@@ -201,7 +200,7 @@ class Recorder(Callback):
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         measured = pl_module.validation.compute()
         row = self.rows.setdefault(trainer.global_step, {})
-        row.update({f"validation_{name}": measured[name] for name in WATCHED})
+        row.update({f"validation_{name}": measured[name] for name in VALIDATION_METRICS})
         if math.isfinite(measured["nll"]):
             self.looked = trainer.global_step, self.observer.look(trainer, pl_module)
             row.update(self.looked[1])
@@ -211,7 +210,7 @@ class Recorder(Callback):
             self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
         if self.diverged is None and trainer.global_step < trainer.max_steps:
-            self._ask(trainer, {name: measured[name] for name in WATCHED})
+            self._ask(trainer, {name: measured[name] for name in VALIDATION_METRICS})
 
     def _ask(self, trainer: Any, measured: dict[str, float]) -> None:
         """The first process asks whether to go on; all obey."""
@@ -235,9 +234,9 @@ class Recorder(Callback):
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
         with unsharded(trainer):
-            save(trainer, self.work / "final.ckpt")
+            save_checkpoint(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
-            write_atomic(self.work / "history.csv", curve(self.rows))
+            write_atomic(self.work / "history.csv", curve_csv(self.rows))
             outcome = OUTCOME.stamped(self.outcome(trainer, pl_module, measured))
             write_atomic(self.work / "outcome.json", to_json(finite(outcome)))
 
@@ -295,6 +294,6 @@ class Recorder(Callback):
                 **self.meter.costs(module, self.data.context, self.tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},
-            "curve": sealed(curve(self.rows)),
+            "curve": curve_checksum(curve_csv(self.rows)),
             **by_document(self.work, module.clusters, measured, "nll"),
         }

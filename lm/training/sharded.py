@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from lm.config.tree import InputError
 from lm.model.block import Block
-from lm.store.disk import intact, put
+from lm.store.files import is_intact, replace_checkpoint
 from lm.training.adapter import gives_gradients
 from lm.training.tensor_parallel import NAME as TENSOR_PARALLEL
 from lm.training.tensor_parallel import parallelize
@@ -156,7 +156,7 @@ def unsharded(trainer: Any) -> contextlib.AbstractContextManager[Any]:
 
 def whole(path: Path) -> bool:
     """Whether a checkpoint, a file or a folder, is what was written."""
-    return _whole_folder(path) if path.is_dir() else intact(path)
+    return _whole_folder(path) if path.is_dir() else is_intact(path)
 
 
 def _whole_folder(path: Path) -> bool:
@@ -235,7 +235,7 @@ def for_strategy(trainer: Any, path: Path) -> Path | None:
     if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
         one = path.with_name(ONE)
         consolidate(path, one)
-        put(one, path)
+        replace_checkpoint(one, path)
     return path if path.exists() else None
 
 

@@ -16,11 +16,10 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lm.config.tree import InputError, Tree
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.files import read_json, to_json, unescape_formula, write_atomic
 from lm.store.leases import LostError
-from lm.store.locks import Say
+from lm.store.locks import LogLine
 from lm.store.redaction import redacted
-from lm.store.spreadsheet import unmarked
 from lm.store.store import LOGGED
 from lm.training.loggers import KINDS, Logger
 from lm.training.recorder import Recorder
@@ -40,7 +39,7 @@ class Tracker(Callback):
         say: told of a logger that failed.
     """
 
-    def __init__(self, work: Path, say: Say) -> None:
+    def __init__(self, work: Path, say: LogLine) -> None:
         self.note = work / LOGGED
         self.say = say
         self.process = os.getpid()
@@ -117,7 +116,7 @@ class Tracker(Callback):
 
 @contextlib.contextmanager
 def tracked(
-    names: Sequence[str], work: Path, folder: Path, called: str, config: Tree, say: Say
+    names: Sequence[str], work: Path, folder: Path, called: str, config: Tree, say: LogLine
 ) -> Iterator[Callable[[Any], None]]:
     """Follows a run with loggers; yields what a trainer is to be given to, before it trains.
 
@@ -158,6 +157,6 @@ def tracked(
 def _read(path: Path) -> Rows:
     with open(path, encoding="utf-8", newline="") as file:
         return {
-            int(row.pop("step")): {unmarked(name): float(text) for name, text in row.items() if text}
+            int(row.pop("step")): {unescape_formula(name): float(text) for name, text in row.items() if text}
             for row in csv.DictReader(file)
         }

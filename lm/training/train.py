@@ -14,14 +14,13 @@ from lm.config.origin import origin
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import Facts
 from lm.model.attention import attending
-from lm.store.disk import trouble
-from lm.store.files import finite, read_json, to_json, write_atomic
+from lm.store.files import disk_error, finite, read_json, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, nothing_recorded
-from lm.store.leases import LostError, guarding
-from lm.store.locks import Say, to_stderr
-from lm.store.progress import kept
+from lm.store.leases import LostError, guarding_lease
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Outcome, Record
 from lm.store.redaction import redacted
+from lm.store.side_files import progress_saver
 from lm.store.store import LOG, Store
 from lm.training import callbacks
 from lm.training.adapter import convert, is_further_process, quiet
@@ -90,7 +89,7 @@ def train(
     report: Report,
     execution: Execution,
     judge: Judge = go_on,
-    say: Say = to_stderr,
+    say: LogLine = to_stderr,
     begun: Callable[[Path], None] = nothing,
     wait: bool = True,
 ) -> None:
@@ -130,7 +129,7 @@ def train(
             with tracked(execution.loggers, work, store.out / FOLDER, execution.called, described, say) as follow:
                 if not (work / "outcome.json").is_file():
                     with side_by_side(work, lambda said: finish(cell, store, failure(said), _until_now(times))):
-                        known = fitted(cell, work, kept(work, report), execution, judge, follow)
+                        known = fitted(cell, work, progress_saver(work, report), execution, judge, follow)
             if known is None:
                 store.drop(cell.id)
                 return
@@ -140,9 +139,9 @@ def train(
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and by_signal(error):
                 raise
-            if (broken := trouble(error)) is not None:
+            if (broken := disk_error(error)) is not None:
                 raise broken from error
-            if (lease := guarding(work)) is not None:  # what another took away is no failure of the cell
+            if (lease := guarding_lease(work)) is not None:  # what another took away is no failure of the cell
                 lease.check()
             outcome = failure(_in_words(error), _logged_trace(work))
         outcome["flags"] = [*outcome.get("flags", []), *earlier(work)["flags"]]
@@ -195,7 +194,7 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcom
     except LostError:
         raise
     except Exception as error:  # the run itself is as good as it was
-        if (broken := trouble(error)) is not None:
+        if (broken := disk_error(error)) is not None:
             raise broken from error
         _logged_trace(work)
         outcome["flags"].append(f"{UNEVALUATED}: {_in_words(error)}")

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from lm.config.tree import InputError
-from lm.store.disk import discard, put_back
-from lm.store.files import read_json, sound, to_json, write_atomic
+from lm.store.files import holds_mapping, read_json, remove, restore_backup, to_json, write_atomic
 from lm.store.formats import TRIES
 from lm.store.store import EARLIER, LOG, STACK
 from lm.training.adapter import looks_across_rows
@@ -82,9 +81,9 @@ def take_in_stack(work: Path) -> None:
 
 def drop_damaged(work: Path) -> None:
     """What the disk did not keep of an earlier try is no reason for a cell to fail: it goes on from what is left."""
-    put_back(work / "last.ckpt")
+    restore_backup(work / "last.ckpt")
     anew, again = "the cell begins anew", "the end of its training is done again"
-    for path, holds, then in ((work / "last.ckpt", whole, anew), (work / "outcome.json", sound, again)):
+    for path, holds, then in ((work / "last.ckpt", whole, anew), (work / "outcome.json", holds_mapping, again)):
         if path.exists() and not holds(path):
             print(f"{path}: damaged; {then}", file=sys.stderr)
-            discard(path)
+            remove(path)

@@ -19,7 +19,7 @@ from lm.cli.findings import lines
 from lm.cli.installed import ADDS, CORE, canonical, modules_of, packages, requirements
 from lm.config.shipped import PACKAGE
 from lm.execution.factory import EXECUTORS
-from lm.store.ways import FILE, keep
+from lm.store.side_files import WAYS_FILE, write_cached
 
 Said = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -111,8 +111,8 @@ def test_a_place_that_cannot_be_written_to_is_wrong(sound: Path, monkeypatch: Pa
 
 
 def test_what_was_measured_for_the_folder_is_told(sound: Path, capsys: Said) -> None:
-    keep(sound / "results" / FILE, "decisions", {"a": DECISION})
-    keep(sound / "results" / FILE, "workers", {"b": {"1": 3.0, "2": 4.0}})
+    write_cached(sound / "results" / WAYS_FILE, "decisions", {"a": DECISION})
+    write_cached(sound / "results" / WAYS_FILE, "workers", {"b": {"1": 3.0, "2": 4.0}})
     assert main(["doctor"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "auto precision bf16-mixed. A step takes 12.5 ms bf16-mixed (a processor, threads: 1)." in text
@@ -125,10 +125,10 @@ def test_what_was_measured_for_the_folder_is_told(sound: Path, capsys: Said) -> 
 )
 def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Said, content: str) -> None:
     (sound / "results").mkdir()
-    (sound / "results" / FILE).write_text(content)
+    (sound / "results" / WAYS_FILE).write_text(content)
     assert main(["doctor"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith(f"lm: results/{FILE}: ")
+    assert said.err.startswith(f"lm: results/{WAYS_FILE}: ")
     assert said.err.count("\n") == 1
 
 

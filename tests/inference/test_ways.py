@@ -17,7 +17,7 @@ from lm.inference import ways
 from lm.inference.ways import asked, decided
 from lm.model import mixing
 from lm.report.autotune import describe_autotune
-from lm.store.ways import FILE, kept, measured_once
+from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import check
 
 EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", "compile")}
@@ -80,7 +80,7 @@ def test_nothing_is_compiled_to_try_it_where_all_of_the_training_is_shorter(
 
 
 def test_commands_that_measure_at_the_same_time_take_turns_and_keep_all(tmp_path: Path) -> None:
-    path, said, begun, go_on = tmp_path / FILE, [], threading.Event(), threading.Event()
+    path, said, begun, go_on = tmp_path / WAYS_FILE, [], threading.Event(), threading.Event()
 
     def slow() -> str:
         begun.set()
@@ -88,7 +88,7 @@ def test_commands_that_measure_at_the_same_time_take_turns_and_keep_all(tmp_path
         return "slow"
 
     def ask(question: str, answer: str) -> None:
-        said.append(measured_once(path, "decisions", question, slow if answer == "slow" else lambda: answer))
+        said.append(measure_once(path, "decisions", question, slow if answer == "slow" else lambda: answer))
 
     first = threading.Thread(target=ask, args=("a", "slow"))
     first.start()
@@ -102,7 +102,7 @@ def test_commands_that_measure_at_the_same_time_take_turns_and_keep_all(tmp_path
     for thread in (first, *others):
         thread.join(30)
     assert sorted(said) == ["b", "slow", "slow"]
-    assert kept(path, "decisions") == {"a": "slow", "b": "b"}
+    assert read_cached(path, "decisions") == {"a": "slow", "b": "b"}
 
 
 def test_a_decision_is_found_again_whatever_is_fast_by_then(tmp_path: Path, speeds: dict[str, float]) -> None:
@@ -129,7 +129,7 @@ def test_a_way_that_this_processor_does_not_have_is_left_out(tmp_path: Path, mon
 
 def test_what_is_not_asked_for_is_left_alone(tmp_path: Path) -> None:
     assert decided(RUN, tmp_path, 1) == (RUN, None)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / WAYS_FILE).exists()
     assert asked(override(RUN, EVERY)) == ["precision", "attention", "compile"]
 
 
@@ -178,7 +178,7 @@ def test_an_experiment_is_computed_in_one_way(tmp_path: Path, speeds: dict[str, 
 
 
 def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("{}")
+    (tmp_path / WAYS_FILE).write_text("{}")
     with pytest.raises(InputError, match=r"ways\.json: ways format"):
         chosen(tmp_path)
 
@@ -187,4 +187,4 @@ def test_too_few_seeds_are_told_before_anything_is_measured(tmp_path: Path, spee
     few = experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"})
     with pytest.raises(InputError, match="2 seeds cannot reach significance"):
         ablate(few, Manner(tmp_path))
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / WAYS_FILE).exists()

@@ -19,12 +19,12 @@ import lm
 from lm.analysis.results import load
 from lm.analysis.runs import is_experiment_or_search
 from lm.cli import main
-from lm.config.tree import InputError, LessError
+from lm.config.tree import InputError, ReportWouldShrinkError
 from lm.report.pack import cells_of, open_results, pack, unpack
 from lm.store.archive import ENDING, read_archive
-from lm.store.damage import sealed
 from lm.store.documents import packed
 from lm.store.store import Store
+from lm.store.validation import curve_checksum
 
 MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9, "failed"], "arm": [1.7, 1.85, 1.68, None]}
@@ -37,7 +37,7 @@ def folder(experiment: MakeExperiment) -> Path:
     def seal(arm: str, seed: int, record: dict[str, Any]) -> None:
         if record["status"] == "ok":
             lines = [f"{step},{record['metrics']['nll'] + 10 / step},{step / 10}\n" for step in (10, 20, 30)]
-            record["curve"] = sealed("step,validation_nll,gradient_norm\n" + "".join(lines))
+            record["curve"] = curve_checksum("step,validation_nll,gradient_norm\n" + "".join(lines))
 
     folder = experiment(CELLS, seal)
     for place in Store(folder.parent).cells.glob("[a-z]*"):
@@ -211,7 +211,7 @@ def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pyt
     before = file.read_bytes()
     Store(folder.parent).history("arm-0").unlink()
     Store(folder.parent).history("arm-1").unlink()
-    with pytest.raises(LessError):
+    with pytest.raises(ReportWouldShrinkError):
         pack(folder)
     assert main(["pack", str(folder)]) == 1
     (line,) = capsys.readouterr().err.splitlines()

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lm.cli import main
-from lm.config.tree import LessError
+from lm.config.tree import ReportWouldShrinkError
 from lm.report.report_diff import missing_content, missing_csv_content
 from lm.report.write import write_report
 from lm.store.store import Store
@@ -168,7 +168,7 @@ def test_the_report_of_an_ablation_is_written_and_says_what_it_lacks(
     assert capsys.readouterr().err == "", "more seeds lack nothing"
     assert "seeds 0, 1, 2, 3" in (folder / "table.md").read_text()
     without_curves(folder)
-    with pytest.raises(LessError):
+    with pytest.raises(ReportWouldShrinkError):
         write_report(folder, quiet, replace=False)
     assert "## Training" in (folder / "table.md").read_text()
     write_report(folder, quiet)

@@ -23,7 +23,7 @@ from lm.search.searches import Searches
 from lm.search.spec import Method, SweepSpec
 from lm.search.storage import Backend, check_storage, journal, open_storage
 from lm.search.study import open_study
-from lm.store.holders import Watch
+from lm.store.lease_holder import LeaseMonitor
 from lm.store.redaction import redacted
 
 
@@ -311,12 +311,12 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
 
     monkeypatch.setattr(DbLeases, "replace", replaced)
     with pytest.raises(OperationalError):
-        mine.take("turn", Watch())
-    assert other.take("turn", Watch()) is None
-    lease = mine.take("turn", Watch())
+        mine.take("turn", LeaseMonitor())
+    assert other.take("turn", LeaseMonitor()) is None
+    lease = mine.take("turn", LeaseMonitor())
     assert lease is not None
     lease.release()
-    after = other.take("turn", Watch())
+    after = other.take("turn", LeaseMonitor())
     assert after is not None
     after.release()
 

@@ -13,8 +13,8 @@ from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.report.study import load_study
 from lm.store.formats import MANIFEST, SEARCH
-from lm.store.manifest import check_shape
 from lm.store.record import Manifest, StudyManifest
+from lm.store.validation import check_shape
 
 
 @pytest.mark.parametrize("name", references.named("experiment.json"))
