@@ -146,7 +146,7 @@ def load(folder: Path) -> Results:
                 if store.finished(cell):
                     results.records[arm, int(seed)] = _against_files(results, store.record(cell, needed=True))
             except DamagedError as error:
-                results.corrupt_records[arm, int(seed)] = error.wrong
+                results.corrupt_records[arm, int(seed)] = error.problem
         results.corrupt_curves.update(_broken(results, arm))
     if not any(map(_keeps_files, filter(None, results.records.values()), itertools.repeat(store))):
         results.corrupt_documents.clear()  # a copy of the records alone

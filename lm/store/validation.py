@@ -1,198 +1,224 @@
-"""Whether records and learning curves are still what training wrote: what was damaged since is named, not averaged."""
+"""Validation of records, learning curves and manifests: a file that is not what training wrote is named, not averaged.
+
+First its form is checked, against the types of lm/store/record.py. Then a record must agree with itself, with its
+checksum and with the files beside it. A checksum is no signature: it reveals a change by accident or by hand. Records
+of older versions have none, and are checked by the rest alone.
+"""
 
 import csv
+import functools
 import hashlib
 import io
 import itertools
 import json
 import math
 import re
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.store.documents import KEPT, read_documents
 from lm.store.files import to_json
 from lm.store.metrics import describe
-from lm.store.record import Checksum, ClaimOf, Weights
+from lm.store.record import Checksum, ClaimOf, Record, Weights
 
-STATUSES = ("ok", "diverged", "failed")
+CHECKSUM = "checksum"
+"""Key of a record's checksum in its provenance."""
+
+ROUNDING = 1e-6
+"""Relative rounding error: sums by document are float32, each a tenth of it, and less for their sum."""
+
+SLACK = 1e-6
+"""Rounding error by which a metric may exceed its range."""
+
+MAX_STEPS = re.compile(r"^trainer:\n(?:[ ].*\n)*?  max_steps: (\d+)$", re.MULTILINE)
+"""The number of steps in `config.yaml` as training writes it; parsing the file takes a hundred times as long."""
 
 
-def is_number(found: Any) -> bool:
-    """Whether this is a number that can be averaged."""
+def is_number(value: Any) -> bool:
+    """Return True for a finite number, which can be averaged."""
     try:
-        return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number past float64
         return False
 
 
-# records -------------------------------------------------------------------------------------------------------------
+def value_at(record: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path of keys, such as `metrics/nll`; None if there is none."""
+    value: Any = record
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
-@dataclass(frozen=True)
-class Part:
-    """A test of what lies at a path into a record, and that in words."""
+# declared types ------------------------------------------------------------------------------------------------------
 
-    fits: Callable[[Any], bool]
-    words: str
-
-
-MAPPING = Part(lambda found: isinstance(found, Mapping), "a mapping")
-TEXT = Part(lambda found: isinstance(found, str), "text")
-TEXTS = Part(lambda found: isinstance(found, list) and all(isinstance(one, str) for one in found), "a list of texts")
-WHOLE = Part(lambda found: is_number(found) and isinstance(found, int) and found >= 0, "a whole number")
-NUMBER = Part(is_number, "a number")
-STATUS = Part(lambda found: found in STATUSES, f"one of {', '.join(STATUSES)}")
-
-
-def _is_commit(found: Any) -> bool:
-    return (
-        isinstance(found, Mapping) and {"commit", "dirty"} <= found.keys() and isinstance(found["commit"], str | None)
-    )
-
-
-def _is_code(found: Any) -> bool:
-    ones = found.values() if isinstance(found, Mapping) else [None]
-    return all(
-        isinstance(one, Mapping) and "known_by" in one and (one.get("git") is None or _is_commit(one["git"]))
-        for one in ones
-    )
-
-
-def _is_documents(found: Any) -> bool:
-    return (
-        isinstance(found, Mapping)
-        and all(isinstance(found.get(name), str) for name in ("kind", "sha256"))
-        and all(WHOLE.fits(found.get(name)) for name in ("rows", "each"))
-    )
-
-
-DOCUMENTS = Part(_is_documents, "a mapping with kind, rows, each and sha256")
-COMMIT = Part(_is_commit, "a mapping with commit and dirty")
-CODE = Part(_is_code, "a mapping with what each class is known by, and its commit")
-
-
-def _is_checkpoint(found: Any) -> bool:
-    return isinstance(found, Mapping) and WHOLE.fits(found.get("bytes")) and isinstance(found.get("sha256"), str)
-
-
-CHECKPOINT = Part(_is_checkpoint, "a mapping with bytes and sha256")
-
-PARTS: dict[str, Part] = {
-    "id": TEXT,
-    "status": STATUS,
-    "error": TEXT,
-    "steps": WHOLE,
-    **dict.fromkeys(("metrics", "cost", "provenance", "provenance/packages", "data"), MAPPING),
-    "provenance/git": COMMIT,
-    "provenance/source": TEXT,
-    "provenance/code": CODE,
-    "provenance/checkpoint": CHECKPOINT,
-    "provenance/checksum": TEXT,
-    **dict.fromkeys(("data/fingerprint", "data/tokenizer"), TEXT),
-    "data/unigram_nll": NUMBER,
-    **dict.fromkeys(("evaluated", "pairing", "reliability", "initial", "final", "curve"), MAPPING),
-    **dict.fromkeys(("documents", "test_documents"), DOCUMENTS),
-    **dict.fromkeys(("evaluations", "evaluations/lengths"), MAPPING),
-    "evaluated/tokens": WHOLE,
-    "flags": TEXTS,
+EXPECTED = {
+    **dict.fromkeys(("dict_type", "mapping_type"), "a mapping"),
+    "list_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    **dict.fromkeys(("float_type", "finite_number"), "a number"),
 }
-"""What lies where in a record, as far as reports rest on it; null stands for nothing."""
+"""Descriptions of what was expected, by the type of pydantic's error."""
+
+
+@functools.cache
+def _validator(declared: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter, with_config  # 0.2 s, which `lm --help` need not pay
+
+    with_config(ConfigDict(strict=True, allow_inf_nan=False))(declared)
+    with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))(ClaimOf)  # a constructor takes its items
+    return TypeAdapter(declared)
+
+
+def _errors(value: Any, declared: Any, text: str | None = None) -> list[tuple[str, list[str | int], Any]]:
+    """List where a value is not of a declared type: the kind of error, the keys and what is there.
+
+    Args:
+        value: as it was read from JSON.
+        declared: a type of lm/store/record.py.
+        text: the same value as JSON, in which a list stands for a tuple; None if no tuple is declared.
+    """
+    from pydantic import ValidationError
+
+    validator = _validator(declared)
+    try:
+        validator.validate_python(value) if text is None else validator.validate_json(text)
+    except ValidationError as failure:
+        errors = []
+        for error in failure.errors(include_url=False):
+            place, inner = [], value
+            for key in error["loc"]:
+                try:
+                    inner = inner[key]
+                except (LookupError, TypeError):  # a missing key, or the name of a member of a union
+                    if error["type"] != "missing" or key != error["loc"][-1]:
+                        continue
+                place.append(key)
+            errors.append((error["type"], place, error["input"]))
+        return errors
+    return []
+
+
+def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
+    """Check that a manifest is of its declared type.
+
+    Args:
+        value: as it was read from JSON.
+        declared: a type of lm/store/record.py.
+        path: of the file.
+        remedy: what helps, for the message.
+
+    Raises:
+        InputError: naming the file, the place in it and what is there.
+    """
+    try:
+        errors = _errors(value, declared, json.dumps(value))
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply; {remedy}") from None
+    if not errors:
+        return
+    kind, place, wrong = max(errors, key=lambda error: len(error[1]))
+    found = "nothing" if kind == "missing" else shown(wrong)
+    if kind == "extra_forbidden":
+        *place, name = place
+        found = f"the name {shown(name)}"
+    where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).lstrip(".")
+    raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {found}; {remedy}")
+
+
+# the form of a record ------------------------------------------------------------------------------------------------
 
 ALWAYS = (
-    "id",
-    "status",
-    "metrics",
-    "cost",
-    "provenance/git",
-    "provenance/packages",
-    "data/fingerprint",
-    "data/tokenizer",
+    *("id", "status", "metrics", "cost"),
+    *("provenance/git", "provenance/packages", "data/fingerprint", "data/tokenizer"),
 )
 IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
-"""What no report can do without."""
+"""Parts of a record that reports need."""
+
+COUNTS = (
+    *("steps", "evaluated/tokens", "provenance/checkpoint/bytes"),
+    *("documents/rows", "documents/each", "test_documents/rows", "test_documents/each"),
+)
+"""Numbers in a record that are not negative."""
+
+INSIDE = ("initial", "final", "reliability")
+"""Parts of a record that hold numbers alone, some of them null."""
 
 
 def validate_record(record: Any, needed: bool = True) -> str:
-    """What is wrong with a record, in words; empty for a sound one.
+    """Return what is wrong with the form of a record; an empty text if nothing is.
 
     Args:
-        record: as it was read.
-        needed: whether it counts as damage to have lost a part that reports need.
+        record: as it was read; null stands for a part that it does not have.
+        needed: whether a missing part that reports need is an error.
     """
     if not isinstance(record, Mapping):
         return f"expected a mapping, found {shown(record)}"
-    for path, part in PARTS.items():
-        if (found := value_at(record, path)) is not None and not part.fits(found):
-            return f"{path}: expected {part.words}, found {shown(found)}"
+    for kind, place, value in _errors(record, Record):
+        section = len(place) == 1 or (len(place) == 2 and place[0] in ("provenance", "data", "evaluated"))
+        partial = kind == "missing" and section
+        if partial or (value is None and len(place) <= 2) or (place[0] in INSIDE and len(place) > 1):
+            continue  # older versions wrote fewer parts; those of numbers alone are checked below
+        path = "/".join(map(str, place))
+        if kind == "missing":
+            return f"{path.rpartition('/')[0]}: expected {place[-1]}, found {shown(value)}"
+        expected = "one of ok, diverged, failed" if kind == "literal_error" else EXPECTED.get(kind, "another value")
+        return f"{path}: expected {expected}, found {shown(value)}"
+    for path in COUNTS:
+        if (value_at(record, path) or 0) < 0:
+            return f"{path}: expected a whole number, found {shown(value_at(record, path))}"
     parts = ALWAYS + (IF_OK if record.get("status") == "ok" else ()) if needed else ("status",)
-    if lost := [path for path in parts if value_at(record, path) is None]:
-        return f"has no {', '.join(lost)}"
-    wrong: Iterator[str] = itertools.chain(
-        *(_named_numbers(record.get(part) or {}, part) for part in ("metrics", "cost")),
-        *(_only_numbers(record.get(part) or {}, part) for part in ("initial", "final", "reliability")),
-        _moments(record),
-        _lengths(record),
-        _bins(record),
-        _endless(record),
+    if missing := [path for path in parts if value_at(record, path) is None]:
+        return f"has no {', '.join(missing)}"
+    problems: Iterator[str] = itertools.chain(
+        *(_not_numbers(record.get(part) or {}, part) for part in INSIDE),
+        _unequal_layers(record),
+        _bad_lengths(record),
+        _bad_bins(record),
+        _not_finite(record),
     )
-    return next(wrong, "")
+    return next(problems, "")
 
 
 def validate_id(record: Mapping[str, Any], cell: str) -> str:
-    """Return in words that a record lies in the folder of another cell; empty where its id is the folder's name."""
+    """Return that a record is in the folder of another cell; an empty text if its id is the folder's name."""
     written = record.get("id")
     if written == cell:
         return ""
     return f"id: is of another cell, {shown(written)}, expected {cell}, the name of its folder"
 
 
-def value_at(record: Mapping[str, Any], path: str) -> Any:
-    """What lies at a path of keys; None where nothing does."""
-    found: Any = record
-    for key in path.split("/"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _named_numbers(found: Mapping[str, Any], path: str) -> Iterator[str]:
-    for name, number in found.items():
-        if number is not None and not is_number(number):
-            yield f"{path}/{name}: expected a number, found {shown(number)}"
-
-
-def _only_numbers(found: Any, path: str) -> Iterator[str]:
-    """Leaves of a tree that are no numbers, and lists whose members are not alike."""
-    if isinstance(found, Mapping):
-        for name, inner in found.items():
-            yield from _only_numbers(inner, f"{path}/{name}")
-    elif isinstance(found, list):
-        lengths = {len(inner) if isinstance(inner, list) else None for inner in found}
+def _not_numbers(value: Any, path: str) -> Iterator[str]:
+    """Yield leaves of a tree that are no numbers, and lists of lists of several lengths."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _not_numbers(inner, f"{path}/{name}")
+    elif isinstance(value, list):
+        lengths = {len(inner) if isinstance(inner, list) else None for inner in value}
         if len(lengths) > 1:
             yield f"{path}: expected numbers, or lists of one length"
-        for index, inner in enumerate(found):
-            yield from _only_numbers(inner, f"{path}/{index}")
-    elif found is not None and not is_number(found):
-        yield f"{path}: expected a number, found {shown(found)}"
+        for index, inner in enumerate(value):
+            yield from _not_numbers(inner, f"{path}/{index}")
+    elif value is not None and not is_number(value):
+        yield f"{path}: expected a number, found {shown(value)}"
 
 
-def _moments(record: Mapping[str, Any]) -> Iterator[str]:
-    """What was seen of the model at the end, if not of as many layers as at the beginning."""
+def _unequal_layers(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lists that have other lengths in `final` than in `initial`."""
     first, last = _lists(record.get("initial") or {}), _lists(record.get("final") or {})
     for path in first.keys() & last.keys():
         if len(first[path]) != len(last[path]):
             yield f"final{path}: expected {len(first[path])} entries as in initial{path}, found {len(last[path])}"
 
 
-def _lists(found: Mapping[str, Any], path: str = "") -> dict[str, list[Any]]:
+def _lists(tree: Mapping[str, Any], path: str = "") -> dict[str, list[Any]]:
     lists: dict[str, list[Any]] = {}
-    for name, inner in found.items():
+    for name, inner in tree.items():
         if isinstance(inner, list):
             lists[f"{path}/{name}"] = inner
         elif isinstance(inner, Mapping):
@@ -200,28 +226,35 @@ def _lists(found: Mapping[str, Any], path: str = "") -> dict[str, list[Any]]:
     return lists
 
 
-def _lengths(record: Mapping[str, Any]) -> Iterator[str]:
-    """Lengths of context without what was measured at them."""
-    for length, found in (value_at(record, "evaluations/lengths") or {}).items():
+def _bad_lengths(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lengths of context that lack their measurements."""
+    lengths = value_at(record, "evaluations/lengths") or {}
+    if not isinstance(lengths, Mapping):
+        yield f"evaluations/lengths: expected a mapping, found {shown(lengths)}"
+        return
+    for length, measured in lengths.items():
         path = f"evaluations/lengths/{length}"
-        if not length.isdecimal() or not isinstance(found, Mapping):
-            yield f"{path}: expected what was measured at a number of tokens, found {shown(found)}"
-        elif "error" not in found:
+        if not length.isdecimal() or not isinstance(measured, Mapping):
+            yield f"{path}: expected what was measured at a number of tokens, found {shown(measured)}"
+        elif "error" not in measured:
             for name in ("nll", "sliding_nll", "by_position"):
-                yield from _only_numbers(found[name], f"{path}/{name}") if name in found else [f"{path}: has no {name}"]
+                inside = (
+                    _not_numbers(measured[name], f"{path}/{name}") if name in measured else [f"{path}: has no {name}"]
+                )
+                yield from inside
 
 
-def _bins(record: Mapping[str, Any]) -> Iterator[str]:
-    """A reliability diagram whose bins are not those of the evaluated tokens."""
+def _bad_bins(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield problems of a reliability diagram: its bins are not those of the evaluated tokens."""
     diagram = record.get("reliability")
     if not diagram:
         return
     bins = {name: diagram.get(name) or [] for name in ("count", "confidence", "accuracy")}
-    for name, found in bins.items():
-        if not isinstance(found, list) or (name == "count" and not all(map(is_number, found))):
-            yield f"reliability/{name}: expected a list of numbers, found {shown(found)}"
+    for name, values in bins.items():
+        if not isinstance(values, list) or (name == "count" and not all(map(is_number, values))):
+            yield f"reliability/{name}: expected a list of numbers, found {shown(values)}"
             return
-    sizes = {name: len(found) for name, found in bins.items()}
+    sizes = {name: len(values) for name, values in bins.items()}
     if len(set(sizes.values())) > 1:
         yield f"reliability: expected as many bins of each kind, found {sizes}"
     counted, tokens = sum(bins["count"]), value_at(record, "evaluated/tokens")
@@ -229,115 +262,17 @@ def _bins(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"reliability/count: adds up to {counted:,}, expected the {tokens:,} tokens that were evaluated"
 
 
-def _endless(found: Any, path: str = "") -> Iterator[str]:
-    """Places anywhere that hold NaN or an infinity, which Python reads and no writer writes."""
-    for name, inner in found.items() if isinstance(found, Mapping) else enumerate(found):
+def _not_finite(tree: Any, path: str = "") -> Iterator[str]:
+    """Yield paths to NaN or an infinity, which Python reads from JSON and training never writes."""
+    for name, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
         here = f"{path}/{name}" if path else str(name)
         if isinstance(inner, float) and not math.isfinite(inner):
             yield f"{here}: expected a number, found {shown(inner)}"
         elif isinstance(inner, (Mapping, list)):
-            yield from _endless(inner, here)
+            yield from _not_finite(inner, here)
 
 
-# learning curves -----------------------------------------------------------------------------------------------------
-
-
-def curve_checksum(content: str) -> Checksum:
-    """What a record keeps of its curve, by which one that was damaged later is known: its rows and its hash."""
-    return {"rows": content.count("\n") - 1, "sha256": hashlib.sha256(content.encode()).hexdigest()}
-
-
-def validate_curve(path: Path, record: Mapping[str, Any]) -> str:
-    """What is wrong with the learning curve of a run that went well, in words; empty for a sound one."""
-    try:
-        return validate_curve_text(path.read_text(encoding="utf-8"), record)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    except (UnicodeDecodeError, csv.Error) as error:
-        return f"is no CSV: {error}"
-
-
-def validate_curve_text(content: str, record: Mapping[str, Any]) -> str:
-    """The same of the curve's content.
-
-    A record from before curves were sealed is asked for its last step alone, and whether rows are missing between is
-    told by those that are left: training and validation are each measured at equal distances.
-    """
-    seal, rows = record.get("curve"), max(0, content.count("\n") - 1)
-    if seal:
-        if curve_checksum(content) == seal:
-            return _other_end(content, record.get("steps"))
-        if rows != seal.get("rows"):
-            return f"has {rows} rows, expected {seal.get('rows')}"
-        return "is not what training wrote: its hash differs from the record's"
-    if not content.endswith("\n"):
-        return f"ends in the middle of row {rows + 1}"
-    head, *body = csv.reader(io.StringIO(content))
-    if not head or head[0] != "step" or not body:
-        return "expected a column of steps and rows of numbers"
-    return next(_wrong_rows(head, body), "") or next(_wrong_steps(head, body, record.get("steps")), "")
-
-
-def _other_end(content: str, last: int | None) -> str:
-    """Return in words that a curve which is as it was written ends at another step than its record says."""
-    step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
-    if last is None or step == str(last):
-        return ""
-    return f"ends at step {step}, and its record says {last:,}: one of them was changed"
-
-
-def _wrong_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:
-    """Rows that are too short or too long, and texts that are no numbers."""
-    for index, row in enumerate(body, start=1):
-        if len(row) != len(head):
-            yield f"row {index} has {len(row)} of {len(head)} columns"
-        for name, text in zip(head, row, strict=False):
-            try:
-                int(text) if name == "step" else float(text or "nan")
-            except ValueError:
-                yield f"row {index}, {name}: expected a number, found {shown(text)}"
-
-
-def _wrong_steps(head: list[str], body: list[list[str]], last: int | None) -> Iterator[str]:
-    """Steps that are not in order, or that break off before the run did, or of which some are gone."""
-    steps = [int(row[0]) for row in body]
-    if any(after <= before for before, after in itertools.pairwise(steps)):
-        yield "its steps are not in order"
-    if last is not None and steps[-1] != last:
-        yield f"ends at step {steps[-1]:,}, expected {last:,}"
-    for name in ("train_loss", "validation_nll"):
-        place = head.index(name) if name in head else None
-        measured = [step for step, row in zip(steps, body, strict=True) if place is not None and row[place]]
-        every = [step for step in measured if step > 1 or name != "train_loss"]  # the first step is measured too
-        if every and _has_gap(every):
-            yield f"{name}: rows are missing between steps"
-
-
-def _has_gap(steps: list[int]) -> bool:
-    """Whether steps that begin after so many and come every so many, but for a last one, lack one of them.
-
-    Distances may differ by one: where gradients are accumulated, what is counted in batches falls between two steps.
-    """
-    *distances, final = (after - before for before, after in itertools.pairwise([0, *steps]))
-    return bool(distances) and max(*distances, final) > min(distances) + 1
-
-
-# checks ---------------------------------------------------------------------------------------------------------------
-
-CHECKSUM = "checksum"
-"""What of a record's provenance holds its checksum."""
-
-ROUNDING = 1e-6
-"""Relative: sums by document are float32, which is a tenth of it for each of them and less for their sum."""
-
-SLACK = 1e-6
-"""By how much rounding may take a quantity past an end of its range."""
-
-MAX_STEPS = re.compile(r"^trainer:\n(?:[ ].*\n)*?  max_steps: (\d+)$", re.MULTILINE)
-"""Where `config.yaml`, as it is written, says how many steps were asked for: it takes a hundredth of parsing it."""
-
-
-# its checksum --------------------------------------------------------------------------------------------------------
+# the checksum of a record --------------------------------------------------------------------------------------------
 
 
 def without_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,13 +284,13 @@ def without_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_checksum(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256, in hexadecimal, of what a record holds beside its checksum, as it is read from JSON."""
+    """Return the SHA-256, in hexadecimal, of all that a record holds beside its checksum, as it is read from JSON."""
     text = json.dumps(without_checksum(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_checksum(content: Mapping[str, Any]) -> str:
-    """Return the JSON of a record with the checksum of what it holds, in place of another that it may have."""
+    """Return the JSON of a record with its checksum, which replaces the one that it may have."""
     plain = to_json(without_checksum(content))
     record = json.loads(plain)
     if not isinstance(record.get("provenance"), dict):
@@ -365,47 +300,39 @@ def with_checksum(content: Mapping[str, Any]) -> str:
 
 
 def validate_checksum(content: Mapping[str, Any]) -> str:
-    """Return in words that a record was edited, of which the form is right; empty where its checksum matches.
-
-    A record of a version that wrote no checksum passes.
-    """
+    """Return that a record of sound form was edited; an empty text if its checksum matches, or it has none."""
     written = value_at(content, f"provenance/{CHECKSUM}")
     if written is None or written == record_checksum(content):
         return ""
     return "was edited by hand: its content does not match its checksum"
 
 
-# its own numbers -----------------------------------------------------------------------------------------------------
+# the numbers of a record ---------------------------------------------------------------------------------------------
 
 
 def validate_numbers(record: Mapping[str, Any]) -> str:
-    """Return what in a record does not agree with the rest of it, in words; empty where all of it does."""
+    """Return the first part of a record that contradicts the rest of it; an empty text if none does."""
     if record.get("status") == "ok":
         for part in ("diverged", "error"):
             if record.get(part) is not None:
                 return f"{part}: expected nothing beside status ok, found {shown(record[part])}"
-    return next(itertools.chain(_outside(record), _apart(record), _off_the_diagram(record)), "")
+    return next(itertools.chain(_out_of_range(record), _contradictions(record), _not_the_diagram(record)), "")
 
 
-def _outside(record: Mapping[str, Any]) -> Iterator[str]:
-    """Quantities that lie outside their declared ranges."""
+def _out_of_range(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield metrics outside their declared ranges."""
     for part in ("metrics", "cost"):
         for name, value in (record.get(part) or {}).items():
-            if value is None:
-                continue
             low, high = describe(name).range
-            if not low - SLACK <= value <= high + SLACK:
-                yield f"{part}/{name}: expected {_range(low, high)}, found {shown(value)}"
+            if value is None or low - SLACK <= value <= high + SLACK:
+                continue
+            expected = f"{low:zg} to {high:zg}" if math.isfinite(low) else f"{high:zg} or less"
+            expected = f"{low:zg} or more" if math.isinf(high) else expected
+            yield f"{part}/{name}: expected {expected}, found {shown(value)}"
 
 
-def _range(low: float, high: float) -> str:
-    if math.isinf(high):
-        return f"{low:zg} or more"
-    return f"{low:zg} to {high:zg}" if math.isfinite(low) else f"{high:zg} or less"
-
-
-def _apart(record: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers that a record holds twice, in two forms, which differ."""
+def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield numbers that a record holds twice, in two forms, with different values."""
     metrics: Mapping[str, Any] = record.get("metrics") or {}
     for name, value in metrics.items():
         loss = metrics.get(name.replace("perplexity", "nll"))
@@ -413,17 +340,17 @@ def _apart(record: Mapping[str, Any]) -> Iterator[str]:
             continue
         if abs(loss - math.log(value)) > ROUNDING:
             yield f"metrics/{name}: expected the exponential of an NLL of {loss:z.9g}, found {shown(value)}"
-    again = {"metrics/test_nll": "evaluations/test/nll"}
+    pairs = {"metrics/test_nll": "evaluations/test/nll"}
     for length in value_at(record, "evaluations/lengths") or {}:
-        again |= {f"metrics/{name}@{length}": f"evaluations/lengths/{length}/{name}" for name in ("nll", "sliding_nll")}
-    for path, other in again.items():
+        pairs |= {f"metrics/{name}@{length}": f"evaluations/lengths/{length}/{name}" for name in ("nll", "sliding_nll")}
+    for path, other in pairs.items():
         first, second = value_at(record, path), value_at(record, other)
         if is_number(first) and is_number(second) and not math.isclose(first, second, rel_tol=ROUNDING):
             yield f"{path}: expected {second:z.9g}, as in {other}, found {shown(first)}"
 
 
-def _off_the_diagram(record: Mapping[str, Any]) -> Iterator[str]:
-    """Accuracy and ECE that the reliability diagram of the same tokens does not give."""
+def _not_the_diagram(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield accuracy and ECE that differ from those of the reliability diagram of the same tokens."""
     diagram = record.get("reliability")
     if not diagram or not sum(diagram.get("count") or [0]):
         return
@@ -431,70 +358,67 @@ def _off_the_diagram(record: Mapping[str, Any]) -> Iterator[str]:
     if not all(map(is_number, itertools.chain(*bins))):
         return
     tokens = sum(count for count, _, _ in bins)
-    gives = {
+    of_diagram = {
         "accuracy": sum(count * right for count, _, right in bins) / tokens,
         "ece": sum(count * abs(right - confidence) for count, confidence, right in bins) / tokens,
     }
-    for name, expected in gives.items():
+    for name, expected in of_diagram.items():
         value = (record.get("metrics") or {}).get(name)
         if value is not None and not math.isclose(value, expected, rel_tol=0, abs_tol=SLACK):
             yield f"metrics/{name}: expected {expected:z.9g}, which reliability gives, found {shown(value)}"
 
 
-# the files beside it -------------------------------------------------------------------------------------------------
+# the files beside a record -------------------------------------------------------------------------------------------
 
 
 def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[str, str]]:
-    """Return what in a record the files beside it contradict, in words, and which of these files are damaged.
+    """Compare a record of sound form with the files beside it.
 
     Args:
         record: of a sound form.
-        folder: that it lies in.
+        folder: of the record.
 
     Returns:
-        Empty text where nothing is wrong with the record; by quantity of KEPT what is wrong with the losses by
-        document behind it, beginning with the name of their file.
+        What is wrong with the record, or an empty text; by quantity of KEPT what is wrong with its losses by document,
+        beginning with the name of their file.
     """
-    wrong, harmed = _past_the_end(record, folder / "config.yaml"), dict[str, str]()
+    problem, damaged = _too_many_steps(record, folder / "config.yaml"), dict[str, str]()
     if record.get("status") != "ok":
-        return wrong, harmed
+        return problem, damaged
     for quantity, (part, file) in KEPT.items():
         if not record.get(part):
             continue
         try:
             losses = read_documents(folder / file, record, quantity)
         except InputError as error:
-            harmed[quantity] = str(error).removeprefix(f"{folder}/")
+            damaged[quantity] = str(error).removeprefix(f"{folder}/")
             continue
         tokens, value = int(losses.tokens_d.sum()), value_at(record, f"metrics/{quantity}")
         mean = float(losses.nll_d.sum()) / tokens if tokens else math.nan
         if value is not None and not math.isclose(value, mean, rel_tol=ROUNDING):
-            wrong = wrong or f"metrics/{quantity}: expected {mean:z.9g}, the mean of {file}, found {shown(value)}"
-    return wrong, harmed
+            problem = problem or f"metrics/{quantity}: expected {mean:z.9g}, the mean of {file}, found {shown(value)}"
+    return problem, damaged
 
 
-def _past_the_end(record: Mapping[str, Any], config: Path) -> str:
-    """Return in words that a run made more steps than its configuration asks for; empty where that cannot be told."""
+def _too_many_steps(record: Mapping[str, Any], config: Path) -> str:
+    """Return that a run took more steps than its configuration allows; an empty text otherwise, or if unknown."""
     steps = record.get("steps")
     if steps is None:
         return ""
     try:
-        asked = MAX_STEPS.search(config.read_text(encoding="utf-8"))
+        match = MAX_STEPS.search(config.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return ""
-    if asked is None or steps <= int(asked[1]):
+    if match is None or steps <= int(match[1]):
         return ""
-    return f"steps: expected {int(asked[1]):,} at most, trainer.max_steps of its configuration, found {steps:,}"
-
-
-# its checkpoint ------------------------------------------------------------------------------------------------------
+    return f"steps: expected {int(match[1]):,} at most, trainer.max_steps of its configuration, found {steps:,}"
 
 
 def checkpoint_checksum(checkpoint: Path) -> Weights | None:
-    """Return by what a checkpoint is known, its size in bytes and its hash; None where there is no such file.
+    """Return the size in bytes and the hash of a checkpoint; None if there is no such file.
 
     Raises:
-        OSError: where it cannot be read.
+        OSError: if it cannot be read.
     """
     if not checkpoint.is_file():  # a sharding strategy may leave a folder
         return None
@@ -503,12 +427,10 @@ def checkpoint_checksum(checkpoint: Path) -> Weights | None:
 
 
 def validate_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
-    """Return in words that a checkpoint is not the one that a record was written with; empty where it is.
-
-    A record of a version that kept no hash of it passes.
+    """Return that a checkpoint is not the one of a record; an empty text if it is, or the record has no hash of it.
 
     Raises:
-        OSError: where it cannot be read.
+        OSError: if it cannot be read.
     """
     written = value_at(record, "provenance/checkpoint")
     if written is None or checkpoint_checksum(checkpoint) == written:
@@ -516,75 +438,78 @@ def validate_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
     return "is not the checkpoint that training wrote: its hash differs from the record's"
 
 
-# manifest -------------------------------------------------------------------------------------------------------------
-
-EXACT = (ClaimOf,)
-"""Declarations that hold no other names than their own: they are handed to a constructor."""
+# learning curves -----------------------------------------------------------------------------------------------------
 
 
-def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
-    """Raises InputError naming the file at `path` and the place in it where `value` is not what `declared` says.
+def curve_checksum(content: str) -> Checksum:
+    """Return the number of rows and the hash of a learning curve, which its record keeps."""
+    return {"rows": content.count("\n") - 1, "sha256": hashlib.sha256(content.encode()).hexdigest()}
 
-    Args:
-        value: as it was read from JSON, in which a tuple is a list.
-        declared: a type of lm/store/record.py.
-        path: of the file.
-        remedy: what helps.
+
+def validate_curve(path: Path, record: Mapping[str, Any]) -> str:
+    """Return what is wrong with the learning curve of a finished run; an empty text if nothing is."""
+    try:
+        return validate_curve_text(path.read_text(encoding="utf-8"), record)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except (UnicodeDecodeError, csv.Error) as error:
+        return f"is no CSV: {error}"
+
+
+def validate_curve_text(content: str, record: Mapping[str, Any]) -> str:
+    """Return what is wrong with the content of a learning curve; an empty text if nothing is.
+
+    Without a checksum, as in records of older versions, its last step and the distances between its rows are checked:
+    training and validation are each measured at equal distances.
     """
-    place = _misshapen(value, declared, "")
-    if place is not None:
-        where, found = place
-        raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {found}; {remedy}")
+    written, last, rows = record.get("curve"), record.get("steps"), max(0, content.count("\n") - 1)
+    if written:
+        if curve_checksum(content) == written:
+            step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
+            ends = last is None or step == str(last)
+            return "" if ends else f"ends at step {step}, and its record says {last:,}: one of them was changed"
+        if rows != written.get("rows"):
+            return f"has {rows} rows, expected {written.get('rows')}"
+        return "is not what training wrote: its hash differs from the record's"
+    if not content.endswith("\n"):
+        return f"ends in the middle of row {rows + 1}"
+    head, *body = csv.reader(io.StringIO(content))
+    if not head or head[0] != "step" or not body:
+        return "expected a column of steps and rows of numbers"
+    return next(_bad_rows(head, body), "") or next(_bad_steps(head, body, last), "")
 
 
-def _misshapen(value: Any, declared: Any, where: str) -> tuple[str, str] | None:
-    """The first place that is not as declared, and what is there; None where there is no such place."""
-    if typing.is_typeddict(declared):
-        return _misshapen_mapping(value, declared, where)
-    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
-    if origin in (Union, types.UnionType):
-        found = [_misshapen(value, one, where) for one in arguments]
-        return None if None in found else max((one for one in found if one), key=lambda one: len(one[0]))
-    inner: list[tuple[Any, Any, str]] = []
-    if origin is list:
-        fits = isinstance(value, list)
-        inner = [(one, arguments[0], f"[{index}]") for index, one in enumerate(value)] if fits else []
-    elif origin is tuple:
-        fits = isinstance(value, list) and len(value) == len(arguments)
-        pairs = zip(value, arguments, strict=True) if fits else ()
-        inner = [(one, kind, f"[{index}]") for index, (one, kind) in enumerate(pairs)]
-    elif origin is dict:
-        fits = isinstance(value, Mapping)
-        inner = [(one, arguments[1], f".{name}") for name, one in value.items()] if fits else []
-    else:
-        fits = value in arguments if origin is Literal else _is(value, declared)
-    return _first(inner, where) if fits else (where, shown(value))
+def _bad_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:
+    """Yield rows that are too short or too long, and texts that are no numbers."""
+    for index, row in enumerate(body, start=1):
+        if len(row) != len(head):
+            yield f"row {index} has {len(row)} of {len(head)} columns"
+        for name, text in zip(head, row, strict=False):
+            try:
+                int(text) if name == "step" else float(text or "nan")
+            except ValueError:
+                yield f"row {index}, {name}: expected a number, found {shown(text)}"
 
 
-def _misshapen_mapping(value: Any, declared: Any, where: str) -> tuple[str, str] | None:
-    if not isinstance(value, Mapping):
-        return where, shown(value)
-    hints = typing.get_type_hints(declared)
-    lost = [name for name in hints if name in declared.__required_keys__ and name not in value]
-    if lost:
-        return f"{where}.{lost[0]}".lstrip("."), "nothing"
-    strange = [name for name in value if name not in hints] if declared in EXACT else []
-    if strange:
-        return where, f"the name {shown(strange[0])}"
-    return _first([(value[name], hint, f".{name}") for name, hint in hints.items() if name in value], where)
+def _bad_steps(head: list[str], body: list[list[str]], last: int | None) -> Iterator[str]:
+    """Yield that steps are not in order, end before the run did, or lack some in between."""
+    steps = [int(row[0]) for row in body]
+    if any(after <= before for before, after in itertools.pairwise(steps)):
+        yield "its steps are not in order"
+    if last is not None and steps[-1] != last:
+        yield f"ends at step {steps[-1]:,}, expected {last:,}"
+    for name in ("train_loss", "validation_nll"):
+        column = head.index(name) if name in head else None
+        measured = [step for step, row in zip(steps, body, strict=True) if column is not None and row[column]]
+        regular = [step for step in measured if step > 1 or name != "train_loss"]  # the first step is measured too
+        if regular and _has_gap(regular):
+            yield f"{name}: rows are missing between steps"
 
 
-def _first(inner: list[tuple[Any, Any, str]], where: str) -> tuple[str, str] | None:
-    places = (_misshapen(one, declared, f"{where}{name}".lstrip(".")) for one, declared, name in inner)
-    return next((place for place in places if place is not None), None)
+def _has_gap(steps: list[int]) -> bool:
+    """Return True if one of the steps is missing that come at equal distances, but for the last.
 
-
-def _is(value: Any, kind: Any) -> bool:
-    if kind is Any:
-        return True
-    if kind is type(None):
-        return value is None
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    number = isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
-    return number and (kind is bool or not isinstance(value, bool))
+    Distances may differ by one: with accumulated gradients, a count of batches may fall between two steps.
+    """
+    *distances, final = (after - before for before, after in itertools.pairwise([0, *steps]))
+    return bool(distances) and max(*distances, final) > min(distances) + 1

@@ -79,7 +79,7 @@ DAMAGES = [
     ("evaluated/tokens", 1.5, "evaluated/tokens: expected a whole number, found 1.5"),
     ("evaluated", ..., "has no evaluated/tokens"),
     ("pairing", None, "has no pairing"),
-    ("flags", "step 3", "flags: expected a list of texts, found 'step 3'"),
+    ("flags", "step 3", "flags: expected a list, found 'step 3'"),
     ("steps", -1, "steps: expected a whole number, found -1"),
     ("initial/entropy/0/1", "x", "initial/entropy/0/1: expected a number, found 'x'"),
     ("initial/entropy/1", [0.3], "initial/entropy: expected numbers, or lists of one length"),
@@ -318,6 +318,11 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
         ("provenance", "code", {"own.Part": None}),
         ("provenance", "code", {"own.Part": {"known_by": "k", "git": True}}),
         ("provenance", "code", True),
+        ("provenance", "checkpoint", {"bytes": -1, "sha256": "x"}),
+        ("provenance", "checkpoint", {"bytes": 1}),
+        ("evaluations", "lengths", [1]),
+        ("evaluated", "tokens", -3),
+        ("pairing", "batches", "2"),
         ("reliability", "count", [10, None]),
         ("reliability", "count", 3),
         ("reliability", "accuracy", 3),
@@ -326,14 +331,16 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
 def test_what_reports_look_into_is_of_the_kind_they_expect(part: str, key: str, found: object) -> None:
     whole: Any = record("a-0", 2.0, 0)
     assert validate_record(whole) == ""
-    assert validate_record({**whole, part: {**whole[part], key: found}}).startswith(f"{part}/{key}: expected ")
+    problem = validate_record({**whole, part: {**whole[part], key: found}})
+    assert re.match(rf"{part}/{key}(/[\w./]+)?: expected ", problem), problem
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_number_anywhere_in_a_record_is_endless(value: float) -> None:
     whole: Any = record("a-0", 2.0, 0)
-    found = {**whole, "data": {**whole["data"], "tokens": {"train": [value]}}}
-    assert validate_record(found) == f"data/tokens/train/0: expected a number, found {value}"
+    assert validate_record({**whole, "cost": {"energy": value}}) == f"cost/energy: expected a number, found {value}"
+    found = {**whole, "evaluations": {"more": {"text": [value]}}}
+    assert validate_record(found) == f"evaluations/more/text/0: expected a number, found {value}"
 
 
 def test_a_margin_that_is_none_is_damage(experiment: Callable[..., Path]) -> None:
