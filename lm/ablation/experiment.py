@@ -13,10 +13,18 @@ from lm.ablation.rungs import LadderSpec, read_ladder
 from lm.ablation.stages import read_stages
 from lm.ablation.tuning import Tuning, read_tuning
 from lm.analysis.claims import Claim, read_claims
-from lm.config.imported import look_in
+from lm.config.imported import add_module_folder
 from lm.config.keys import keys, required
-from lm.config.reading import read_base, read_changes, read_mapping, read_seeds, read_text, report_name
-from lm.config.shipped import file_named, require_kind
+from lm.config.reading import (
+    read_base,
+    read_changes,
+    read_mapping,
+    read_seeds,
+    read_text,
+    report_name,
+    require_kind,
+    resolve_file,
+)
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 
@@ -89,8 +97,8 @@ def load_experiment(
     Raises:
         InputError: naming the place.
     """
-    path = file_named(path, "experiment")
-    look_in(path.parent)
+    path = resolve_file(path, "experiment")
+    add_module_folder(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "experiment")
     tree = at_tier(tree, tier, path, called("tier"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.config.imported import own_modules
+from lm.config.imported import current_folder_modules
 from lm.config.imported import trusted_only as trusted
 from lm.execution.machine import require_run_settings
 
@@ -28,7 +28,7 @@ def prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = No
 @contextlib.contextmanager
 def user_modules(trusted_only: bool) -> Iterator[None]:
     """Let modules in the current folder be imported meanwhile; with `trusted_only` none but those of `lm`."""
-    with trusted(trusted_only, "trusted_only=True"), own_modules():
+    with trusted(trusted_only, "trusted_only=True"), current_folder_modules():
         yield
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import join
 
 from lm.cli.options import Parser
-from lm.config.shipped import FOLDERS, shipped
+from lm.config.reading import SHIPPED_FOLDERS, shipped_files
 from lm.config.tree import InputError
 
 YAML = ("yaml", "yml")
@@ -15,7 +15,7 @@ Names = Callable[[], Sequence[str]]
 
 
 def _shipped(*kinds: str) -> Names:
-    return lambda: list(dict.fromkeys(name for kind in kinds for name in shipped(kind)))
+    return lambda: list(dict.fromkeys(name for kind in kinds for name in shipped_files(kind)))
 
 
 def _commands() -> Sequence[str]:
@@ -35,7 +35,7 @@ NAMED: Mapping[tuple[str, str], tuple[Names, bool]] = {
     ("sweep", "spec"): (_shipped("sweep"), True),
     ("fit", "config"): (_shipped("configuration"), True),
     ("count", "config"): (_shipped("configuration"), True),
-    ("cp", "name"): (_shipped(*FOLDERS), False),
+    ("cp", "name"): (_shipped(*SHIPPED_FOLDERS), False),
     ("reproduce", "names"): (_shipped("experiment"), False),
     ("help", "about"): (_commands, False),
     ("data", "name"): (_data, False),

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import Parser
-from lm.config.imported import own_modules, trusted_only
+from lm.config.imported import current_folder_modules, trusted_only
 from lm.config.tree import InputError, ReportWouldShrinkError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
     try:
         try:
-            with ended_by_signals(), trusted_only(TRUSTED in everything), own_modules():
+            with ended_by_signals(), trusted_only(TRUSTED in everything), current_folder_modules():
                 return _run(given, debug)
         finally:  # not when the interpreter ends, where nobody could answer for what goes wrong
             if sys.stdout is not None:

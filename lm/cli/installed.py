@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from lm.config.shipped import PACKAGE
+from lm.config.reading import PACKAGE
 
 NAME = "lm-ablations"
 NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -79,11 +79,10 @@ RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt
 
 def settings_shipped() -> list[str]:
     """Return the dotted settings that shipped configurations give, which takes no time."""
-    from lm.config.reading import load_config
-    from lm.config.shipped import shipped
+    from lm.config.reading import load_config, shipped_files
     from lm.config.tree import flatten
 
-    return sorted({name for path in shipped("configuration").values() for name in flatten(load_config(path))})
+    return sorted({name for path in shipped_files("configuration").values() for name in flatten(load_config(path))})
 
 
 def settings_there_are() -> list[str]:

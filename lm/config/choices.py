@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm.config.imported import import_all, imported, require_trusted
+from lm.config.imported import import_all, import_object, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 
@@ -91,14 +91,14 @@ def is_section(base: type) -> bool:
     return choices(base).get(base.__name__) is base
 
 
-def find(name: Any, base: type, path: str) -> type:
+def find_class(name: Any, base: type, path: str) -> type:
     """The class that `name` stands for where `base` is asked for. Raises InputError with the choices."""
     known = choices(base)
     if isinstance(name, str) and name in known:
         return known[name]
     if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
         require_trusted(name, path, f".{nearest(name.rpartition('.')[2], list(known))} Choose from {', '.join(known)}")
-        cls = imported(name, path)
+        cls = import_object(name, path)
         if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
@@ -109,7 +109,7 @@ def find(name: Any, base: type, path: str) -> type:
     )
 
 
-def name_of(cls: type, base: type) -> str:
+def class_name(cls: type, base: type) -> str:
     """The one name under which a class is written in a resolved configuration."""
     return cls.__name__ if choices(base).get(cls.__name__) is cls else f"{cls.__module__}.{cls.__qualname__}"
 

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lm.config.choices import Slot, choices, constructor, find, is_section, name_of, parameters, slots
-from lm.config.origin import origin
-from lm.config.plain import shown, unusable
+from lm.config.choices import Slot, choices, class_name, constructor, find_class, is_section, parameters, slots
+from lm.config.imported import user_frame
+from lm.config.plain import find_unusable, shown
 from lm.config.tree import InputError, Tree, is_component, join, nearest
 
 REQUIRED = object()
@@ -108,7 +108,7 @@ def _parsed(cls: type, supplied: int, given: Tree, path: str) -> Tree:
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
     for name, value in found.items():
-        if (problem := unusable(value)) and not isinstance(given.get(name), str):
+        if (problem := find_unusable(value)) and not isinstance(given.get(name), str):
             raise InputError(f"{join(path, name)}: {problem}")
         if problem or (type(value) is int and isinstance(given.get(name), str)):  # "3" is text
             raise InputError(f"{join(path, name)}: {_expected(cls, name, given.get(name, value))}")
@@ -216,9 +216,9 @@ def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
     extra = [key for key in node if key not in ("class_path", "init_args")]
     if extra:
         raise InputError(f"{path}: a component has class_path and init_args only; move {extra[0]!r} under init_args")
-    cls = find(node["class_path"], slot.base, path)
+    cls = find_class(node["class_path"], slot.base, path)
     arguments = _resolve_arguments(cls, slot.supplied, node.get("init_args"), path, missing)
-    return {"class_path": name_of(cls, slot.base), "init_args": arguments}
+    return {"class_path": class_name(cls, slot.base), "init_args": arguments}
 
 
 def resolve(tree: Tree, root: type) -> Tree:
@@ -276,7 +276,7 @@ def _build_arguments(cls: type, supplied: int, resolved: Tree, path: str) -> Any
 
 def _build_node(node: Tree, slot: Slot, path: str) -> Any:
     if is_component(node):
-        cls = find(node["class_path"], slot.base, path)
+        cls = find_class(node["class_path"], slot.base, path)
         return _build_arguments(cls, slot.supplied, node["init_args"], path)
     return _build_arguments(slot.base, slot.supplied, node, path)
 
@@ -294,5 +294,60 @@ class blame:  # noqa: N801 - reads as a statement
         exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
         if error is not None and (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            said = f"{name}{' '.join(str(error).split())}{origin(error)}"
+            said = f"{name}{' '.join(str(error).split())}{user_frame(error)}"
             raise InputError(f"{self.path + ': ' if self.path else ''}{said}") from None
+
+
+# catalogue ------------------------------------------------------------------------------------------------------------
+
+Catalogue = dict[str, list[dict[str, Any]]]
+
+
+def catalogue(root: type) -> Catalogue:
+    """For each component parameter found under `root`, its choices with their options and first line of doc.
+
+    A kind is the dotted path at which the component stands, the same for all classes that have such a part.
+    """
+    found: Catalogue = {}
+    _add_choices(root, 0, "", found)
+    return found
+
+
+def _add_choices(cls: type, supplied: int, path: str, found: Catalogue) -> None:
+    for name, slot in slots(cls, supplied).items():
+        kind = f"{path}.{name}" if path else name
+        members = choices(slot.base)
+        if kind in found:
+            continue
+        found[kind] = [
+            {
+                "name": choice,
+                "doc": (inspect.getdoc(member) or "").split("\n")[0],
+                "options": {
+                    option: {
+                        "accepts": describe_option(member, option),
+                        **({} if default is REQUIRED else {"default": default}),
+                    }
+                    for option, default in plain_options(member, slot.supplied).items()
+                },
+            }
+            for choice, member in members.items()
+        ]
+        for member in members.values():
+            _add_choices(member, slot.supplied, kind, found)
+
+
+def catalogue_lines(found: Catalogue) -> list[str]:
+    """The catalogue as text: kind, class, options with defaults, doc."""
+    text = []
+    for kind, members in found.items():
+        text.append(kind)
+        for member in members:
+            options = ", ".join(
+                f"{name}={option['default']}" if "default" in option else name
+                for name, option in member["options"].items()
+            )
+            text.append(f"  {member['name']}({options})")
+            text.append(f"      {member['doc']}")
+        text.append("")
+    return text[:-1]

@@ -17,11 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lm.config.imported import imported
+from lm.config.imported import import_object
 from lm.config.tree import InputError
 
 OURS = __name__.split(".")[0]
-"""This package, whose own parts have versions: see lm/config/behaviour.py."""
+"""This package, whose own parts have versions: see lm/config/fingerprint.py."""
 
 Version = tuple[int, int, int]
 
@@ -52,7 +52,7 @@ def code_of(config: Any) -> dict[str, str]:
     Raises:
         InputError: where a module was changed after this process imported it.
     """
-    return {name: fingerprint(imported(name, name)) for name in dotted_classes(config)}
+    return {name: fingerprint(import_object(name, name)) for name in dotted_classes(config)}
 
 
 def fingerprint(cls: type) -> str:
@@ -60,12 +60,12 @@ def fingerprint(cls: type) -> str:
     if (package := _installed(cls.__module__)) is not None:
         return package
     digest = hashlib.sha256()
-    for part, path in sources(cls).items():
+    for part, path in source_files(cls).items():
         digest.update(f"{part}\n{_read(path, _version(path)).tree}\n".encode())
     return digest.hexdigest()
 
 
-def sources(cls: type) -> dict[str, Path]:
+def source_files(cls: type) -> dict[str, Path]:
     """The files that hold the code of a class of a user's own, by their modules' names; none of an installed package.
 
     Raises:
@@ -101,15 +101,15 @@ def versions_of(config: Any) -> Versions:
     """
     found: set[tuple[str, object]] = set()
     for name in dotted_classes(config):
-        cls = imported(name, name)
-        files = sources(cls)
+        cls = import_object(name, name)
+        files = source_files(cls)
         found |= {(str(path), _version(path)) for path in files.values()}
         if not files:
             found.add((cls.__module__, _installed(cls.__module__)))
     return frozenset(found)
 
 
-def project(cls: type) -> Path | None:
+def project_folder(cls: type) -> Path | None:
     """The folder from which the module of a class is imported; None where an installed package holds it."""
     path = _loaded_from(cls.__module__)
     return None if path is None or _installed(cls.__module__) is not None else _root(cls.__module__, path)
@@ -268,3 +268,28 @@ def _unchanged(module: str, path: Path) -> None:
         raise InputError(
             f"{path}: was changed after it was imported; start anew, so that what is trained is what it says"
         )
+
+
+# behaviour ------------------------------------------------------------------------------------------------------------
+
+EVERY = "training"
+"""The name of what all cells have in common: initial streams, the order of batches, the steps, evaluation's NLL."""
+
+VERSIONS: dict[str, int] = {}
+"""Versions by the name of a part's class, or EVERY; a part that is not listed has version 1."""
+
+
+def behaviour_of(config: Any) -> dict[str, int]:
+    """The versions above 1 of the parts that a resolved configuration names."""
+    return {name: version for name, version in sorted(VERSIONS.items()) if version > 1 and name in parts_of(config)}
+
+
+def parts_of(config: Any) -> set[str]:
+    """The names of the classes of a resolved configuration, and EVERY."""
+    found = {EVERY}
+    if isinstance(config, Mapping):
+        if isinstance(config.get("class_path"), str):
+            found.add(config["class_path"])
+        for inner in config.values():
+            found |= parts_of(inner)
+    return found

@@ -8,12 +8,13 @@ import os
 import pkgutil
 import signal
 import sys
+import sysconfig
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lm.config.origin import origin
 from lm.config.plain import shown
 from lm.config.tree import InputError
 
@@ -44,7 +45,7 @@ def require_trusted(name: str, path: str, instead: str = "") -> None:
         )
 
 
-def look_in(folder: Path) -> None:
+def add_module_folder(folder: Path) -> None:
     """Modules in a folder are found from now on, after all others: one of theirs never hides one that is installed."""
     place = os.path.abspath(folder)
     if place not in sys.path and not _trusted_only[0]:
@@ -53,18 +54,18 @@ def look_in(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def own_modules() -> Iterator[None]:
+def current_folder_modules() -> Iterator[None]:
     """Modules in the current folder are found in it; then `sys.path` is what it was, whoever else was looked in."""
     before = list(sys.path)
     with contextlib.suppress(OSError):  # the current folder may be gone
-        look_in(Path())
+        add_module_folder(Path())
     try:
         yield
     finally:
         sys.path[:] = before
 
 
-def imported(name: str, path: str) -> Any:
+def import_object(name: str, path: str) -> Any:
     """What a dotted path names. Raises InputError where its module cannot be imported, however it fails."""
     require_trusted(name, path)
     module, _, attribute = name.rpartition(".")
@@ -107,7 +108,7 @@ def _blamed(name: str, where: str) -> Iterator[None]:
             yield
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        said = f"{kind}{' '.join(str(error).split())}{origin(error)}"
+        said = f"{kind}{' '.join(str(error).split())}{user_frame(error)}"
         raise InputError(f"{where}cannot import {shown(name)}: {said}") from None
 
 
@@ -128,3 +129,41 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, left)
+
+
+# origin ---------------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[1]
+CHOICES = ("data/", "model/", "training/objective.py", "training/optim.py", "training/schedule.py")
+"""The parts of lm whose classes are choices, to which users add their own."""
+
+INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Where Python and the packages lie that are installed."""
+
+
+def user_frame(error: BaseException) -> str:
+    """` (my_parts.py:9)`: the innermost line of a user's code that an error passed, or an empty string.
+
+    A component of lm itself counts where no code outside lm was passed and the error is no ValueError, by which it
+    refuses its arguments in words of its own.
+    """
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    inside = [(path, line) for path, line in frames if path.is_relative_to(ROOT)]
+    users = [one for one in frames if one not in inside and _is_written(one[0])]
+    if not users and not isinstance(error, ValueError):
+        users = [(path, line) for path, line in inside if path.relative_to(ROOT).as_posix().startswith(CHOICES)]
+    return f" ({_shown(users[-1][0])}:{users[-1][1]})" if users else ""
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a file is code of nobody's library; what Python makes up has no file."""
+    installed = any(path.is_relative_to(folder) for folder in INSTALLED)
+    return path.is_file() and not installed and not {"site-packages", "dist-packages"} & set(path.parts)
+
+
+def _shown(path: Path) -> str:
+    """The path as seen from the current folder, or from that of the package."""
+    for folder in (Path.cwd(), ROOT.parent):
+        if path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return str(path)

@@ -49,7 +49,7 @@ def required(node: type) -> tuple[str, ...]:
     return tuple(key for key in keys(node) if key in node.__required_keys__)  # type: ignore[attr-defined]
 
 
-def of_hint(hint: Any, nodes: dict[str, Schema]) -> Schema:
+def schema_of(hint: Any, nodes: dict[str, Schema]) -> Schema:
     """The JSON Schema of what a type hint accepts; what a hint says of classes of other libraries is any value.
 
     `nodes` collects the declared nodes that the hint speaks of, by name.
@@ -58,17 +58,17 @@ def of_hint(hint: Any, nodes: dict[str, Schema]) -> Schema:
     if origin is Annotated:
         return _annotated(arguments[0], hint.__metadata__, nodes)
     if origin in (typing.Required, typing.NotRequired):
-        return of_hint(arguments[0], nodes)
+        return schema_of(arguments[0], nodes)
     if origin is typing.Literal:
         return {"enum": list(arguments)}
     if origin in (typing.Union, types.UnionType):
-        return any_of([of_hint(argument, nodes) for argument in arguments])
+        return any_of([schema_of(argument, nodes) for argument in arguments])
     if origin is list or origin is tuple:
-        inner = any_of([of_hint(argument, nodes) for argument in arguments if argument is not Ellipsis])
+        inner = any_of([schema_of(argument, nodes) for argument in arguments if argument is not Ellipsis])
         size = len(arguments) if origin is tuple and Ellipsis not in arguments else None
         return {"type": "array", "items": inner, **({"minItems": size, "maxItems": size} if size else {})}
     if origin is dict:
-        return {"type": "object", "additionalProperties": of_hint(arguments[1], nodes)}
+        return {"type": "object", "additionalProperties": schema_of(arguments[1], nodes)}
     if typing.is_typeddict(hint):
         return _node(hint, nodes)
     if hint is float:
@@ -91,7 +91,7 @@ def any_of(schemas: list[Schema]) -> Schema:
 def _annotated(hint: Any, notes: tuple[Any, ...], nodes: dict[str, Schema]) -> Schema:
     words = [note.words for note in notes if isinstance(note, Also)]
     whole = any("$ref" in one or "type" in one for one in words)
-    schema: Schema = {} if whole else of_hint(hint, nodes)
+    schema: Schema = {} if whole else schema_of(hint, nodes)
     for one in words:
         schema |= one
     for note in notes:
@@ -109,7 +109,7 @@ def _node(node: Any, nodes: dict[str, Schema]) -> Schema:
         nodes[name] = {
             "description": " ".join((node.__doc__ or "").split()),
             "type": "object",
-            "properties": {key: of_hint(hints[key], nodes) for key in keys(node)},
+            "properties": {key: schema_of(hints[key], nodes) for key in keys(node)},
             "additionalProperties": False,
             **({"required": list(required(node))} if required(node) else {}),
         }

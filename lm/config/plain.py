@@ -133,7 +133,7 @@ def _refuse_twice(node: yaml.MappingNode) -> None:
         seen.add(key.value)
 
 
-def parsed(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """The value of a YAML text. Raises YAMLError."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
@@ -146,13 +146,16 @@ def parsed(text: str) -> Any:
 # judging -------------------------------------------------------------------------------------------------------------
 
 
-def unusable(value: Any, where: str = "") -> str:
+def find_unusable(value: Any, where: str = "") -> str:
     """Where and why JSON and UTF-8 cannot hold `value`, or an empty string; `where` begins the place."""
     if isinstance(value, Mapping):
-        found = (unusable(key, where) or unusable(inner, f"{where}.{key}".lstrip(".")) for key, inner in value.items())
+        found = (
+            find_unusable(key, where) or find_unusable(inner, f"{where}.{key}".lstrip("."))
+            for key, inner in value.items()
+        )
         return next(filter(None, found), "")
     if isinstance(value, list | tuple):
-        found = (unusable(inner, f"{where}[{index}]") for index, inner in enumerate(value))
+        found = (find_unusable(inner, f"{where}[{index}]") for index, inner in enumerate(value))
         return next(filter(None, found), "")
     problem = ""
     if isinstance(value, float) and not math.isfinite(value):

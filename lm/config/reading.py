@@ -2,14 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from lm.config.imported import look_in
+from lm.config.imported import add_module_folder
 from lm.config.keys import Also
 from lm.config.plain import shown
-from lm.config.shipped import file_named, require_kind, shipped
 from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
 RESERVED = ("cells",)
@@ -39,7 +38,7 @@ def load_config(path: Path) -> Tree:
     Raises:
         InputError: where there is no such file, or nothing in it that can be read.
     """
-    return _with_bases(file_named(path, "configuration"), ())
+    return _with_bases(resolve_file(path, "configuration"), ())
 
 
 def config_of(given: object) -> Tree:
@@ -56,7 +55,7 @@ def config_of(given: object) -> Tree:
 
 
 def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
-    look_in(path.parent)
+    add_module_folder(path.parent)
     tree, place = load_yaml(path), path.resolve()
     if place in below:
         raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
@@ -87,7 +86,7 @@ def _base_named(base: object, path: Path) -> Path:
     if not isinstance(base, str):
         raise InputError(f"{path}: base: expected the path of a YAML file, found {shown(base)}")
     if "/" not in base and not base.endswith((".yaml", ".yml")) and not os.path.lexists(path.parent / base):
-        known = shipped("configuration")
+        known = shipped_files("configuration")
         if base not in known:
             raise InputError(
                 f"{path}: base: no configuration {shown(base)} is shipped.{nearest(base, list(known))} "
@@ -175,3 +174,69 @@ def _from_text(text: str, path: str) -> list[int] | int | None:
         _counted(len(seeds) + last - first + 1, path)
         seeds += range(first, last + 1)
     return seeds
+
+
+# shipped --------------------------------------------------------------------------------------------------------------
+
+PACKAGE = Path(__file__).resolve().parents[1]
+WHEEL_FOLDER = "shipped"
+"""The folder of the installed package into which setup.py puts what lies at the top of a clone."""
+
+SHIPPED_FOLDERS = {"experiment": "experiments", "sweep": "sweeps", "configuration": "experiments/bases"}
+"""Where files of each kind lie, in a clone and in what ships alike."""
+
+COMMAND_BY_KIND = {"experiment": "lm ablate", "sweep": "lm sweep", "configuration": "lm fit"}
+"""What takes a file of each kind."""
+
+KEYS_BY_KIND = {
+    "experiment": ("arms", "design", "baseline", "claims", "confirmatory", "ladder", "lr_curve", "tune"),
+    "sweep": ("space", "objectives", "sampler", "pruner"),
+    "configuration": ("data", "model", "optim", "trainer", "evaluate", "seed", "data_seed"),
+}
+"""Keys at the top of a file of each kind that no other kind has."""
+
+
+def shipped_files(kind: str) -> dict[str, Path]:
+    """The files of a kind that come with the package, by name; none where it was installed without them."""
+    for root in (PACKAGE / WHEEL_FOLDER, PACKAGE.parent):
+        if (root / "experiments" / "bases").is_dir():
+            return {path.stem: path for path in sorted((root / SHIPPED_FOLDERS[kind]).glob("*.yaml"))}
+    return {}
+
+
+def resolve_file(given: Path, kind: str) -> Path:
+    """The file that is meant: the one at `given`, or where there is none the shipped one of that name.
+
+    Raises:
+        InputError: for a bare name that means neither, with the nearest.
+    """
+    if given.suffix or len(given.parts) != 1 or os.path.lexists(given):
+        return given
+    known = shipped_files(kind)
+    if given.name in known:
+        return known[given.name]
+    if others := [other for other in SHIPPED_FOLDERS if given.name in shipped_files(other)]:
+        raise InputError(_wrong_kind(given, others, kind))
+    here = [path.name for path in sorted(Path().glob("*.yaml"))]
+    raise InputError(
+        f"{given}: no such file, and no {kind} of that name is shipped.{nearest(given.name, [*known, *here])} "
+        f"Choose from {', '.join(known) or 'none'}, or give a YAML file"
+    )
+
+
+def require_kind(tree: Mapping[str, Any], path: Path, kind: str) -> None:
+    """Raise InputError, with the command that takes it, where the file at `path` is of another kind than expected."""
+    tops = {str(key).partition(".")[0] for key in tree}
+    kinds = [one for one, marks in KEYS_BY_KIND.items() if tops.intersection(marks)]
+    if kinds and kind not in kinds:
+        raise InputError(_wrong_kind(path, kinds[:1], kind))
+
+
+def _wrong_kind(path: Path, kinds: Sequence[str], expected: str) -> str:
+    """Return the line for a file that is of other kinds than expected."""
+    taken = (f"{_article(kind)}: {COMMAND_BY_KIND[kind]} {path}" for kind in kinds)
+    return f"{path}: is {' and '.join(taken)}; expected {_article(expected)}"
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind.startswith("e") else f"a {kind}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from lm.config.plain import DEEPEST, clipped, parsed, shown, unusable
+from lm.config.plain import DEEPEST, clipped, find_unusable, parse_yaml, shown
 
 Tree = dict[str, Any]
 
@@ -123,7 +123,7 @@ def load_yaml(path: Path) -> Tree:
     if len(content) > LONGEST_FILE:
         raise InputError(f"{path}: is longer than {LONGEST_FILE:,} bytes; expected a file of settings")
     try:
-        tree = parsed(text)
+        tree = parse_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -131,7 +131,7 @@ def load_yaml(path: Path) -> Tree:
         raise InputError(f"{path}{line}: not valid YAML: {clipped(problem, 200)}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(tree).__name__}")
-    if problem := unusable(tree):
+    if problem := find_unusable(tree):
         raise InputError(f"{path}: {problem}")
     return tree
 
@@ -143,10 +143,10 @@ def parse_value(text: str, where: str = "") -> Any:
         InputError: for a value that no configuration can hold, naming `where` it was given.
     """
     try:
-        value = parsed(text)
+        value = parse_yaml(text)
     except yaml.YAMLError:
         value = text
-    if problem := unusable(value, where):
+    if problem := find_unusable(value, where):
         raise InputError(problem)
     return value
 

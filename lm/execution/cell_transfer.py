@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.config.fingerprint import dotted_classes, sources
-from lm.config.imported import imported, look_in
+from lm.config.fingerprint import dotted_classes, source_files
+from lm.config.imported import add_module_folder, import_object
 from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, filled
 from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
@@ -73,7 +73,7 @@ def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
     """
     files: dict[str, Path] = {}
     for name in dotted_classes(cell.config):
-        files |= sources(imported(name, name))
+        files |= source_files(import_object(name, name))
     return [(module, path.name, path.read_bytes()) for module, path in sorted(files.items())]
 
 
@@ -97,7 +97,7 @@ def unpack_cell(package: CellPackage, get: Callable[[Any], bytes], code: Path) -
         if not path.is_file() or path.read_bytes() != content:  # a file written again would count as changed
             write_atomic(path, content)
     if package.code:
-        look_in(code)
+        add_module_folder(code)
     cell = package.cell
     if cell.facts is not None and package.text:
         source = Path(cell.facts.folder)

@@ -17,7 +17,7 @@ from lm.analysis.run_lookup import find_one
 from lm.analysis.runs import folders_of
 from lm.config.components import blame, build, resolve
 from lm.config.fingerprint import dotted_classes
-from lm.config.imported import look_in, require_trusted
+from lm.config.imported import add_module_folder, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
 from lm.model.transformer import Model
@@ -61,7 +61,7 @@ def find_components(config: Tree, folder: Path) -> None:
             return
         if (absolute := os.path.abspath(place)) not in looked:
             looked.append(absolute)
-            look_in(place)
+            add_module_folder(place)
     for name in dotted_classes(config):
         if not _is_found(name):
             kept = folder / "code"

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 from lm.analysis.results import HEADLINE
-from lm.config.imported import look_in
+from lm.config.imported import add_module_folder
 from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
-from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name
-from lm.config.shipped import file_named, require_kind
+from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
 from lm.search.distributions import SpacePaths
 from lm.search.space import Space, read_space
@@ -147,8 +146,8 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     Raises:
         InputError: for a wrong key or value, with the nearest right one.
     """
-    path = file_named(path, "sweep")
-    look_in(path.parent)
+    path = resolve_file(path, "sweep")
+    add_module_folder(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "sweep")
     for key in tree:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lm.config.origin import origin
+from lm.config.imported import user_frame
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import Facts
 from lm.model.attention import attending
@@ -204,7 +204,7 @@ def evaluated(cell: Cell, work: Path, outcome: Outcome, known: Logits) -> Outcom
 def _in_words(error: BaseException) -> str:
     """An error with its kind, and on the first line where a user's code raised it."""
     first, newline, rest = str(error).partition("\n")
-    return f"{type(error).__name__}: {first}{origin(error)}{newline}{rest}"
+    return f"{type(error).__name__}: {first}{user_frame(error)}{newline}{rest}"
 
 
 def _logged_trace(work: Path) -> str:

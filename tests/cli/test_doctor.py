@@ -17,7 +17,7 @@ from lm.cli import doctor, main
 from lm.cli.doctor import choices, compiler, examined
 from lm.cli.findings import lines
 from lm.cli.installed import ADDS, CORE, canonical, modules_of, packages, requirements
-from lm.config.shipped import PACKAGE
+from lm.config.reading import PACKAGE
 from lm.execution.factory import EXECUTORS
 from lm.store.side_files import WAYS_FILE, write_cached
 

@@ -15,9 +15,9 @@ def add_options(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.config.catalogue import catalogue, lines
+    from lm.config.components import catalogue, catalogue_lines
     from lm.training.run import Run
 
     found = catalogue(Run)
-    print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))
+    print(json.dumps(found, indent=2) if options.json else "\n".join(catalogue_lines(found)))
     return 0

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import Parser, add_output, add_settable, add_workers, check_output, settings_of
-from lm.config.shipped import shipped
+from lm.config.reading import shipped_files
 from lm.config.tree import InputError
 
 HELP = "run the experiments that carry claims, or all ladders, and print one table over all"
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError("--tier L: a rung has seeds of its own; expected no --first-seeds")
 
     folder = options.experiments
-    known = list(shipped("experiment").values())
+    known = list(shipped_files("experiment").values())
     if folder == Path("experiments") and not folder.is_dir() and known:
         folder = known[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
