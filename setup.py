@@ -11,7 +11,7 @@ SHIPPED = [path.relative_to(HERE) for folder in ("experiments", "sweeps") for pa
 
 
 class WithExperiments(build_py):
-    """Copies them to lm/shipped, which lm/config/shipped.py reads; an editable installation reads the clone's own."""
+    """Copies them to lm/shipped, which lm/config/reading.py reads; an editable installation reads the clone's own."""
 
     def run(self) -> None:
         super().run()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from benchmarks.ratios import Spread, spread
-from lm.config.plain import unusable
+from lm.config.plain import find_unusable
 from lm.config.tree import InputError
 from lm.store.files import read_json
 
@@ -108,7 +108,7 @@ def read_result(path: Path) -> Result:
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError(f"{path}: expected what `python -m benchmarks --out` wrote, in format {FORMAT}")
-    if problem := unusable(found) or _problem(found):
+    if problem := find_unusable(found) or _problem(found):
         raise InputError(f"{path}: {problem}; `python -m benchmarks --out` writes it anew")
     return found  # type: ignore[return-value]
 

@@ -24,11 +24,11 @@ from lm.ablation.ablate import RunOptions, ablate
 from lm.ablation.experiment import load_experiment
 from lm.config.tree import Tree
 from lm.report.write import write_report
-from lm.store.damage import sealed
-from lm.store.files import curve, to_json, write_atomic
+from lm.store.files import curve_csv, to_json, write_atomic
 from lm.store.formats import MANIFEST, RECORD
 from lm.store.record import Inside, Record, Reliability
 from lm.store.store import Store
+from lm.store.validation import curve_checksum
 
 SEEDS_OF_REPORT, STEPS, LAYERS, HEADS, BINS = 20, 100, 4, 4, 15
 PLAN, REPORT = 10.0, 30.0
@@ -115,7 +115,7 @@ def record(cell: str, seed: int, nll: float, losses: str, draw: np.random.Genera
     packages = dict.fromkeys(("torch", "lightning", "numpy", "tokenizers", "datasets"), "1.0")
     return {
         "format": RECORD.version, "id": cell, "status": "ok", "error": None, "diverged": None, "steps": 1000,
-        "metrics": metrics, "evaluated": {"split": "validation", "tokens": 100 * BINS}, "curve": sealed(losses),
+        "metrics": metrics, "evaluated": {"split": "validation", "tokens": 100 * BINS}, "curve": curve_checksum(losses),
         "reliability": diagram,
         "initial": inside, "final": inside, "flags": [],
         "evaluations": {"lengths": lengths},
@@ -146,7 +146,7 @@ def history(nll: float) -> str:
         | dict.fromkeys(parts, 1 / step)
         for step in steps
     }
-    return curve(rows)
+    return curve_csv(rows)
 
 
 def results(out: Path, records: int) -> Path:

@@ -12,9 +12,9 @@ from stand_in import Outside
 
 from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.foreign_cells import ForeignCells
-from lm.store.holders import Holder
+from lm.store.lease_holder import Holder
 from lm.store.leases import HeldError
-from lm.store.locks import Say, to_stderr
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.train import fail
@@ -68,7 +68,7 @@ class Told:
 class InThreads(Executor):
     """Cells that stand in for others, each in a thread of this process."""
 
-    def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
+    def __init__(self, store: Store, capacity: int, say: LogLine = to_stderr) -> None:
         self.store, self.capacity = store, capacity
         self.foreign = ForeignCells(store)
         self.numbers = itertools.count()

@@ -1,6 +1,6 @@
 """What small cells with every part of the package compute, against what was pinned: `python tests/pin.py` pins anew.
 
-Pinning is refused where numbers moved and the version of what moved them, in lm/config/behaviour.py, was not raised.
+Pinning is refused where numbers moved and the version of what moved them, in lm/config/fingerprint.py, was not raised.
 """
 
 import functools
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from helpers import RUN, known, noisy
 
-from lm.config.behaviour import EVERY, VERSIONS
 from lm.config.choices import choices, slots
 from lm.config.components import build
+from lm.config.fingerprint import EVERY, VERSIONS
 from lm.config.tree import Tree, override
 from lm.data.corpus import Corpus
 from lm.model.transformer import Decoder, build_and_initialize
@@ -156,7 +156,7 @@ def pin() -> int:
             if part in before and moved(part, found, before[part]) and version <= before[part]["version"]:
                 refused.append(part)
     if refused:
-        print(f"numbers moved: {', '.join(refused)}; raise their versions in lm/config/behaviour.py", file=sys.stderr)
+        print(f"numbers moved: {', '.join(refused)}; raise their versions in lm/config/fingerprint.py", file=sys.stderr)
         return 1
     PINNED.write_text(json.dumps(pinned, indent=1) + "\n")
     return 0

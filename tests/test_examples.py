@@ -18,7 +18,7 @@ MODULES = (
     "lm.report.web.elements",
     "lm.stats.scaling",
     "lm.store.redaction",
-    "lm.store.spreadsheet",
+    "lm.store.files",
     "lm.stats.tests",
     "lm.stats.unpaired",
     "lm.stats.verdicts",

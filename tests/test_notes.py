@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lm.analysis.results import Results, curves, load, value
-from lm.config.shipped import shipped
+from lm.config.reading import shipped_files
 from lm.config.tree import load_yaml
 from lm.report.pack import unpack
 
@@ -35,7 +35,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Committed:
 
 def notes(name: str) -> str:
     """The notes of a shipped experiment, on one line."""
-    return " ".join(str(load_yaml(shipped("experiment")[name])["notes"]).split())
+    return " ".join(str(load_yaml(shipped_files("experiment")[name])["notes"]).split())
 
 
 def page(name: str) -> str:

@@ -31,7 +31,7 @@ import lm
 from lm.ablation.experiment import load_experiment
 from lm.analysis.results import load
 from lm.config.components import build, resolve
-from lm.config.plain import unusable
+from lm.config.plain import find_unusable
 from lm.config.tree import InputError, load_yaml, override, run_id
 from lm.data.corpus import LocalText, fingerprint, split_documents
 from lm.data.tokenizer import Bytes, Characters
@@ -91,7 +91,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def a_configuration_is_its_own_resolution(place: Path, changes: dict[str, Any]) -> None:
     tree = override(fuzz.BASE, changes)
-    if problem := unusable(tree):
+    if problem := find_unusable(tree):
         raise InputError(problem)
     resolved = resolve(tree, Run)
     assert resolve(copy.deepcopy(resolved), Run) == resolved
@@ -120,7 +120,7 @@ def a_search_draws_what_its_space_holds(place: Path, tree: Any) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(3):
         drawn = spec.space.suggest(study.ask())
-        assert unusable(drawn) in ("", None)
+        assert find_unusable(drawn) in ("", None)
         for dimension in spec.space.dimensions:
             low, high = getattr(dimension.values, "low", None), getattr(dimension.values, "high", None)
             if low is not None and high is not None:

@@ -21,14 +21,23 @@ from lm.ablation.sections import (
 )
 from lm.analysis.claims import Claim, ClaimNode, read_claims
 from lm.analysis.results import HEADLINE
-from lm.config.imported import look_in
+from lm.config.imported import add_module_folder
 from lm.config.keys import Also, Changes, Name, Text
 from lm.config.plain import shown
-from lm.config.reading import Seeds, read_base, read_changes, read_mapping, read_seeds, read_text, report_name
-from lm.config.shipped import file_named, require_kind
+from lm.config.reading import (
+    Seeds,
+    read_base,
+    read_changes,
+    read_mapping,
+    read_seeds,
+    read_text,
+    report_name,
+    require_kind,
+    resolve_file,
+)
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
-from lm.store.quantities import AT_LENGTH, AVERAGED, QUANTITIES, WATCHED, averaged, nearest_quantity
+from lm.store.metrics import AT_LENGTH, AVERAGED, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
 
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
 """Costs in which arms may differ besides what they are meant to compare."""
@@ -45,7 +54,7 @@ MAX_DIGITS = 9
 """Digits of a length in tokens."""
 
 Quantity = (
-    Annotated[str, Also(enum=list(QUANTITIES))]
+    Annotated[str, Also(enum=list(METRICS))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
 )
@@ -222,8 +231,8 @@ def load_experiment(
     Raises:
         InputError: naming the path.
     """
-    path = file_named(path, "experiment")
-    look_in(path.parent)
+    path = resolve_file(path, "experiment")
+    add_module_folder(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "experiment")
     tree = at_tier(tree, tier, path, option_name("tier"))
@@ -391,14 +400,14 @@ def _check_quantity(name: str, path: str) -> None:
     """Refuse a quantity that no table holds. Raises InputError."""
     base, at, length = name.partition("@")
     if "~" in name:
-        if averaged(name) is None:
+        if parse_average(name) is None:
             raise InputError(
-                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(WATCHED)}~N, N from 2"
+                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
             )
     elif not at:
-        if name not in QUANTITIES:
-            near = nearest_quantity(name, list(QUANTITIES))
-            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(QUANTITIES)}")
+        if name not in METRICS:
+            near = nearest_metric(name, list(METRICS))
+            raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(METRICS)}")
     elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > MAX_DIGITS:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
 

@@ -21,12 +21,12 @@ from lm.execution.machine import default_workers, threads_each
 from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
-from lm.store.manifest import check_shape
-from lm.store.quantities import averaged
+from lm.store.metrics import parse_average
 from lm.store.record import Manifest, Record
 from lm.store.redaction import redacted
 from lm.store.sources import canonical
 from lm.store.store import Store
+from lm.store.validation import check_shape
 from lm.training.cell import Cell, check, seeded, sizes
 from lm.training.provenance import git_state, source_hash
 from lm.training.strategies import check_strategy
@@ -180,7 +180,7 @@ def _check_metric(metric: str, cell: Cell) -> None:
     lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
     if at and int(length) not in lengths:
         raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
-    if (mean := averaged(metric)) is None:
+    if (mean := parse_average(metric)) is None:
         return
     settings = cell.config["trainer"]
     batches = settings["max_steps"] * settings["accumulate_grad_batches"]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lm.config.shipped import FOLDERS, shipped
+from lm.config.reading import SHIPPED_FOLDERS, shipped_files
 from lm.config.tree import InputError, load_yaml, nearest, require_place
 from lm.store.files import write_atomic
 
@@ -27,7 +27,7 @@ def copies(name: str) -> dict[str, str]:
     Raises:
         InputError: where nothing of that name is shipped, with the nearest.
     """
-    kinds = {kind: shipped(kind) for kind in FOLDERS}
+    kinds = {kind: shipped_files(kind) for kind in SHIPPED_FOLDERS}
     for kind, files in kinds.items():
         if name in files:
             source = files[name]

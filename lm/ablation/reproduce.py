@@ -20,8 +20,7 @@ from lm.ablation.show import print_line
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.results import load
-from lm.config.reading import report_name
-from lm.config.shipped import files_by_name
+from lm.config.reading import files_by_name, report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, duration, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each

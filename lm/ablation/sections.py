@@ -15,7 +15,7 @@ from lm.search.space import Space, read_space
 from lm.search.spec import PRUNERS, SAMPLERS, Method, Pruner, Sampler, SweepSpec, check_methods, read_method
 from lm.stats.sequential import plan_looks
 from lm.stats.tests import ALPHA
-from lm.store.quantities import averaged, describe
+from lm.store.metrics import describe, parse_average
 
 
 def read_section(
@@ -244,7 +244,7 @@ def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str)
     """
     missing = "tuning needs a space and a number of trials for each arm"
     tree = read_section(value, TuningNode, path, "a mapping with space and trials", missing)
-    if averaged(metric) is not None:
+    if parse_average(metric) is not None:
         raise InputError(f"{path}: arms are judged by {metric}, a mean over validations, which a search does not know")
     if "@" in metric:
         raise InputError(f"{path}: arms are judged by {metric}, a loss at a length, which a search does not know")

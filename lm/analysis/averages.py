@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lm.analysis.curve import curve_table
-from lm.store.quantities import averaged
+from lm.store.metrics import parse_average
 from lm.store.record import Record
 
 
@@ -25,7 +25,7 @@ def with_averages(record: Record, path: Path, names: Iterable[str]) -> Record:
     """Add the metrics in `names` that are averages over validations, from the curve at `path`."""
     averages: dict[str, float | None] = {}
     for name in names:
-        if (average := averaged(name)) is not None:
+        if (average := parse_average(name)) is not None:
             mean = float(np.mean(last_validations(path, *average) or [math.nan]))
             averages[name] = mean if math.isfinite(mean) else None
     return {**record, "metrics": {**record["metrics"], **averages}} if averages else record

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lm.store.damage import at
+from lm.store.validation import value_at
 
 DECAYS_APART = frozenset(("AdamW", "Adafactor", "MuonAdamW"))
 """Optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient."""
@@ -41,10 +41,10 @@ def sets_the_rate(record: Mapping[str, Any], configuration: Mapping[str, Any]) -
         record: of the run; a newer one holds what its optimiser declares (`ignores_gradient_scale`).
         configuration: resolved, of the run; empty where it was not kept.
     """
-    if at(configuration, "trainer/gradient_clip_algorithm") == "value":
+    if value_at(configuration, "trainer/gradient_clip_algorithm") == "value":
         return True
     declared = record.get("ignores_gradient_scale")
     if isinstance(declared, bool):
         return not declared
-    name, options = (at(configuration, f"optim/optimizer/{key}") for key in ("class_path", "init_args"))
+    name, options = (value_at(configuration, f"optim/optimizer/{key}") for key in ("class_path", "init_args"))
     return not ignores_gradient_scale(str(name), options if isinstance(options, Mapping) else {})

@@ -16,7 +16,7 @@ from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.text_power import detectable_floor, detectable_on_texts
 from lm.stats.two_way import TwoWay, cover_texts, set_p_over_texts
 from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, num_tested, plain
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 LOST = ("diverged", "failed", "damaged")
 """Statuses of cells that enter no mean."""

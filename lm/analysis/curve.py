@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lm.store.spreadsheet import unmarked
+from lm.store.files import unescape_formula
 from lm.store.thin_curves import THIN_NAME, read_thin_curve
 
 
@@ -23,4 +23,4 @@ def _curve_table(path: Path, parts: bool, version: tuple[int, int, int]) -> pd.D
     if path.name == THIN_NAME:
         return pd.DataFrame(read_thin_curve(path)).set_index("step")
     table = pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)
-    return table.rename(columns=unmarked)
+    return table.rename(columns=unescape_formula)

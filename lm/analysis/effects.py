@@ -16,7 +16,7 @@ from scipy import stats
 
 from lm.analysis.results import Results, one_tokenizer, value
 from lm.stats.tests import benjamini_hochberg
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 DESIGNS = ("factorial", "fractional")
 

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.clipping import sets_the_rate
-from lm.store.damage import is_number
 from lm.store.record import Record
+from lm.store.validation import is_number
 
 UNIFORM = 0.98
 """Entropy of attention over ln n above which a head looks everywhere alike; a layer of such heads mixes, no more."""

@@ -18,11 +18,10 @@ from lm.stats.scaling import MIN_RUNGS, Law, interval
 from lm.stats.tests import ALPHA, seeds_needed
 from lm.stats.trend import Estimate, Trend
 from lm.stats.two_way import TwoWay
-from lm.store.files import read_json
+from lm.store.files import read_json, require_own
 from lm.store.formats import LADDER
-from lm.store.ladder import LadderManifest, RungOf
-from lm.store.links import require_own
-from lm.store.manifest import check_shape
+from lm.store.record import LadderManifest, RungOf
+from lm.store.validation import check_shape
 
 FILE = "ladder.json"
 

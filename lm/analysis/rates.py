@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lm.analysis.results import HEADLINE, Results, value
 from lm.stats.tests import t_interval
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 from lm.store.record import Record
 
 

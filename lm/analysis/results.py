@@ -16,16 +16,14 @@ from lm.analysis.comparability import differing_provenance
 from lm.analysis.curve import curve_table
 from lm.analysis.health import faults, unhealthy
 from lm.config.tree import InputError, load_yaml, nearest
-from lm.store.checks import of_files
-from lm.store.damage import is_number, of_curve
 from lm.store.documents import KEPT
 from lm.store.files import read_json
 from lm.store.formats import MANIFEST
-from lm.store.manifest import check_shape
-from lm.store.quantities import QUANTITIES
+from lm.store.metrics import METRICS
 from lm.store.record import Manifest, Record
 from lm.store.store import DamagedError, Store
 from lm.store.thin_curves import THIN_NAME
+from lm.store.validation import check_shape, is_number, validate_curve, validate_files
 
 HEADLINE = "nll"
 """The quantity by which arms are judged where an experiment names no other."""
@@ -149,7 +147,7 @@ def load(folder: Path) -> Results:
                 if store.finished(cell):
                     results.records[arm, int(seed)] = _against_files(results, store.record(cell, needed=True))
             except DamagedError as error:
-                results.corrupt_records[arm, int(seed)] = error.wrong
+                results.corrupt_records[arm, int(seed)] = error.problem
         results.corrupt_curves.update(_broken(results, arm))
     if not any(map(_keeps_files, filter(None, results.records.values()), itertools.repeat(store))):
         results.corrupt_documents.clear()  # a copy of the records alone
@@ -166,7 +164,7 @@ def _against_files(results: Results, record: Record) -> Record:
         DamagedError: where they do.
     """
     folder = results.store.directory(record["id"])
-    wrong, harmed = of_files(record, folder)
+    wrong, harmed = validate_files(record, folder)
     results.corrupt_documents.update({(record["id"], quantity): words for quantity, words in harmed.items()})
     if wrong:
         raise DamagedError(wrong, folder / "record.json")
@@ -184,7 +182,7 @@ def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
     finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
     with_curve = [cell for cell in finished if results.store.history(cell).is_file()]
     for cell, record in finished.items() if with_curve else ():
-        wrong = of_curve(results.store.history(cell), record) if cell in with_curve else "is missing"
+        wrong = validate_curve(results.store.history(cell), record) if cell in with_curve else "is missing"
         if wrong:
             yield cell, wrong
 
@@ -263,8 +261,8 @@ def quantities(results: Results) -> list[str]:
         if record is not None and record["status"] == "ok":
             parts = (record.get("metrics"), record.get("cost"))
             measured |= {name for part in parts for name, number in (part or {}).items() if number is not None}
-            own |= measured & (record.get("metrics") or {}).keys() - QUANTITIES.keys()
-    declared = [name for name in QUANTITIES if name in measured]
+            own |= measured & (record.get("metrics") or {}).keys() - METRICS.keys()
+    declared = [name for name in METRICS if name in measured]
     lengths = sorted((name for name in measured if "@" in name), key=_by_length)
     others = sorted(name for name in own if "@" not in name)
     first = [name for name in results.judged if name not in (*declared, *others, *lengths)]

@@ -8,8 +8,8 @@ from typing import Any
 from lm.analysis.comparability import provenance_of
 from lm.config.plain import shown
 from lm.config.tree import Tree, differences
-from lm.store.damage import is_number
 from lm.store.record import Record
+from lm.store.validation import is_number
 
 Pairs = dict[str, tuple[Any, Any]]
 """Values of both sides by name, None for nothing."""

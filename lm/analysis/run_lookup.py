@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lm.analysis.runs import NO_EXPERIMENT, Run, cells_of, folders_of, run_of_cell, runs
 from lm.config.tree import InputError, nearest, path_name
-from lm.store.links import require_own
+from lm.store.files import require_own
 from lm.store.store import Store
 
 LISTED = 5

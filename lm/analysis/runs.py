@@ -9,15 +9,13 @@ from typing import Any, Literal, cast
 
 from lm.analysis.results import read_manifest
 from lm.config.tree import InputError, load_yaml, nearest, path_name
-from lm.store.damage import is_number
-from lm.store.files import read_json
+from lm.store.files import read_json, require_own
 from lm.store.formats import SEARCH
-from lm.store.holders import Holder
-from lm.store.links import require_own
-from lm.store.manifest import check_shape
-from lm.store.progress import Progress, progress_of
+from lm.store.lease_holder import Holder
 from lm.store.record import Record, StudyManifest
+from lm.store.side_files import Progress, read_progress
 from lm.store.store import Store
+from lm.store.validation import check_shape, is_number
 
 State = Literal["ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing"]
 STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing")
@@ -209,12 +207,14 @@ def cells_of(store: Store) -> list[str]:
 
 
 def _words(holder: Holder) -> str:
-    return str(holder) + ("" if holder.here() else ", by its own word: whether it still runs cannot be seen from here")
+    return str(holder) + (
+        "" if holder.is_local() else ", by its own word: whether it still runs cannot be seen from here"
+    )
 
 
 def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
     """Read the state of a cell."""
-    holder, progress = store.held_by(cell), progress_of(store.work(cell))
+    holder, progress = store.held_by(cell), read_progress(store.work(cell))
     if holder is not None and not store.finished(cell):
         return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
     if store.finished(cell):

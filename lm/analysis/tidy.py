@@ -6,7 +6,7 @@ import pandas as pd
 
 from lm.analysis.curve import curve_table
 from lm.analysis.results import Results, quantities, value
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 CELLS = ("experiment", "arm", "seed", "cell", "status", "metric", "label", "unit", "better", "value")
 CURVES = ("experiment", "arm", "seed", "step")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lm.api.results import Ladder, Results, load
-from lm.config.imported import own_modules
+from lm.config.imported import current_folder_modules
 from lm.config.imported import trusted_only as trusted
 from lm.config.plain import shown
 from lm.config.reading import config_of
@@ -234,7 +234,7 @@ def _prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = N
 @contextlib.contextmanager
 def _user_modules(trusted_only: bool) -> Iterator[None]:
     """Let modules in the current folder be imported meanwhile; with `trusted_only` none but those of `lm`."""
-    with trusted(trusted_only, "trusted_only=True"), own_modules():
+    with trusted(trusted_only, "trusted_only=True"), current_folder_modules():
         yield
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from lm import __version__
 from lm.config.plain import clipped
-from lm.config.shipped import PACKAGE
+from lm.config.reading import PACKAGE
 from lm.config.tree import InputError, require_place
 from lm.execution.hardware import available_gib, cpuinfo, flags, memory_gib, processor
 from lm.execution.machine import accelerators, cores, default_workers, threads_each
@@ -254,7 +254,7 @@ def choices(out: Path) -> Lines:
     """
     from lm.execution.precisions import format_ratios, measure_products
     from lm.report.autotune import describe_autotune
-    from lm.store.ways import FILE, kept
+    from lm.store.side_files import WAYS_FILE, read_cached
 
     yield "executor", "local: processes of this machine"
     workers = default_workers(MANY_CELLS)
@@ -268,13 +268,15 @@ def choices(out: Path) -> Lines:
         if not limits and cores() > 1:
             why += "; before ten minutes of training or more, other numbers are timed too"
     yield "workers", f"at most {workers} with {threads} thread{'s' * (threads != 1)} each: {why}"
-    decisions = [decision for decision in kept(out / FILE, "decisions").values() if isinstance(decision, dict)]
-    speeds = [speed for speed in kept(out / FILE, "workers").values() if isinstance(speed, dict) and speed]
+    decisions = [
+        decision for decision in read_cached(out / WAYS_FILE, "decisions").values() if isinstance(decision, dict)
+    ]
+    speeds = [speed for speed in read_cached(out / WAYS_FILE, "workers").values() if isinstance(speed, dict) and speed]
     try:
         auto = [describe_autotune(decision).removeprefix("auto: ") for decision in decisions[-NUM_MEASUREMENTS:]]
         fastest = [str(max(speed, key=lambda n: float(speed[n]))) for speed in speeds[-NUM_MEASUREMENTS:]]
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"{out / FILE}: is damaged; delete it, and it is measured anew") from None
+        raise InputError(f"{out / WAYS_FILE}: is damaged; delete it, and it is measured anew") from None
     if fastest:
         yield "measured", f"fastest numbers of workers in experiments here: {', '.join(fastest)}"
     yield from format_ratios(measure_products())

@@ -17,10 +17,10 @@ from typing import Any, TextIO
 from lm import __version__
 from lm.cli.commands import commands
 from lm.cli.options import Parser
-from lm.config.imported import own_modules, trusted_only
+from lm.config.imported import current_folder_modules, trusted_only
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
-from lm.store.disk import BROKEN, REFUSED, explain
+from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error
 from lm.store.leases import LostError
 from lm.training.process import is_interrupt
 
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next(iter(others), "")
     try:
         try:
-            with ended_by_signals(), trusted_only(TRUSTED in everything), own_modules():
+            with ended_by_signals(), trusted_only(TRUSTED in everything), current_folder_modules():
                 return _run(others, debug)
         finally:  # at the exit of the interpreter an error could not be handled
             if sys.stdout is not None:
@@ -139,12 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             return _broken_pipe_exit_code(error, name)
-        if error.errno not in BROKEN | REFUSED:
+        if error.errno not in DISK_ERRORS | PATH_ERRORS:
             raise
         if debug:
             _print_traceback(error)
-        print(f"lm: {explain(error, _resume_hint(name))}", file=sys.stderr)
-        return EXIT_INCOMPLETE if error.errno in BROKEN else EXIT_BAD_INPUT
+        print(f"lm: {explain_disk_error(error, _resume_hint(name))}", file=sys.stderr)
+        return EXIT_INCOMPLETE if error.errno in DISK_ERRORS else EXIT_BAD_INPUT
 
 
 def _tune_gc() -> None:

@@ -100,11 +100,10 @@ RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt
 
 def shipped_settings() -> list[str]:
     """Return the dotted settings in shipped configurations, which is fast."""
-    from lm.config.reading import load_config
-    from lm.config.shipped import shipped
+    from lm.config.reading import load_config, shipped_files
     from lm.config.tree import flatten
 
-    return sorted({name for path in shipped("configuration").values() for name in flatten(load_config(path))})
+    return sorted({name for path in shipped_files("configuration").values() for name in flatten(load_config(path))})
 
 
 def all_settings() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from lm.ablation.experiment import ExperimentFile
 from lm.config.choices import Slot, choices, is_section, slots
 from lm.config.components import REQUIRED, hint_of, plain_options
-from lm.config.keys import Schema, any_of, of_hint
+from lm.config.keys import Schema, any_of, schema_of
 from lm.config.tree import join
 from lm.search.distributions import Choices, Distribution
 from lm.search.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options
@@ -37,12 +37,12 @@ def schema(kind: str) -> Schema:
         whole: Schema = {"description": about, "if": named, "then": based, "else": full}
     elif kind == "experiment":
         nodes = _changes()
-        of_hint(ExperimentFile, nodes)
+        schema_of(ExperimentFile, nodes)
         either = [{"required": ["arms", "baseline"]}, {"required": ["design"]}]
         whole = {**nodes.pop(ExperimentFile.__name__), "oneOf": either}
     else:
         nodes = _changes()
-        of_hint(SweepFile, nodes)
+        schema_of(SweepFile, nodes)
         whole = nodes.pop(SweepFile.__name__)
     return {"$schema": DIALECT, "title": f"lm: {kind}", **whole, "$defs": _used(whole, nodes)}
 
@@ -129,7 +129,7 @@ def _arguments(cls: type, supplied: int, nodes: dict[str, Schema]) -> Schema:
 def _option(cls: type, name: str, default: Any) -> Schema:
     if cls is Trainer and name in UNSOUND:
         return {"enum": [None, False], "description": f"Is left out: it {UNSOUND[name]}."}
-    node = of_hint(hint_of(cls, name), {})
+    node = schema_of(hint_of(cls, name), {})
     if cls is Trainer and name in AUTO:
         node = any_of([node, {"const": "auto", "description": "Measured at the start of an experiment."}])
     if default is REQUIRED:
@@ -193,7 +193,7 @@ def _changes() -> dict[str, Schema]:
         "type": "object",
         "minProperties": 1,
         "propertyNames": {"anyOf": [{"enum": sorted(paths.keys() - {"seed", "data_seed"})}, {"pattern": inside}]},
-        "additionalProperties": of_hint(Distribution | Choices, nodes),
+        "additionalProperties": schema_of(Distribution | Choices, nodes),
     }
     nodes["Sampler"] = {"default": "tpe", **_method(SAMPLERS)}
     nodes["Pruner"] = {"default": "none", **_method(PRUNERS)}

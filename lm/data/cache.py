@@ -20,8 +20,7 @@ import numpy as np
 import tokenizers
 
 from lm.config.tree import InputError
-from lm.store.disk import FULL, named
-from lm.store.files import read_json, to_json
+from lm.store.files import DISK_FULL, read_json, to_json, with_path
 from lm.store.locks import locked
 
 SUMS = "sums.json"
@@ -55,7 +54,7 @@ def cache_io_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise
         where = f" ({error.filename})" if error.filename is not None else ""
         raise InputError(
@@ -191,7 +190,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
         with path.open("wb") as file:
             np.lib.format.write_array(SimpleNamespace(write=file.write), array, allow_pickle=False)
     except OSError as error:
-        raise named(error, path) from error
+        raise with_path(error, path) from error
 
 
 def damage_as_os_error(folder: Path, damage: DamageError) -> OSError:

@@ -6,20 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.config.fingerprint import dotted_classes, sources
-from lm.config.imported import imported, look_in
+from lm.config.fingerprint import dotted_classes, source_files
+from lm.config.imported import add_module_folder, import_object
 from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, ensure_entry
-from lm.store.disk import SAVING
-from lm.store.files import write_atomic
-from lm.store.progress import FILE as PROGRESS
+from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
+from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.training.cell import Cell, identity
 from lm.training.train import Execution
 
 PIECE = 32 * 2**20
 """Bytes of a file that are sent at a time."""
 
-OWN = (SAVING, PROGRESS)
+OWN = (PARTIAL_CHECKPOINT, PROGRESS)
 """Files of a work folder that are not sent, as they belong to one attempt."""
 
 Files = Sequence[tuple[str, Sequence[Any]]]
@@ -74,7 +73,7 @@ def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
     """
     files: dict[str, Path] = {}
     for name in dotted_classes(cell.config):
-        files |= sources(imported(name, name))
+        files |= source_files(import_object(name, name))
     return [(module, path.name, path.read_bytes()) for module, path in sorted(files.items())]
 
 
@@ -98,7 +97,7 @@ def unpack_cell(package: CellPackage, get: Callable[[Any], bytes], code: Path) -
         if not path.is_file() or path.read_bytes() != content:  # a file written again would count as changed
             write_atomic(path, content)
     if package.code:
-        look_in(code)
+        add_module_folder(code)
     cell = package.cell
     if cell.facts is not None and package.text:
         source = Path(cell.facts.folder)
@@ -181,7 +180,7 @@ class Changes:
         if not folder.is_dir():
             return []
         paths = [Path(parent, name).relative_to(folder) for parent, _, files in os.walk(folder) for name in files]
-        return [path.as_posix() for path in paths if not _hidden(path) and SAVING not in path.parts]
+        return [path.as_posix() for path in paths if not _hidden(path) and PARTIAL_CHECKPOINT not in path.parts]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -15,10 +15,10 @@ from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
 from lm.inference.autotune import threads_of
 from lm.model.attention import set_attention_impl
 from lm.report.status import duration as duration
-from lm.store.damage import is_number
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
+from lm.store.validation import is_number
 from lm.training.adapter import device_of, evaluating, quiet, stepping
 from lm.training.cell import Cell, sizes
 from lm.training.optim import tables

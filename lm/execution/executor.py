@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from lm.store.holders import Holder
+from lm.store.lease_holder import Holder
 from lm.store.record import Record
 from lm.training.cell import Cell
 from lm.training.train import Execution

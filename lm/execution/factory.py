@@ -7,24 +7,24 @@ from lm.execution.executor import Executor
 from lm.execution.executor_spec import parse_executor
 from lm.execution.local import Local
 from lm.execution.machine import env_threads, threads_each
-from lm.store.locks import Say, to_stderr
+from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 
 Options = Mapping[str, str]
-Maker = Callable[[Store, int, Say, Options], Executor]
+Maker = Callable[[Store, int, LogLine, Options], Executor]
 
 
-def _local(store: Store, capacity: int, say: Say, options: Options) -> Executor:
+def _local(store: Store, capacity: int, say: LogLine, options: Options) -> Executor:
     return Local(store, capacity, say)
 
 
-def _ray(store: Store, capacity: int, say: Say, options: Options) -> Executor:
+def _ray(store: Store, capacity: int, say: LogLine, options: Options) -> Executor:
     from lm.execution.on_ray import Ray
 
     return Ray(store, capacity, say, options, threads_each(capacity))
 
 
-def _slurm(store: Store, capacity: int, say: Say, options: Options) -> Executor:
+def _slurm(store: Store, capacity: int, say: LogLine, options: Options) -> Executor:
     from lm.execution.on_slurm import Slurm
 
     return Slurm(store, capacity, say, options, _slurm_threads(options))
@@ -34,7 +34,7 @@ EXECUTORS: Mapping[str, Maker] = {"local": _local, "ray": _ray, "slurm": _slurm}
 """Constructors by name. Each takes the store, the capacity, a function for lines about delays, and the options."""
 
 
-def make_executor(text: str, store: Store, capacity: int, say: Say = to_stderr) -> Executor:
+def make_executor(text: str, store: Store, capacity: int, say: LogLine = to_stderr) -> Executor:
     """Make the executor that a text names. Raises InputError if there is none or it cannot be started."""
     spec = parse_executor(text)
     return EXECUTORS[spec.name](store, capacity, say, spec.options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lm.store.holders import Holder, Watch
+from lm.store.lease_holder import Holder, LeaseMonitor
 from lm.store.store import Store
 
 
@@ -15,14 +15,14 @@ class ForeignCells:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, LeaseMonitor] = {}
 
     def held(self, cell: str) -> Holder | str | None:
         """Return the holder of a cell, None if the cell is free.
 
         A holder without a heartbeat from one call to the next loses the cell.
         """
-        holder = self.store.watched(cell, self.watches.setdefault(cell, Watch()))
+        holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
         if holder is None:
             del self.watches[cell]
         return holder
@@ -36,9 +36,9 @@ def by_process(holders: Sequence[Holder | str]) -> dict[str, int]:
         if isinstance(holder, str):
             unknown += 1
         else:
-            by_command.setdefault((holder.of, holder.host), []).append(holder)
+            by_command.setdefault((holder.parent_pid, holder.host), []).append(holder)
     counts = {}
     for own in by_command.values():
         first = min(own, key=lambda holder: holder.since)
-        counts[f"process {first.of} on host {first.host} since {first.when()}"] = len(own)
+        counts[f"process {first.parent_pid} on host {first.host} since {first.when()}"] = len(own)
     return {**counts, **({"a process that left no name": unknown} if unknown else {})}

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, Patience, Say, busy_seconds, state
+from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, BackoffReporter, LogLine, cpu_seconds, process_status
 
 QUIET_SECONDS = 60.0
 """Silence until a running process is reported; long steps, compilation and evaluation are silent too."""
@@ -29,13 +29,13 @@ class SilenceMonitor:
         self,
         pid: int,
         clock: Callable[[], float] = time.monotonic,
-        state: Callable[[int], str | None] = state,
-        busy: Callable[[int], float | None] = busy_seconds,
+        state: Callable[[int], str | None] = process_status,
+        busy: Callable[[int], float | None] = cpu_seconds,
     ) -> None:
         self.pid = pid
         self.state = state
         self.busy = busy
-        self.stopped, self.quiet = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
+        self.stopped, self.quiet = BackoffReporter(FIRST_SECONDS, clock), BackoffReporter(QUIET_SECONDS, clock)
         self.used = busy(pid)
         self.over = False
         self.clock, self.last_check, self.silent = clock, clock(), 0.0
@@ -66,12 +66,12 @@ class SilenceMonitor:
             self.over = True
             self.stopped.restart()
         if process_state in STOPPED or process_state in ENDED:
-            if not self.stopped.spent():
+            if not self.stopped.should_report():
                 return None
             if process_state in STOPPED:
                 return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
             return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} has ended; the fork server is silent"
-        return self._quiet() if self.quiet.spent() else None
+        return self._quiet() if self.quiet.should_report() else None
 
     def _quiet(self) -> str:
         now = self.busy(self.pid)
@@ -96,19 +96,19 @@ class SlowBlockWarning:
     def __init__(
         self,
         line: str,
-        say: Say,
+        say: LogLine,
         pid: Callable[[], int | None],
         clock: Callable[[], float] = time.monotonic,
-        state: Callable[[int], str | None] = state,
+        state: Callable[[int], str | None] = process_status,
     ) -> None:
         self.line, self.say, self.pid, self.state = line, say, pid, state
-        self.stopped, self.slow = Patience(FIRST_SECONDS, clock), Patience(QUIET_SECONDS, clock)
+        self.stopped, self.slow = BackoffReporter(FIRST_SECONDS, clock), BackoffReporter(QUIET_SECONDS, clock)
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._wait, daemon=True)
 
     def check(self) -> str | None:
         """Return a warning line about the wait, None if none is due."""
-        due, long = self.stopped.spent(), self.slow.spent()
+        due, long = self.stopped.should_report(), self.slow.should_report()
         if not (due or long):
             return None
         pid = self.pid()

@@ -13,8 +13,8 @@ from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progr
 from lm.execution.foreign_cells import ForeignCells
 from lm.execution.process import train_one
 from lm.execution.worker_pool import MAX_FORKSERVER_RESTARTS, WorkerPool, shape_of
-from lm.store.holders import Holder
-from lm.store.locks import Say, to_stderr
+from lm.store.lease_holder import Holder
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import Cell
@@ -70,7 +70,7 @@ class Local(Executor):
         say: called with a line when the fork server delays a cell.
     """
 
-    def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
+    def __init__(self, store: Store, capacity: int, say: LogLine = to_stderr) -> None:
         self.store, self.capacity = store, capacity
         self.pool = WorkerPool(store, capacity, train_one, PRELOAD, say)
         self.foreign = ForeignCells(store)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, require_place
-from lm.store.links import require_own
+from lm.store.files import require_own
 
 MOST_WORKERS = 1024
 """Largest number of processes at a time on one machine."""

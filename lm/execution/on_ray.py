@@ -23,9 +23,9 @@ from lm.execution.ray_cluster import connect, disconnect
 from lm.execution.ray_worker import Answer
 from lm.execution.remote import RemoteExecutor, RemoteJob
 from lm.execution.remote_worker import Message
-from lm.store.disk import trouble
+from lm.store.files import disk_error
 from lm.store.leases import LostError
-from lm.store.locks import FIRST_SECONDS, Patience, Say, to_stderr
+from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.cell import Cell
 from lm.training.train import Execution
@@ -55,7 +55,7 @@ class OnRay(RemoteJob):
     worker: RayActorHandle | None = None
     reply: Any = None
     early: int = 0
-    waits: Patience = field(default_factory=lambda: Patience(FIRST_SECONDS))
+    waits: BackoffReporter = field(default_factory=lambda: BackoffReporter(FIRST_SECONDS))
     sent_files: list[Files] = field(default_factory=list)
     """References to pieces that the worker may still fetch."""
 
@@ -75,7 +75,7 @@ class Ray(RemoteExecutor[OnRay]):
         self,
         store: Store,
         capacity: int,
-        say: Say = to_stderr,
+        say: LogLine = to_stderr,
         options: Mapping[str, str] | None = None,
         threads: int = 1,
     ) -> None:
@@ -152,7 +152,7 @@ class Ray(RemoteExecutor[OnRay]):
         except RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from None
-            if (broken := trouble(error.cause)) is not None:
+            if (broken := disk_error(error.cause)) is not None:
                 self._ended(job, Outcome.INTERRUPTED, broken=broken)
                 return
             self._on_actor_lost(job, f"{type(error.cause).__name__}: {error.cause}")
@@ -184,7 +184,7 @@ class Ray(RemoteExecutor[OnRay]):
             self._ended(job, Outcome.LOCKED_ELSEWHERE)
             return
         except OSError as error:
-            if (broken := trouble(error)) is None:
+            if (broken := disk_error(error)) is None:
                 raise
             self._ended(job, Outcome.INTERRUPTED, broken=broken)
             return
@@ -209,7 +209,7 @@ class Ray(RemoteExecutor[OnRay]):
         """Report what a cell waits for, and end a cancelled one that does not react."""
         if job.worker is None:
             return
-        if not job.worker.up and job.waits.spent():
+        if not job.worker.up and job.waits.should_report():
             needs = ", ".join(f"{count:zg} {name}" for name, count in job.worker.needs.items())
             self._tell(job, f"waiting for a node of the Ray cluster with {needs} free, and a worker there")
         if job.cancelled is not None and (not job.worker.up or time.monotonic() - job.cancelled > GRACE_SECONDS):

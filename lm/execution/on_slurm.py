@@ -16,7 +16,7 @@ from lm.execution.executor import Handle, Outcome
 from lm.execution.remote import RemoteExecutor, RemoteJob
 from lm.execution.slurm_job import ANSWERS, ORDER, TOLD, FileMailbox, SlurmTask, send, write_order
 from lm.execution.slurm_queue import STATES, Queue
-from lm.store.locks import Say, to_stderr
+from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.cell import Cell
 from lm.training.train import Execution
@@ -69,7 +69,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
         self,
         store: Store,
         capacity: int,
-        say: Say = to_stderr,
+        say: LogLine = to_stderr,
         options: Mapping[str, str] | None = None,
         threads: int = 1,
     ) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from lm.execution.process_state import restore_process_state
 from lm.execution.worker_pool import shape_of
-from lm.store.disk import trouble
+from lm.store.files import disk_error
 from lm.store.leases import HeldError, LostError
 from lm.store.store import LOG, STACK, Store
 from lm.training.cell import Cell
@@ -91,7 +91,7 @@ def _train(cell: Cell, store: Store, execution: Execution, pipe: Connection, slo
         tell("held")
         os._exit(0)  # nothing may be written any more, not even what a buffer holds
     except OSError as error:
-        if (error_of_disk := trouble(error)) is None:
+        if (error_of_disk := disk_error(error)) is None:
             raise
         tell("disk", error_of_disk.errno, error_of_disk.strerror, error_of_disk.filename)
         os._exit(0)  # nothing may be written any more, not even what a buffer holds

@@ -18,7 +18,7 @@ from lm import __version__
 from lm.config.tree import InputError
 from lm.execution.cell_transfer import OWN, CellPackage, Changes, check_same, unpack, unpack_cell
 from lm.execution.remote_worker import Message, RemoteWorker
-from lm.store.locks import ENDED, state
+from lm.store.locks import ENDED, process_status
 from lm.store.store import Store
 from lm.training.cell import Cell
 
@@ -95,6 +95,8 @@ def remove_stale_folders(prefix: str) -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         number = folder.name.removeprefix(prefix).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):
-            gone = Path("/proc").is_dir() and (state(int(number)) is None or state(int(number)) in ENDED)
+            gone = Path("/proc").is_dir() and (
+                process_status(int(number)) is None or process_status(int(number)) in ENDED
+            )
             if gone and folder.stat().st_uid == os.getuid():
                 shutil.rmtree(folder, ignore_errors=True)

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.foreign_cells import ForeignCells
 from lm.execution.remote_worker import Message
-from lm.store.holders import Holder
-from lm.store.locks import Say, to_stderr
+from lm.store.lease_holder import Holder
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -57,7 +57,7 @@ class RemoteExecutor(Executor, Generic[Job]):
         say: called with a line when the submission of a cell is delayed.
     """
 
-    def __init__(self, store: Store, capacity: int, say: Say = to_stderr) -> None:
+    def __init__(self, store: Store, capacity: int, say: LogLine = to_stderr) -> None:
         self.store, self.capacity, self.say = store, capacity, say
         self.foreign = ForeignCells(store)
         self.numbers = itertools.count()

@@ -13,8 +13,8 @@ from lm.execution.foreign_cells import by_process
 from lm.execution.interrupts import deferred_interrupts, raise_if_interrupted
 from lm.execution.watcher import Running, Watcher
 from lm.store import locks
-from lm.store.holders import NAMELESS, Holder
-from lm.store.locks import Patience
+from lm.store.lease_holder import UNKNOWN_HOLDER, Holder
+from lm.store.locks import BackoffReporter
 from lm.store.record import Ending
 from lm.training.train import Execution
 
@@ -93,7 +93,7 @@ class Scheduler:
         self.released: deque[Planned] = deque()
         """Cells that other processes have released."""
         self.last_check = clock.now()
-        self.patience = Patience(locks.FIRST_SECONDS, clock.now)
+        self.patience = BackoffReporter(locks.FIRST_SECONDS, clock.now)
         self.interrupted = 0
         self.broken: OSError | None = None
 
@@ -152,7 +152,7 @@ class Scheduler:
     def _wait(self) -> None:
         """Wait for other processes, and report it if that lasts."""
         self.clock.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
-        if self.patience.spent():
+        if self.patience.should_report():
             for who, count in by_process([holder for _, holder in self.foreign.values()]).items():
                 self.watcher.on_waiting(f"waiting for {count} cell{'s' * (count > 1)} being trained by {who}")
             for line in self.queue.blocked_on():
@@ -174,7 +174,10 @@ class Scheduler:
             case Ended(outcome=Outcome.LOCKED_ELSEWHERE):
                 self._free_slot(event.handle)
                 self.executor.result(event.handle)
-                self.foreign[event.handle.cell] = running.planned, self.executor.held(event.handle.cell) or NAMELESS
+                self.foreign[event.handle.cell] = (
+                    running.planned,
+                    self.executor.held(event.handle.cell) or UNKNOWN_HOLDER,
+                )
             case Ended():
                 self._free_slot(event.handle)
                 self.broken = self.broken or event.broken

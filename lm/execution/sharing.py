@@ -18,7 +18,7 @@ from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.local import PRELOAD
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.worker_pool import start_fork_server
-from lm.store.ways import FILE, kept, measured_once
+from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name
 
@@ -48,12 +48,12 @@ def choose_num_workers(missing: Sequence[Planned], out: Path, measure: bool = Tr
     cell = missing[0].cell
     machine = [device_name(), cores()]
     key = run_id([seedless(cell.config), cell.facts.identity(), machine])
-    path = out / FILE
-    if key not in kept(path, "workers") and (
+    path = out / WAYS_FILE
+    if key not in read_cached(path, "workers") and (
         not measure or judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS
     ):
         return default
-    rates_by_workers = measured_once(
+    rates_by_workers = measure_once(
         path, "workers", key, lambda: {str(workers): rate for workers, rate in rates(cell).items()}
     )
     try:

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from lm.store.disk import temporary_folder
-from lm.store.holders import is_of_the_dead, signature
+from lm.store.files import temporary_folder
+from lm.store.lease_holder import is_of_exited_process, process_signature
 
 MARK = ".lm."
 
@@ -15,7 +15,7 @@ MARK = ".lm."
 def mark_owner(folder: Path) -> None:
     """Record the owner in a folder that multiprocessing has created."""
     with contextlib.suppress(OSError):  # then it stays after a kill, no worse
-        (folder / f"{MARK}{signature()}").touch()
+        (folder / f"{MARK}{process_signature()}").touch()
 
 
 def remove_stale_tempdirs() -> None:
@@ -27,7 +27,7 @@ def remove_stale_tempdirs() -> None:
     for folder in list(Path(temporary_folder()).glob("pymp-*")):
         with contextlib.suppress(OSError):  # of another user, or removed by its own command
             marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
-            if any(map(is_of_the_dead, marks)):
+            if any(map(is_of_exited_process, marks)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from lm.store.holders import WORKS_FOR
+from lm.store.lease_holder import PARENT_VARIABLE
 from lm.store.store import Store
 
 MOST_CELLS = 100
@@ -38,7 +38,7 @@ def run_worker(body: Body, store: Store, pipe: Connection) -> None:
     """
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     if (parent := multiprocessing.parent_process()) is not None:
-        os.environ[WORKS_FOR] = str(parent.pid)
+        os.environ[PARENT_VARIABLE] = str(parent.pid)
     bounds: tuple[int, int] | None = None
     for _ in range(MOST_CELLS):
         try:

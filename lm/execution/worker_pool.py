@@ -16,7 +16,7 @@ from lm.execution.attempt import Worker
 from lm.execution.heartbeat import SlowBlockWarning
 from lm.execution.temp_cleanup import mark_owner
 from lm.execution.worker_loop import Body, run_worker
-from lm.store.locks import Say
+from lm.store.locks import LogLine
 from lm.store.store import Store
 from lm.training.cell import Cell, seedless
 
@@ -41,7 +41,7 @@ class WorkerPool:
         say: called with a line when a process cannot be started yet.
     """
 
-    def __init__(self, store: Store, capacity: int, body: Body, preload: Sequence[str], say: Say) -> None:
+    def __init__(self, store: Store, capacity: int, body: Body, preload: Sequence[str], say: LogLine) -> None:
         self.store, self.capacity, self.body, self.say = store, capacity, body, say
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(list(preload))

@@ -22,7 +22,7 @@ from lm.model.attention import SoftmaxAttention, set_attention_impl
 from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
-from lm.store.ways import FILE, measured_once
+from lm.store.side_files import WAYS_FILE, measure_once
 from lm.training.adapter import convert, device_of, quiet, stepping, to_device
 from lm.training.cell import Cell, check, seedless
 from lm.training.module import compile_blocks
@@ -90,7 +90,7 @@ def replace_auto_settings(
     cell = check(override(tree, {f"trainer.{name}": AUTO[name][0] for name in names}))
     trainer = {**cell.config["trainer"], **dict.fromkeys(names, "auto")}
     question = run_id({**seedless(cell.config), "trainer": trainer, "text": cell.facts.identity()})
-    path = out / FILE
+    path = out / WAYS_FILE
 
     def measure() -> dict[str, Any]:
         """Time the choices; return the decision as the file stores it."""
@@ -98,7 +98,7 @@ def replace_auto_settings(
             chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
         return asdict(Decision(chosen, measured, device_name(), threads))
 
-    stored = measured_once(path, "decisions", question, measure)
+    stored = measure_once(path, "decisions", question, measure)
     try:
         decision = Decision(**stored)
         chosen = {f"trainer.{name}": decision.chosen[name] for name in names}

@@ -17,17 +17,17 @@ from lm.analysis.run_lookup import find_one
 from lm.analysis.runs import folders_of
 from lm.config.components import blame, build, resolve
 from lm.config.fingerprint import dotted_classes
-from lm.config.imported import look_in, require_trusted
+from lm.config.imported import add_module_folder, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
 from lm.data.pairs import check_pairs, pairs_folder
 from lm.data.tokens import TextStats, check_entry, is_usable, tokens_folder
 from lm.model.transformer import Model, load_weights
 from lm.report.status import training_line
-from lm.store.checks import of_checkpoint
-from lm.store.links import require_own
+from lm.store.files import require_own
 from lm.store.record import Record
 from lm.store.store import Store
+from lm.store.validation import validate_checkpoint
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
@@ -72,7 +72,7 @@ def find_components(config: Tree, folder: Path) -> None:
             return
         if (absolute := os.path.abspath(candidate)) not in searched:
             searched.append(absolute)
-            look_in(candidate)
+            add_module_folder(candidate)
     for name in dotted_classes(config):
         if not _is_importable(name):
             code = folder / "code"
@@ -150,7 +150,7 @@ class FinishedRun:
         if not path.is_file():
             raise InputError(f"{path}: no such file; this run's model was not kept")
         try:
-            wrong = of_checkpoint(self.record, path)
+            wrong = validate_checkpoint(self.record, path)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
         if wrong:

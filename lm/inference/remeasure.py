@@ -16,7 +16,7 @@ from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokenizer import UNKNOWN, Tokenizer
 from lm.inference.finished import FinishedRun
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell

@@ -183,7 +183,7 @@ class TokenStatistics(Metric):
         self.excess_km.view(-1).index_add_(0, index_nk.flatten(), (probability_nk - target_nk.double()).flatten())
 
     def compute(self) -> dict[str, Any]:
-        """Compute the metrics by the names of `lm.store.quantities`, the token count and the reliability bins."""
+        """Compute the metrics by the names of `lm.store.metrics`, the token count and the reliability bins."""
         tokens, nll = int(self.tokens), float(self.nll / self.tokens)
         count_m, confidence_m, correct_m, variance_m = torch.stack(
             [self.count_m, self.confidence_m, self.correct_m, self.variance_m]

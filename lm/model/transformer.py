@@ -25,7 +25,7 @@ from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
 from lm.model.shape import Shape
-from lm.store.disk import intact
+from lm.store.files import is_intact
 
 
 class Embedding(RenamedAttributes, nn.Module):
@@ -304,7 +304,7 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: where the file is not what was written. Torch itself reads changed bytes as other weights.
     """
-    if not intact(checkpoint):
+    if not is_intact(checkpoint):
         raise ValueError(
             "is damaged: its bytes are not those that were written; delete the cell, and it is trained again"
         )

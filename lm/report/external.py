@@ -37,7 +37,7 @@ from lm.report.web.static import Picture, StaticSection, static_page
 from lm.report.write import write_files
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
-from lm.store.quantities import QUANTITIES, describe
+from lm.store.metrics import METRICS, describe
 
 MOST_NAMED = 12
 """Largest number of lost runs with a line each."""
@@ -136,7 +136,7 @@ def _directions(runs: Runs) -> Iterator[str]:
         way = runs.better[name]
         if name in runs.assumed and way == "lower":
             yield f"{name}: lower is better (assumed, for nothing is known of it; --higher-is-better says otherwise)."
-        elif way is not None and name not in QUANTITIES:
+        elif way is not None and name not in METRICS:
             yield f"{name}: {way} is better."
 
 

@@ -11,7 +11,7 @@ from lm.analysis.external.runs import Runs
 from lm.report.figures import RenderedFigures, render_all
 from lm.report.plotting import new_figure
 from lm.report.tables import ARROWS
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 ALT = {"differences": "differences to the baseline with their intervals", "runs": "what each run measured"}
 """Alternative text of each figure."""

@@ -12,9 +12,9 @@ from lm.report.tables import heading, number, signed
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
-from lm.store.damage import is_number
-from lm.store.ladder import RungOf
-from lm.store.quantities import describe
+from lm.store.metrics import describe
+from lm.store.record import RungOf
+from lm.store.validation import is_number
 
 Rows = list[list[str]]
 

@@ -15,7 +15,7 @@ from lm.report.tables import format_detectable
 from lm.report.texts import average_notes, text_notes
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 from lm.store.record import evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")

@@ -5,7 +5,7 @@ import math
 from lm.analysis.orders import Orders
 from lm.analysis.results import Results
 from lm.report.tables import heading, number
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 ORDERS = "Initial values and order of the data"
 CAUSES = ("initial values", "order of the data", "neither alone")

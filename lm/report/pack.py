@@ -13,10 +13,9 @@ from lm.analysis.results import read_manifest
 from lm.analysis.runs import is_experiment_or_search
 from lm.config.tree import InputError, nearest, path_name
 from lm.report.study import load_study
-from lm.store import disk
+from lm.store import files
 from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
-from lm.store.files import read_json
-from lm.store.links import require_own
+from lm.store.files import read_json, require_own
 from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUDY, TWINS, pattern_of
 from lm.store.store import LOG, Store
 from lm.store.thin_curves import THIN_NAME, thin_curve
@@ -196,7 +195,7 @@ def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLoc
     if report is None and named == path:
         raise InputError(f"{path}: its name does not end in {ENDING}, so that its report has no place; give --out")
     archive = read_archive(path)
-    with tempfile.TemporaryDirectory(prefix="lm-", dir=disk.temporary_folder()) as root:
+    with tempfile.TemporaryDirectory(prefix="lm-", dir=files.temporary_folder()) as root:
         try:
             _extracted(archive, Path(root))
             yield ReportLocation(Path(root) / archive.name, report or named, path)
@@ -209,7 +208,7 @@ def _extracted(archive: Archive, folder: Path) -> None:
     try:
         archive.extract(folder)
     except OSError as error:  # the system names no file where writing fails
-        raise disk.named(error, error.filename or folder) from error
+        raise files.with_path(error, error.filename or folder) from error
 
 
 def _refuse(path: Path) -> None:

@@ -26,14 +26,14 @@ from lm.report.tables import (
     mean_and_sd,
     number,
 )
-from lm.store.quantities import AT_LENGTH, QUANTITIES, describe, nearest_quantity
+from lm.store.metrics import AT_LENGTH, METRICS, describe, nearest_metric
 
 STAR = "*"
 STAR_FOOTNOTE = f"{STAR} A test found this difference, as the notes say."
 DEFAULT_METRICS = ("perplexity", "accuracy", "ece")
 """Quantities shown beside the judged ones by default."""
 
-UNITS = {quantity.unit for quantity in (*QUANTITIES.values(), *AT_LENGTH.values()) if quantity.unit}
+UNITS = {quantity.unit for quantity in (*METRICS.values(), *AT_LENGTH.values()) if quantity.unit}
 PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", "not judged")
 """Verdicts that need no footnote beside a star or its absence."""
 
@@ -83,7 +83,7 @@ def check_columns(results: Results, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in measured:
             raise InputError(
-                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_quantity(name, measured)} "
+                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_metric(name, measured)} "
                 f"Choose from {', '.join(measured)}"
             )
         if list(columns).count(name) > 1:

@@ -21,7 +21,7 @@ from lm.report.tables import markdown_table, number, signed
 from lm.report.tuning import compared
 from lm.store.files import read_json
 from lm.store.formats import RATES
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 DESCRIBED = "lr_curve.json"
 FIGURE = "lr_curve"

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lm.report.failure import whereabouts
-from lm.store.quantities import AT_LENGTH, QUANTITIES, Quantity, describe
+from lm.store.metrics import AT_LENGTH, METRICS, Metric, describe
 from lm.store.store import Store
 
 
@@ -21,8 +21,8 @@ def show_run(store: Store, cell: str, console: Console) -> str:
         _line(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}
     table = Table(show_header=False, highlight=False)
-    own = (name for name in record["metrics"] if name not in QUANTITIES)  # at a length, or known to no table
-    for name in (*QUANTITIES, *own):
+    own = (name for name in record["metrics"] if name not in METRICS)  # at a length, or known to no table
+    for name in (*METRICS, *own):
         if (number := measured.get(name)) is not None:
             table.add_row(describe(name).label, shown(describe(name), number))
     if table.row_count:
@@ -41,7 +41,7 @@ def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -
             console.print(_length_table(evaluation["lengths"], name))
 
 
-def shown(meaning: Quantity, value: float) -> str:
+def shown(meaning: Metric, value: float) -> str:
     """Format a value with its digits and unit."""
     return f"{value:z,.{meaning.digits}f} {meaning.unit}".rstrip()
 
@@ -55,15 +55,15 @@ def _split_table(name: str, evaluation: dict[str, Any]) -> Table:
     table = Table(title=Text(name), title_justify="left", highlight=False)
     for column in ("", "as trained", *(("scaled",) if scaled else ())):
         table.add_column(column)
-    for quantity, meaning in QUANTITIES.items():
+    for quantity, meaning in METRICS.items():
         if evaluation.get(quantity) is not None:
             after = [shown(meaning, scaled[quantity])] if quantity in scaled else []
             table.add_row(meaning.label.removeprefix("validation "), shown(meaning, evaluation[quantity]), *after)
     if scaled:
-        nll, (before, after_fit) = QUANTITIES["nll"], scaled["validation_nll"]
+        nll, (before, after_fit) = METRICS["nll"], scaled["validation_nll"]
         table.add_row(nll.label, shown(nll, before), shown(nll, after_fit))
-        table.add_row(QUANTITIES["temperature"].label, "1", shown(QUANTITIES["temperature"], scaled["temperature"]))
-        table.add_row(QUANTITIES["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}")
+        table.add_row(METRICS["temperature"].label, "1", shown(METRICS["temperature"], scaled["temperature"]))
+        table.add_row(METRICS["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}")
     if "text" in evaluation:
         table.add_row("unknown tokens", f"{evaluation['text']['unknown_share']:z.2%}")
     return table

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lm.analysis.run_diff import RunDiff, format_value
 from lm.report.page import show
-from lm.store.quantities import QUANTITIES, describe
+from lm.store.metrics import METRICS, describe
 
 
 def diff_json(difference: RunDiff) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, mea
         )
     if not measured:
         return
-    first = [name for name in QUANTITIES if name in difference.metrics]
+    first = [name for name in METRICS if name in difference.metrics]
     rows = [_row(name, *difference.metrics[name]) for name in dict.fromkeys([*first, *difference.metrics])]
     if not rows:
         say("metrics: none were measured")

@@ -8,7 +8,7 @@ from lm.analysis.results import Results
 from lm.analysis.verdict_text import format_seeds
 from lm.report.tables import heading, number, signed
 from lm.stats.tests import t_interval
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 TRAINING = "Training needed to be as good as the baseline"
 EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")

@@ -15,9 +15,9 @@ from lm.report.importance import Importance
 from lm.report.tables import escape, heading, number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
-from lm.store.manifest import check_shape
-from lm.store.quantities import QUANTITIES
+from lm.store.metrics import METRICS
 from lm.store.record import StudyManifest, Trial
+from lm.store.validation import check_shape
 
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10
@@ -97,7 +97,7 @@ def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
 def _damaged_space(manifest: StudyManifest) -> str:
     """Describe an impossible objective or search space; empty where all is well."""
     for name, way in manifest["objectives"].items():
-        if name not in QUANTITIES or way not in ("lower", "higher"):
+        if name not in METRICS or way not in ("lower", "higher"):
             return f"objectives hold {clipped(name, 80)}: {clipped(way, 80)}"
     for name, described in _space(manifest).items():
         ends = described.get("low", 0), described.get("high", 1)
@@ -198,7 +198,7 @@ def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             str(row["number"]),
-            *(number(float(row[quantity]), QUANTITIES[quantity].digits) for quantity in study.objectives),
+            *(number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives),
             *(_text(row[name]) for name in study.space),
         ]
         for _, row in study.best.head(SHOWN).iterrows()
@@ -223,7 +223,7 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
     ]
     for quantity, rows in importances.items():
         shares = "; ".join(f"{row.name} {row.share:z.2f} [{row.low:z.2f}, {row.high:z.2f}]" for row in rows)
-        lines.append(f"{QUANTITIES[quantity].label}: {shares}")
+        lines.append(f"{METRICS[quantity].label}: {shares}")
     return lines
 
 

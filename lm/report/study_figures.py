@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from lm.report.figures import RenderedFigures, render_all
 from lm.report.plotting import new_figure
 from lm.report.study import Study
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 ABSENT = -0.15
 """Height at which a line of the parallel coordinates crosses the axis of a parameter without a value."""

@@ -13,8 +13,8 @@ from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results
 from lm.analysis.verdict_text import format_seeds
 from lm.stats.verdicts import Better
-from lm.store.quantities import SHOWN, describe
-from lm.store.spreadsheet import marked, marked_cell
+from lm.store.files import escape_cell, escape_formula
+from lm.store.metrics import SUMMARY_METRICS, describe
 
 DETAILS = (
     "metric",
@@ -40,9 +40,11 @@ def number(value: float, digits: int) -> str:
 def as_csv(table: pd.DataFrame) -> str:
     """Return a table as a CSV file: negative zero as zero, texts that a spreadsheet would run marked."""
     numbers = table.select_dtypes("float") + 0.0
-    texts = {name: table[name].map(marked_cell) for name in table.select_dtypes(["object", "string"]).columns}
+    texts = {name: table[name].map(escape_cell) for name in table.select_dtypes(["object", "string"]).columns}
     written = table.assign(**numbers).assign(**texts)
-    return written.to_csv(index=False, lineterminator="\n", header=[marked(str(name)) for name in table.columns])
+    return written.to_csv(
+        index=False, lineterminator="\n", header=[escape_formula(str(name)) for name in table.columns]
+    )
 
 
 def mean_and_sd(row: Any) -> str:
@@ -144,7 +146,7 @@ def summary(
     """
     heads, labelled = interval_heading(table[table.metric == results.headline])
     measured, by_arm = set(table[table.n > 0].metric), {pace.arm: pace for pace in paces}
-    others = [name for name in (HEADLINE, *SHOWN) if name != results.headline and name in measured]
+    others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
     columns = ["arm", "n", heading(results.headline), heads, "verdict", "health"]
     columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
     rows, bold = [], []

@@ -9,7 +9,7 @@ from lm.analysis.results import HEADLINE, Results
 from lm.analysis.texts import LOSS_OF, Texts, generalises, plural, texts_by_quantity
 from lm.report.tables import number
 from lm.stats.two_way import TwoWay
-from lm.store.quantities import averaged, describe
+from lm.store.metrics import describe, parse_average
 from lm.store.record import Record
 
 
@@ -28,7 +28,7 @@ def text_notes(results: Results) -> Iterator[str]:
 def average_notes(results: Results) -> Iterator[str]:
     """Yield a note for each judged mean over validations on how averaging changed the noise."""
     for name in results.judged:
-        if (mean := averaged(name)) is None:
+        if (mean := parse_average(name)) is None:
             continue
         quantity, count = mean
         digits, parts = describe(name).digits + 1, []

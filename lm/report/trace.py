@@ -14,7 +14,7 @@ from lm.analysis.results import Results, load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
 from lm.stats.tests import t_interval
-from lm.store.quantities import describe, nearest_quantity
+from lm.store.metrics import describe, nearest_metric
 
 UNPACKED = "unpacked"
 """Folder into which the commands unpack a pack."""
@@ -40,7 +40,7 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
     if all(math.isnan(value) for value in values.values()):
         names = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
         raise InputError(
-            f"{folder}: no cell measured {metric!r}.{nearest_quantity(metric, names)} They have {', '.join(names)}"
+            f"{folder}: no cell measured {metric!r}.{nearest_metric(metric, names)} They have {', '.join(names)}"
         )
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731

@@ -22,8 +22,8 @@ from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
 from lm.store.files import read_json
 from lm.store.formats import TUNED
-from lm.store.manifest import check_shape
 from lm.store.record import TunedManifest
+from lm.store.validation import check_shape
 
 FOLDER = "tune"
 FIGURE = "tuning"

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 from lm.analysis.results import HEADLINE
-from lm.config.imported import look_in
+from lm.config.imported import add_module_folder
 from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
-from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name
-from lm.config.shipped import file_named, require_kind
+from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
 from lm.search.distributions import SpacePaths
 from lm.search.space import Space, read_space
-from lm.store.quantities import QUANTITIES, WATCHED, nearest_quantity
+from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
 
 SAMPLERS: dict[str, tuple[str, ...]] = {
     "tpe": ("n_startup_trials", "n_ei_candidates"),
@@ -72,7 +71,7 @@ class SweepFile(TypedDict, total=False):
     objectives: Annotated[
         dict[str, Literal["lower", "higher"] | None],
         "Quantities of the table, each with lower or higher; its own direction where that is null.",
-        Also(propertyNames={"enum": list(QUANTITIES)}, minProperties=1, default={HEADLINE: None}),
+        Also(propertyNames={"enum": list(METRICS)}, minProperties=1, default={HEADLINE: None}),
     ]
     trials: Annotated[int, "How many, whatever becomes of them; a grid needs none.", Also(minimum=1)]
     seeds: Annotated[Seeds, "Every trial is trained with each, and their mean counts.", Also(default=[0])]
@@ -147,8 +146,8 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     Raises:
         InputError: for a wrong key or value, with the nearest right one.
     """
-    path = file_named(path, "sweep")
-    look_in(path.parent)
+    path = resolve_file(path, "sweep")
+    add_module_folder(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "sweep")
     for key in tree:
@@ -201,12 +200,12 @@ def _objectives(value: Any, where: str) -> dict[str, str]:
         raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
     objectives = {}
     for name, direction in value.items():
-        if name not in QUANTITIES:
-            listed = ", ".join(QUANTITIES)
+        if name not in METRICS:
+            listed = ", ".join(METRICS)
             raise InputError(
-                f"{where}: no quantity {name!r}.{nearest_quantity(name, list(QUANTITIES))} Choose from {listed}"
+                f"{where}: no quantity {name!r}.{nearest_metric(name, list(METRICS))} Choose from {listed}"
             )
-        direction = direction or QUANTITIES[name].better
+        direction = direction or METRICS[name].better
         if direction not in ("lower", "higher"):
             raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")
         objectives[str(name)] = str(direction)
@@ -259,8 +258,8 @@ def check_methods(spec: SweepSpec, where: str) -> None:
         raise InputError(f"{where}: sampler: cmaes knows one objective; use nsga2, tpe or gp for several")
     if several and spec.pruner.name != "none":
         raise InputError(f"{where}: pruner: trials can be pruned by one objective only; leave it out")
-    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in WATCHED:
+    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in VALIDATION_METRICS:
         raise InputError(
             f"{where}: pruner: {next(iter(spec.objectives))} is not measured while a cell trains; "
-            f"prune by one of {', '.join(WATCHED)}"
+            f"prune by one of {', '.join(VALIDATION_METRICS)}"
         )

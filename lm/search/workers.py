@@ -21,10 +21,10 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, i
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lm.search.storage import ignore_storage_errors, retry_create
-from lm.store import holders, locks
-from lm.store.holders import NAMELESS, Found, Holder, Watch, look
-from lm.store.leases import Lease, taken
-from lm.store.locks import Patience
+from lm.store import lease_holder, locks
+from lm.store.lease_holder import UNKNOWN_HOLDER, Holder, LeaseMonitor, LeaseState, read_lease
+from lm.store.leases import Lease, try_acquire
+from lm.store.locks import BackoffReporter
 
 TABLE = Table(
     "lm_leases",
@@ -59,7 +59,7 @@ class DbLease:
 
     def _live(self) -> None:
         """Send heartbeats until the lease is released or lost."""
-        while not self.over.wait(holders.BEAT_SECONDS) and not self.lost:
+        while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.lost:
             self.beat()
 
     def beat(self) -> bool:
@@ -101,18 +101,18 @@ class DbLeases:
         self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
         retry_create(lambda: TABLE.metadata.create_all(engine))
 
-    def read(self, name: str) -> Found:
+    def read(self, name: str) -> LeaseState:
         """Return the current state of a lease, number 0 if there never was one. Raises SQLAlchemyError."""
         query = select(TABLE.c.number, TABLE.c.content).where(TABLE.c.name == self._key(name))
         with self.engine.connect() as connection:
             row = connection.execute(query).first()
-        return Found(0) if row is None else Found(int(row[0]), str(row[1]).encode())
+        return LeaseState(0) if row is None else LeaseState(int(row[0]), str(row[1]).encode())
 
-    def try_acquire(self, name: str, watch: Watch) -> DbLease | None:
+    def try_acquire(self, name: str, watch: LeaseMonitor) -> DbLease | None:
         """Acquire a lease if it is free or expired as far as `watch` has seen; None if another process holds it."""
         before = self.read(name)
         own = before.holder is not None and before.holder.token in self.given_up
-        if not before.free() and not own and not watch.lost(before):
+        if not before.free() and not own and not watch.has_expired(before):
             return None
         holder = Holder.this(secrets.token_hex(8))
         try:
@@ -157,11 +157,11 @@ class FileLeases:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def read(self, name: str) -> Found:
-        return look(self.folder / name)
+    def read(self, name: str) -> LeaseState:
+        return read_lease(self.folder / name)
 
-    def try_acquire(self, name: str, watch: Watch) -> Lease | None:
-        return taken(self.folder / name, watch=watch)
+    def try_acquire(self, name: str, watch: LeaseMonitor) -> Lease | None:
+        return try_acquire(self.folder / name, monitor=watch)
 
 
 def format_process(holder: Holder) -> str:
@@ -184,15 +184,17 @@ class StudyWorkers:
         self.number = 0
         self.tokens: set[str] = set()
         """Tokens of all slots that this process has had."""
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, LeaseMonitor] = {}
 
     @contextlib.contextmanager
     def mutex(self) -> Iterator[None]:
         """Hold the mutex of the study in the block, after waiting for its holder."""
-        patience, watch, pause = Patience(locks.FIRST_SECONDS), Watch(), 0.005
+        patience, watch, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.005
         while (lease := self.leases.try_acquire(MUTEX, watch)) is None:
-            if patience.spent():
-                self.say(f"waiting for the mutex of the study: held by {self.leases.read(MUTEX).holder or NAMELESS}")
+            if patience.should_report():
+                self.say(
+                    f"waiting for the mutex of the study: held by {self.leases.read(MUTEX).holder or UNKNOWN_HOLDER}"
+                )
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS)
         try:
@@ -206,7 +208,7 @@ class StudyWorkers:
         self.number = 0
         while True:
             name, number = str(self.number), self.number
-            self.slot = self.leases.try_acquire(name, self.watches.setdefault(name, Watch()))
+            self.slot = self.leases.try_acquire(name, self.watches.setdefault(name, LeaseMonitor()))
             if self.slot is not None:
                 self.tokens.add(self.slot.holder.token)
                 return number
@@ -229,14 +231,14 @@ class StudyWorkers:
         peers: dict[str, Holder] = {}
         number = 0
         while (state := self._read_lease(str(number))).number:
-            watch = self.watches.setdefault(str(number), Watch())
-            alive = state.holder is not None and not state.free() and not watch.lost(state)
+            watch = self.watches.setdefault(str(number), LeaseMonitor())
+            alive = state.holder is not None and not state.free() and not watch.has_expired(state)
             if alive and state.holder is not None and state.holder.token not in self.tokens:
                 peers[state.holder.token] = state.holder
             number += 1
         return peers
 
-    def _read_lease(self, name: str) -> Found:
+    def _read_lease(self, name: str) -> LeaseState:
         """Return the state of a lease with its holder; a network file system may show it half-written."""
         for _ in range(3):
             state = self.leases.read(name)

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from lm.config.tree import InputError, path_name, require_regular
-from lm.store.disk import BROKEN
-from lm.store.files import to_json, write_atomic
+from lm.store.files import DISK_ERRORS, to_json, write_atomic
 from lm.store.formats import PACK
-from lm.store.manifest import check_shape
 from lm.store.members import CELLS, EXPERIMENT, LADDER, STUDY, TWINS, check_members
 from lm.store.record import PackManifest
+from lm.store.validation import check_shape
 
 ENDING = ".lmpack"
 INDEX = "pack.json"
@@ -148,7 +147,7 @@ def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in BROKEN or error.filename not in (None, path, str(path)):
+        if error.errno in DISK_ERRORS or error.filename not in (None, path, str(path)):
             raise  # of the disk, or of a file that is written meanwhile
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     except DAMAGE as error:
@@ -203,7 +202,7 @@ def _content(place: Path) -> bytes:
         require_regular(place)
         return place.read_bytes()
     except OSError as error:
-        if error.errno in BROKEN:
+        if error.errno in DISK_ERRORS:
             raise
         raise InputError(f"{place}: cannot be read ({error.strerror})") from None
 

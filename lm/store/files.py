@@ -1,68 +1,125 @@
-"""How files of a results folder are written and read: whole, or not at all."""
+"""Files of a results folder: written whole or not at all, read with errors that name them; disks, links and CSV."""
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import math
 import os
+import re
+import shutil
+import stat
 import tempfile
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, require_regular
-from lm.store.disk import named
-from lm.store.holders import is_of_the_dead, signature
-from lm.store.leases import guarding
-from lm.store.spreadsheet import marked
+from lm.store.lease_holder import is_of_exited_process, process_signature
+from lm.store.leases import guarding_lease
+
+# errors of disks -----------------------------------------------------------------------------------------------------
+
+DISK_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+DISK_ERRORS = frozenset((*DISK_FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE))
+"""Errors of a disk, which any run may meet at any time and which are no result of it."""
+
+PATH_ERRORS = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG))
+"""Errors of a path, which last until the user changes it or what lies there."""
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """Return the error of a disk that caused an error; None without one."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            return error
+        seen.add(id(error))
+        error = error.__cause__
+    return None
+
+
+def with_path(error: OSError, path: object) -> OSError:
+    """Return an error with the path of its file, which the system leaves out if writing fails."""
+    return OSError(error.errno, error.strerror or str(error), str(path))
+
+
+def explain_disk_error(error: OSError, then: str) -> str:
+    """Explain an error of a file in one line: the path, the problem and the remedy.
+
+    Args:
+        error: with its path.
+        then: the effect of the same command once the problem is solved.
+    """
+    where = "" if error.filename is None else f"{error.filename}: "
+    remedy = "; make room" if error.errno in DISK_FULL else ""
+    if error.errno == errno.EFBIG:
+        remedy = "; allow larger files: `ulimit -f` shows the limit, and a file system may have one"
+    return f"{where}{error.strerror}{remedy}{f'; {then}' if error.errno in DISK_ERRORS else ''}"
+
+
+def temporary_folder() -> str:
+    """Return the folder for temporary files.
+
+    Raises:
+        InputError: if none of the system's can be used.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        tried = error.strerror.partition("[")[2].rstrip("]") if error.strerror else ""
+        raise InputError(
+            f"TMPDIR: temporary files can be written nowhere, tried {tried or 'all folders there are'}; make room, or "
+            "name a folder that can be written to, as in TMPDIR=/var/tmp"
+        ) from None
+
+
+# writing -------------------------------------------------------------------------------------------------------------
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes a file under a temporary name and renames it, so that a reader never sees half of it.
+    """Write a file under a temporary name and rename it, so that no reader sees half of it.
 
     Raises:
-        LostError: where a lease of this process guards the folder, and another has taken it over.
+        LostError: if a lease of this process guards the folder and another process took it over.
     """
-    lease = guarding(path.parent)
-    place = path.parent if lease is None else lease.room(path.parent)
-    place.mkdir(parents=True, exist_ok=True)
-    if lease is None:  # a room is taken away whole
-        _sweep(path)
-    data, name = content.encode() if isinstance(content, str) else content, ""
+    lease = guarding_lease(path.parent)
+    folder = path.parent if lease is None else lease.staging_dir(path.parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    if lease is None:  # a staging directory is removed as a whole
+        prefix = f".{path.name}."
+        for name in os.listdir(folder):  # left by killed processes of this machine
+            if name.startswith(prefix) and is_of_exited_process(name.removeprefix(prefix).partition(".")[0]):
+                (folder / name).unlink(missing_ok=True)
+    temporary = ""
     try:
-        descriptor, name = tempfile.mkstemp(dir=place, prefix=f".{path.name}.{signature()}.")
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.{process_signature()}.")
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.chmod(temporary, 0o644)
         if lease is not None:
             lease.check()
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            os.unlink(temporary)
         if lease is not None and isinstance(error, FileNotFoundError):
             lease.check()
         if isinstance(error, OSError):
-            raise named(error, path) from error
+            raise with_path(error, path) from error
         raise
 
 
-def _sweep(path: Path) -> None:
-    """Removes what processes of this machine that were killed left of earlier tries at writing a file."""
-    prefix = f".{path.name}."
-    for name in os.listdir(path.parent):
-        if name.startswith(prefix) and is_of_the_dead(name.removeprefix(prefix).partition(".")[0]):
-            (path.parent / name).unlink(missing_ok=True)
-
-
 def to_json(value: Any) -> str:
-    """Indented JSON with a final newline; NaN is refused, a missing number is null."""
+    """Format a value as indented JSON with a final newline; refuse NaN, as null stands for a missing number."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """`value` with numbers that JSON cannot hold replaced by None."""
+    """Return a tree of values with None for each number that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -72,19 +129,12 @@ def finite(value: Any) -> Any:
     return value
 
 
-def curve(rows: Mapping[int, Mapping[str, float]]) -> str:
-    """A learning curve as CSV: one line a step, a column for everything measured at any step."""
-    columns = list(dict.fromkeys(name for step in sorted(rows) for name in rows[step]))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(["step", *map(marked, columns)])
-    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
-    for step in sorted(rows):
-        writer.writerow({"step": step, **rows[step]})
-    return text.getvalue()
-
-
 def read_json(path: Path) -> Any:
-    """The JSON in `path`. Raises InputError naming the file."""
+    """Read the JSON file at `path`.
+
+    Raises:
+        InputError: with the path, if there is none.
+    """
     try:
         require_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
@@ -94,9 +144,192 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: not valid JSON: {error}") from None
 
 
-def sound(path: Path) -> bool:
-    """Whether a file holds a mapping of JSON, as one that was torn does not."""
+def holds_mapping(path: Path) -> bool:
+    """Return True for a file of JSON that holds a mapping, which one cut short does not."""
     try:
         return isinstance(read_json(path), dict)
     except InputError:
         return False
+
+
+# checkpoints ---------------------------------------------------------------------------------------------------------
+
+PARTIAL_CHECKPOINT = "saving.ckpt"
+"""Name of a checkpoint that is being written."""
+
+BACKUP_CHECKPOINT = "before.ckpt"
+"""Name of the previous checkpoint while a folder takes its place: no folder can be replaced in one step."""
+
+
+def remove(path: Path) -> None:
+    """Remove the file or the folder at `path`, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def replace_checkpoint(new: Path, path: Path) -> None:
+    """Replace the checkpoint at `path`, a file or a folder; after an interruption call `restore_backup`."""
+    if not (path.is_dir() or new.is_dir()):
+        os.replace(new, path)
+        return
+    backup = path.with_name(BACKUP_CHECKPOINT)
+    remove(backup)
+    if path.exists():
+        os.replace(path, backup)
+    os.replace(new, path)
+    remove(backup)
+
+
+def restore_backup(path: Path) -> None:
+    """Move the previous checkpoint back to `path` if an interruption left none there."""
+    backup = path.with_name(BACKUP_CHECKPOINT)
+    if backup.exists() and not path.exists():
+        os.replace(backup, path)
+    remove(backup)
+
+
+def save_checkpoint(trainer: Any, path: Path) -> None:
+    """Write a Lightning checkpoint, whole or not at all: Lightning may copy it from another disk.
+
+    Raises:
+        LostError: if a lease of this process guards the folder and another process took it over.
+    """
+    lease = guarding_lease(path.parent)  # of the first process, alone
+    folder = path.parent if lease is None else lease.staging_dir(path.parent)
+    try:
+        if trainer.is_global_zero:
+            remove(folder / PARTIAL_CHECKPOINT)  # of an attempt that was killed
+        partial = Path(trainer.strategy.broadcast(str(folder / PARTIAL_CHECKPOINT)))
+        trainer.save_checkpoint(partial)
+        if trainer.is_global_zero:
+            if lease is not None:
+                lease.check()
+            replace_checkpoint(partial, path)
+    except OSError as error:  # of a copy, the second file is the one being written
+        if lease is not None and isinstance(error, FileNotFoundError):
+            lease.check()
+        raise with_path(error, error.filename2 or path) from error
+
+
+def is_intact(checkpoint: Path) -> bool:
+    """Return True if the file of a checkpoint agrees with the checksums that torch keeps of its parts."""
+    try:
+        with zipfile.ZipFile(checkpoint) as parts:
+            return parts.testzip() is None
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        return False
+
+
+# CSV that no spreadsheet runs ----------------------------------------------------------------------------------------
+
+MARK = "'"
+"""First character of an escaped cell.
+
+A spreadsheet runs a cell that begins with =, +, -, @, a tab or an end of line as a formula. As OWASP advises ("CSV
+Injection"), such a text gets a leading apostrophe, and a spreadsheet shows it as text. Numbers stay as they are.
+"""
+
+_RUNS = re.compile(rf"{MARK}*[=+\-@\t\r\n＝＋－＠]")  # noqa: RUF001 - spreadsheets take wide signs too
+_PLAIN = re.compile(r"-|[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)")
+"""Numbers, and the dash that tables show for a missing one: a spreadsheet runs neither."""
+
+
+def escape_formula(text: str) -> str:
+    """Return a text with a leading apostrophe if a spreadsheet would run it, else the text.
+
+    A text that looks escaped is escaped once more, so that `unescape_formula` returns each text as it was.
+
+    >>> escape_formula("=1+1"), escape_formula("-0.5"), escape_formula("glu"), escape_formula("'=1+1")
+    ("'=1+1", '-0.5', 'glu', "''=1+1")
+    """
+    return MARK + text if _RUNS.match(text) and not _PLAIN.fullmatch(text) else text
+
+
+def unescape_formula(text: str) -> str:
+    """Return a text as it was before `escape_formula`.
+
+    >>> unescape_formula("'=1+1"), unescape_formula("'quoted'")
+    ('=1+1', "'quoted'")
+    """
+    return text[1:] if text.startswith(MARK) and _RUNS.match(text) else text
+
+
+def escape_cell(cell: object) -> object:
+    """Return a cell of any type, a text as `escape_formula` writes it."""
+    return escape_formula(cell) if isinstance(cell, str) else cell
+
+
+def read_csv_rows(content: str | Iterable[str], delimiter: str = ",", strict: bool = False) -> list[list[str]]:
+    """Read the rows of CSV, with its texts as they were before they were escaped.
+
+    Args:
+        content: a whole file, or its lines.
+        delimiter: between two cells.
+        strict: raise for content that is no CSV.
+
+    Raises:
+        csv.Error: if the content is no CSV.
+    """
+    lines = io.StringIO(content) if isinstance(content, str) else content
+    return [[unescape_formula(cell) for cell in row] for row in csv.reader(lines, delimiter=delimiter, strict=strict)]
+
+
+def curve_csv(rows: Mapping[int, Mapping[str, float]]) -> str:
+    """Format a learning curve as CSV: a row for each step, a column for each quantity measured at any step."""
+    columns = list(dict.fromkeys(name for step in sorted(rows) for name in rows[step]))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(["step", *map(escape_formula, columns)])
+    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
+    for step in sorted(rows):
+        writer.writerow({"step": step, **rows[step]})
+    return text.getvalue()
+
+
+# links ---------------------------------------------------------------------------------------------------------------
+
+
+def require_own(out: Path, names: Sequence[str]) -> None:
+    """Check that nothing in a folder of results leads outside: no link out of it, no pipe, no device.
+
+    A link that stays inside is followed, and its target checked too. The folder itself may be a link, which the user
+    knows.
+
+    Args:
+        out: the folder, which nothing may lead out of.
+        names: of the files and folders in it to check, down to the last file; they may be missing.
+
+    Raises:
+        InputError: with the path of the first that does.
+    """
+    top, seen = os.path.realpath(out), set[str]()
+    waiting = [os.path.join(top, name) for name in names]
+    while waiting:
+        path = waiting.pop()
+        if os.path.islink(path):
+            target = os.path.realpath(path)
+            if os.path.commonpath((target, top)) != top:
+                raise InputError(
+                    f"{out / os.path.relpath(path, top)}: is a link that leads out of {out}; expected a folder that "
+                    "holds its own files: put what it leads to in its place"
+                )
+            path = target
+        if path not in seen:
+            seen.add(path)
+            waiting += _folders_and_links(path, top, out)
+
+
+def _folders_and_links(folder: str, top: str, out: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                    yield entry.path
+                elif not entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        if not stat.S_ISREG(os.lstat(entry.path).st_mode):
+                            path = out / os.path.relpath(entry.path, top)
+                            raise InputError(f"{path}: is neither a file nor a folder; remove it")
+    except OSError:  # missing, no folder, or unreadable: its reader reports that
+        return

@@ -1,7 +1,7 @@
-"""The versions of the files on disk, and how older ones are read.
+"""Versions of the files on disk, and migrations from older ones.
 
-Every kind of file has a version of its own, written into it as `format`. None of them is part of a cell's identity: a
-new layout gets a migration from the one before it, and what was trained stays what it is.
+Every kind of file has a version of its own, its `format`. None is part of a cell's identity: a new layout gets a
+migration from the one before it, and trained cells stay valid.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ class Format:
 
     Args:
         name: of the kind, in messages.
-        version: that is written.
-        steps: from each older version to the one after it.
+        version: of the files that are written.
+        steps: migrations from each older version to the next.
     """
 
     name: str
@@ -31,42 +31,41 @@ class Format:
     steps: Mapping[int, Step] = field(default_factory=dict)
 
     def stamped(self, content: Mapping[str, Any]) -> Content:
-        """What is written: the content with its version."""
+        """Return the content of a file with its version."""
         return {"format": self.version, **{key: value for key, value in content.items() if key != "format"}}
 
     def read(self, content: Any, path: Path) -> Content:
-        """What was written, as this version would have written it. Raises InputError where it cannot be told."""
-        found = content.get("format") if isinstance(content, dict) else None
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= self.version:
-            newer = isinstance(found, int) and found > self.version
+        """Return the content of a file in the layout of this version.
+
+        Raises:
+            InputError: if the file has no version, or that of a newer layout.
+        """
+        written = content.get("format") if isinstance(content, dict) else None
+        if not isinstance(written, int) or isinstance(written, bool) or not 1 <= written <= self.version:
+            newer = isinstance(written, int) and written > self.version
             remedy = "a newer version wrote it: use that one" if newer else "it is damaged, or another kind of file"
-            raise InputError(f"{path}: {self.name} format {shown(found)}, expected 1 to {self.version}; {remedy}")
-        for version in range(found, self.version):
+            raise InputError(f"{path}: {self.name} format {shown(written)}, expected 1 to {self.version}; {remedy}")
+        for version in range(written, self.version):
             content = {**self.steps[version](content), "format": version + 1}
         return dict(content)
 
 
-def _with(defaults: Mapping[str, Any]) -> Step:
-    """Gives what is missing the value that stands for nothing."""
-    return lambda content: {**defaults, **content}
-
-
 def nothing_recorded() -> Content:
-    """The parts of a record of which a cell may have nothing to say."""
+    """Return the optional parts of a record, empty."""
     empty = ("error", "diverged", "steps", "evaluated", "pairing", "reliability", "initial", "final", "curve")
     return {**dict.fromkeys(empty), "flags": [], "evaluations": {}}
 
 
 def _record_2(content: Content) -> Content:
-    """Records from before models were looked at from inside, evaluated at lengths, or had their curve sealed."""
-    found = {**nothing_recorded(), **content}
-    if isinstance(found.get("provenance"), dict):
-        found["provenance"] = {"precision": None, "code": None, **found["provenance"]}
-    return found
+    """Migrate a record from before measurements inside the model, evaluation at lengths and checksums of curves."""
+    record = {**nothing_recorded(), **content}
+    if isinstance(record.get("provenance"), dict):
+        record["provenance"] = {"precision": None, "code": None, **record["provenance"]}
+    return record
 
 
 def _manifest_2(content: Content) -> Content:
-    """Manifests from before the inference was declared: every arm but the baseline is compared in one family."""
+    """Migrate a manifest from before inference was declared: all arms but the baseline are one family."""
     arms = content.get("arms")
     others = [arm for arm in arms if arm != content.get("baseline")] if isinstance(arms, dict) else []
     empty: Content = {"tier": "C", "secondary": [], "margin": {}, "confirmatory": others, "declared": {}, "axes": None}

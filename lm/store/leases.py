@@ -1,17 +1,17 @@
-"""Leases: what one process holds against all others, on any machine that sees the folder, for as long as it shows life.
+"""Leases: exclusive locks between processes of any machine, which expire without heartbeats.
 
-A lease on something is a folder of numbered files. The file with the highest number is the lease that counts: it names
-its holder, which writes a counter into it every few seconds. Whoever may have the next lease makes the file with the
-next number, which only one can; so nobody can take away a lease that another has just got. The file stays when it is
-let go of, marked as released.
+A lease is a folder of numbered files, of which the one with the highest number is valid. It names the holder, which
+writes a counter into it every few seconds. A process acquires the lease by creating the file with the next number,
+which only one process can do, so that nobody removes a lease that another has just acquired. Releasing a lease marks
+its file as released; the file stays.
 
-What has been let go of is free, and so is what a process of this machine held that has ended. Any other holder is
-watched: it has lost the lease when nothing changes in the file for a while, by the clock of who watches. Clocks of two
-machines are never compared.
+A lease is free if it was released, or if its holder was a process of this machine that has exited. Any other holder is
+monitored: its lease expires if the file does not change for a minute by the clock of the process that waits. Clocks of
+two machines are never compared.
 
-Who has lost a lease finds out before it puts a file into a folder that the lease guards. It writes every file into a
-room of its own there, looks whether it still holds the lease, and moves the file. Its successor takes the room away
-after the lease and before anything else, so that what was stopped between the look and the move finds nothing to move.
+A process that lost its lease must not write into the folders that the lease guards. A writer writes into its own
+staging directory there, checks the lease again and then renames the file into place. A new holder deletes the old
+staging directory before anything else, so that a writer that stalled between check and rename has no file to rename.
 """
 
 import contextlib
@@ -25,61 +25,69 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lm.store import holders, locks
-from lm.store.holders import NAMELESS, Holder, Watch, holder_of, look, numbers, parsed
-from lm.store.locks import Patience, Say
+from lm.store import lease_holder, locks
+from lm.store.lease_holder import (
+    UNKNOWN_HOLDER,
+    Holder,
+    LeaseMonitor,
+    describe_holder,
+    lease_numbers,
+    parse_holder,
+    read_lease,
+)
+from lm.store.locks import BackoffReporter, LogLine
 
-LOOK_SECONDS = 1.0
-"""At most, between two looks of one who waits."""
+MAX_POLL_SECONDS = 1.0
+"""Longest interval between two attempts of a process that waits."""
 
-ROOM = ".writing-"
-"""Begins the name of the folder, in one that is guarded, in which a holder writes its files."""
+STAGING_PREFIX = ".writing-"
+"""Prefix of the name of a holder's staging directory, in each folder that its lease guards."""
 
 
 class HeldError(Exception):
-    """Another process holds what was not to be waited for."""
+    """Another process holds a lease for which the caller did not want to wait."""
 
 
 class LostError(Exception):
-    """This process no longer holds what it held: it showed no life for so long that another took it over."""
+    """This process lost its lease: it sent no heartbeat for so long that another process took it over."""
 
 
 @dataclass(eq=False)
 class Lease:
-    """A lease that this process holds, with a thread that shows life.
+    """A lease that this process holds, with a thread that sends heartbeats.
 
     Args:
-        path: its file.
-        holder: what it says.
-        guards: folders into which only the holder may put files.
-        gone: the holder before it, which never let go of it.
+        path: of its file.
+        holder: this process, as the file names it.
+        guards: folders into which only the holder may write.
+        previous: the holder before it that never released the lease; None without one.
     """
 
     path: Path
     holder: Holder
     guards: Sequence[Path] = ()
-    gone: Holder | None = None
+    previous: Holder | None = None
     lost: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.file = os.open(self.path, os.O_RDWR)
         self.lock = threading.Lock()
-        self.thread = threading.Thread(target=self._live, name=f"lease {self.path.parent.name}", daemon=True)
+        self.thread = threading.Thread(target=self._send_heartbeats, name=f"lease {self.path.parent.name}", daemon=True)
 
-    def begin(self) -> None:
-        """Begins to show life, and to guard what it guards."""
+    def start(self) -> None:
+        """Start the heartbeats and guard the folders."""
         for folder in self.guards:
-            _guarding[folder.absolute()] = self
+            _leases_by_folder[folder.absolute()] = self
         self.thread.start()
 
-    def _live(self) -> None:
-        while not self.over.wait(holders.BEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a disk that fails may be back before anybody takes this for death
+    def _send_heartbeats(self) -> None:
+        while not self.over.wait(lease_holder.BEAT_SECONDS):
+            with contextlib.suppress(OSError):  # a disk that fails may be back before the lease expires
                 self.beat()
 
     def beat(self) -> None:
-        """A sign of life. It is written into the file that was made, wherever that is by now."""
+        """Send one heartbeat, into the file that this process created, wherever that is by now."""
         with self.lock:
             self.holder = replace(self.holder, beat=self.holder.beat + 1)
             os.pwrite(self.file, self.holder.written(), 0)
@@ -87,124 +95,133 @@ class Lease:
                 os.fsync(self.file)  # on a network file system others see no more than that
 
     def check(self) -> None:
-        """Raises LostError where another has taken over."""
+        """Raise LostError if another process took the lease over."""
         if not self.lost:
             try:
-                found = parsed(self.path.read_bytes())
-                self.lost = found is not None and found.token != self.holder.token
+                holder = parse_holder(self.path.read_bytes())
+                self.lost = holder is not None and holder.token != self.holder.token
             except FileNotFoundError:
                 self.lost = True
             except OSError as error:
                 if error.errno != errno.ESTALE:  # of a network file system, whose file is gone
                     raise
                 self.lost = True
-        if self.lost and not numbers(self.path.parent):
+        if self.lost and not lease_numbers(self.path.parent):
             raise LostError(f"{self.path.parent.name[:8]}: its lease was removed; it goes on with a new one")
         if self.lost:
             raise LostError(
-                f"{self.path.parent.name[:8]}: this process showed no life for so long that it was taken over by "
-                f"{holder_of(self.path.parent)}"
+                f"{self.path.parent.name[:8]}: this process sent no heartbeat for so long that it was taken over by "
+                f"{describe_holder(self.path.parent)}"
             )
 
-    def room(self, folder: Path) -> Path:
-        """Where files for a guarded folder are written first; made where it is missing. Raises LostError."""
+    def staging_dir(self, folder: Path) -> Path:
+        """Return the directory in which files for a guarded folder are written first; create it if missing.
+
+        Raises:
+            LostError: if another process took the lease over.
+        """
         self.check()
-        room = folder / f"{ROOM}{self.holder.token}"
-        room.mkdir(parents=True, exist_ok=True)
-        return room
+        staging = folder / f"{STAGING_PREFIX}{self.holder.token}"
+        staging.mkdir(parents=True, exist_ok=True)
+        return staging
 
     def release(self) -> None:
-        """Lets go of it; the file stays."""
+        """Release the lease; its file stays."""
         for folder in self.guards:
-            if _guarding.get(folder.absolute()) is self:
-                del _guarding[folder.absolute()]
-            if (folder / f"{ROOM}{self.holder.token}").is_dir():
-                shutil.rmtree(folder / f"{ROOM}{self.holder.token}", ignore_errors=True)
+            if _leases_by_folder.get(folder.absolute()) is self:
+                del _leases_by_folder[folder.absolute()]
+            if (folder / f"{STAGING_PREFIX}{self.holder.token}").is_dir():
+                shutil.rmtree(folder / f"{STAGING_PREFIX}{self.holder.token}", ignore_errors=True)
         self.over.set()
         if self.thread.is_alive():
             self.thread.join()
         self.holder = replace(self.holder, released=True)
-        with contextlib.suppress(OSError):  # who finds it unreleased finds its process ended, or silent
+        with contextlib.suppress(OSError):  # to others an unreleased lease is free once this process has exited
             self.beat()
         os.close(self.file)
 
 
-_guarding: dict[Path, Lease] = {}
-"""The leases that this process holds, by the folders that they guard."""
+_leases_by_folder: dict[Path, Lease] = {}
+"""The leases of this process, by the folders that they guard."""
 
-os.register_at_fork(after_in_child=_guarding.clear)
-
-
-def guarding(folder: Path) -> Lease | None:
-    """The lease of this process that guards a folder."""
-    return _guarding.get(folder.absolute())
+os.register_at_fork(after_in_child=_leases_by_folder.clear)
 
 
-def taken(folder: Path, guards: Sequence[Path] = (), watch: Watch | None = None) -> Lease | None:
-    """The lease of a folder if it is free, or lost as far as `watch` has seen; None where another holds it."""
-    before = look(folder)
-    lost = not before.free()
-    if lost and (watch is None or not watch.lost(before)):
+def guarding_lease(folder: Path) -> Lease | None:
+    """Return the lease of this process that guards a folder; None without one."""
+    return _leases_by_folder.get(folder.absolute())
+
+
+def try_acquire(folder: Path, guards: Sequence[Path] = (), monitor: LeaseMonitor | None = None) -> Lease | None:
+    """Acquire the lease of a folder if it is free or has expired; return None if another process holds it.
+
+    Args:
+        folder: of the lease.
+        guards: folders into which only the holder may write.
+        monitor: of the lease, which tells whether it has expired; None: it has not.
+    """
+    before = read_lease(folder)
+    held = not before.free()
+    if held and (monitor is None or not monitor.has_expired(before)):
         return None
     holder = Holder.this(secrets.token_hex(8))
     path = folder / str(before.number + 1)
     folder.mkdir(parents=True, exist_ok=True)
-    if not _made(path, holder.written()):
+    if not _create_exclusively(path, holder.written()):
         return None
-    if max(numbers(folder), default=0) > before.number + 1:  # what was seen was old
+    if max(lease_numbers(folder), default=0) > before.number + 1:  # `before` was out of date
         path.unlink(missing_ok=True)
         return None
-    for name in os.listdir(folder):  # what others left who were killed, or are too late
+    for name in os.listdir(folder):  # left by processes that were killed, or came too late
         if name.startswith(".") or (name.isdecimal() and int(name) <= before.number):
             (folder / name).unlink(missing_ok=True)
-    gone = before.holder if before.number and not (before.holder and before.holder.released) else None
+    previous = before.holder if before.number and not (before.holder and before.holder.released) else None
     try:
-        lease = Lease(path, holder, guards, gone)
-    except FileNotFoundError:  # somebody removed it at once: nobody holds it, and whoever looks again may
+        lease = Lease(path, holder, guards, previous)
+    except FileNotFoundError:  # removed at once by somebody: nobody holds it, and the next attempt may succeed
         return None
     for guarded in guards:
-        _evict(guarded, gone, holder.token)
-    lease.begin()
+        _remove_staging(guarded, previous, holder.token)
+    lease.start()
     return lease
 
 
-def _made(path: Path, content: bytes) -> bool:
-    """Makes a file with its content, which exactly one can; on network file systems too."""
-    aside = path.with_name(f".{secrets.token_hex(8)}")
+def _create_exclusively(path: Path, content: bytes) -> bool:
+    """Create a file with its content and return True; return False if it exists. Network file systems do it too."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
     try:
-        aside.write_bytes(content)
+        temporary.write_bytes(content)
         try:
-            os.link(aside, path)
+            os.link(temporary, path)
             return True
         except FileExistsError:
             return False
         except OSError:  # a file system without links
             pass
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             return False
-        with os.fdopen(file, "wb") as made:
-            made.write(content)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
         return True
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _evict(folder: Path, gone: Holder | None, token: str) -> None:
-    """Takes away the rooms of those who held a guarded folder before."""
-    aside = folder / f"{ROOM}{token}.gone"
-    if gone is not None:
+def _remove_staging(folder: Path, previous: Holder | None, token: str) -> None:
+    """Remove the staging directories of earlier holders from a guarded folder."""
+    if previous is not None:
         with contextlib.suppress(OSError):  # at once and by its name, whatever a cached listing says
-            os.rename(folder / f"{ROOM}{gone.token}", aside)
-    for room in folder.glob(f"{ROOM}*") if folder.is_dir() else ():
-        shutil.rmtree(room, ignore_errors=True)
+            os.rename(folder / f"{STAGING_PREFIX}{previous.token}", folder / f"{STAGING_PREFIX}{token}.gone")
+    for staging in folder.glob(f"{STAGING_PREFIX}*") if folder.is_dir() else ():
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def if_free(folder: Path, guards: Sequence[Path] = ()) -> Iterator[Lease | None]:
-    """Holds the lease of a folder if nobody else does."""
-    lease = taken(folder, guards)
+def try_lease(folder: Path, guards: Sequence[Path] = ()) -> Iterator[Lease | None]:
+    """Hold the lease of a folder in the block if it is free; yield None if another process holds it."""
+    lease = try_acquire(folder, guards)
     try:
         yield lease
     finally:
@@ -213,35 +230,46 @@ def if_free(folder: Path, guards: Sequence[Path] = ()) -> Iterator[Lease | None]
 
 
 @contextlib.contextmanager
-def leased(folder: Path, what: str, guards: Sequence[Path], say: Say, wait: bool = True) -> Iterator[Lease]:
-    """Holds the lease of a folder after waiting for who holds it, who may lose it meanwhile; says so where it lasts.
+def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait: bool = True) -> Iterator[Lease]:
+    """Hold the lease of a folder in the block, after waiting until it is free or has expired.
+
+    Args:
+        folder: of the lease.
+        what: name of what is waited for, in messages.
+        guards: folders into which only the holder may write.
+        say: called with a line if waiting takes long.
+        wait: False raises instead of waiting.
 
     Raises:
-        HeldError: where it is held, and there is to be no waiting.
+        HeldError: if another process holds it and `wait` is False.
     """
-    patience, watch, pause = Patience(locks.FIRST_SECONDS), Watch(), 0.01
-    while (lease := taken(folder, guards, watch)) is None:
+    reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
+    while (lease := try_acquire(folder, guards, monitor)) is None:
         if not wait:
-            raise HeldError(f"{what}: held by {holder_of(folder)}")
-        if patience.spent():
-            say(f"waiting for {what}: held by {holder_of(folder)}")
-        time.sleep(min(pause, max(0.01, patience.left)))
-        pause = min(2 * pause, LOOK_SECONDS)
+            raise HeldError(f"{what}: held by {describe_holder(folder)}")
+        if reporter.should_report():
+            say(f"waiting for {what}: held by {describe_holder(folder)}")
+        time.sleep(min(pause, max(0.01, reporter.left)))
+        pause = min(2 * pause, MAX_POLL_SECONDS)
     try:
-        if lease.gone is not None and not lease.gone.dead():
-            say(f"{what} is taken over: {lease.gone} shows no life")
+        if lease.previous is not None and not lease.previous.has_exited():
+            say(f"{what} is taken over: {lease.previous} sends no heartbeat")
         yield lease
     finally:
         lease.release()
 
 
-def free_lost(folder: Path, watch: Watch, guards: Sequence[Path] = ()) -> Holder | str | None:
-    """Looks at a lease that another holds. Returns its holder, in words; None once it is free, or was lost and is."""
-    found = look(folder)
-    if found.free():
+def release_if_expired(folder: Path, monitor: LeaseMonitor, guards: Sequence[Path] = ()) -> Holder | str | None:
+    """Release the lease of another process if it has expired.
+
+    Returns:
+        Its holder, or a text if the holder is unknown; None if the lease is free by now.
+    """
+    state = read_lease(folder)
+    if state.free():
         return None
-    if not watch.lost(found):
-        return found.holder or NAMELESS
-    if (lease := taken(folder, guards, watch)) is not None:
+    if not monitor.has_expired(state):
+        return state.holder or UNKNOWN_HOLDER
+    if (lease := try_acquire(folder, guards, monitor)) is not None:
         lease.release()
     return None

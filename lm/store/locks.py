@@ -1,7 +1,6 @@
-"""Locks between processes, which say whom they wait for, and what the machine knows of a process.
+"""Locks between the processes of a machine, messages for those that wait, and the state of a process.
 
-The holder of a lock writes its number, its machine and the time beside it. That is for people alone: who holds a lock
-is decided by the lock.
+The holder of a lock writes its process, its host and the time into a file beside it, for messages alone.
 """
 
 import contextlib
@@ -15,27 +14,28 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-Say = Callable[[str], None]
-"""Told in a line what is waited for."""
+LogLine = Callable[[str], None]
+"""Function that is called with one line of text for the user."""
 
 FIRST_SECONDS = 8.0
-"""Of waiting, before a word is said of it."""
+"""Seconds of waiting before the first message."""
 
 STOPPED = frozenset("Tt")
 ENDED = frozenset("ZX")
+"""Letters of `process_status` for processes that are stopped, and for those that have ended."""
 
 
 def to_stderr(line: str) -> None:
-    """Says it to the person who gave the command."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
-class Patience:
-    """When to speak of something that lasts: once after `first` seconds, then each time it has lasted thrice as long.
+class BackoffReporter:
+    """Timer for messages on something that lasts: after `first` seconds, then at three times the seconds before.
 
     Args:
-        first: seconds before the first word.
-        clock: of the seconds.
+        first: seconds before the first message.
+        clock: returns seconds.
     """
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,22 +44,22 @@ class Patience:
         self.restart()
 
     def restart(self) -> None:
-        """Something was heard: begins anew."""
+        """Start again from zero seconds."""
         self.since = self.clock()
         self.next = self.first
 
     @property
     def lasted(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return self.clock() - self.since
 
     @property
     def left(self) -> float:
-        """Seconds until it is time to speak."""
+        """Seconds until the next message is due."""
         return max(0.0, self.next - self.lasted)
 
-    def spent(self) -> bool:
-        """Whether it is time to speak; if so, the next time is put off."""
+    def should_report(self) -> bool:
+        """Return True if a message is due, and schedule the next one."""
         if self.left > 0:
             return False
         while self.next <= self.lasted:
@@ -67,11 +67,11 @@ class Patience:
         return True
 
 
-# who holds it --------------------------------------------------------------------------------------------------------
+# processes -----------------------------------------------------------------------------------------------------------
 
 
-def state(pid: int) -> str | None:
-    """The letter by which Linux calls what a process does, R running, T stopped; None where nobody can say."""
+def process_status(pid: int) -> str | None:
+    """Return the letter of a process's state on Linux, such as R for running and T for stopped; None if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -79,8 +79,8 @@ def state(pid: int) -> str | None:
     return text.rpartition(")")[2].split()[0]
 
 
-def busy_seconds(pid: int) -> float | None:
-    """Processor time that a process has used; None where nobody can say."""
+def cpu_seconds(pid: int) -> float | None:
+    """Return the processor time that a process has used; None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -88,64 +88,49 @@ def busy_seconds(pid: int) -> float | None:
         return None
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + ".holder")
-
-
-def _signed(path: Path) -> tuple[int, str, float] | None:
-    """Process, host and time that lie beside the lock at `path`; None where nothing does that can be read."""
-    try:
-        found = json.loads(_beside(path).read_text(encoding="utf-8"))
-        signed = int(found["pid"]), str(found["host"]), float(found["since"])
-        time.localtime(signed[2])
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None
-    return signed
-
-
-def holder(path: Path) -> str:
-    """Who holds the lock at `path`, as far as it said so."""
-    signed = _signed(path)
-    if signed is None:
-        return "a process that left no name"
-    pid, host, since = signed[0], signed[1], time.localtime(signed[2])
-    today = since[:3] == time.localtime()[:3]
-    doing = " (stopped)" if host == socket.gethostname() and state(pid) in STOPPED else ""
-    return f"process {pid}{doing} on host {host} since {time.strftime('%H:%M' if today else '%Y-%m-%d %H:%M', since)}"
-
-
-def _sign(path: Path) -> None:
-    """Leaves this process's name beside a lock it has taken; the name of one before it goes in any case."""
-    with contextlib.suppress(OSError):
-        _beside(path).unlink(missing_ok=True)
-        text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
-        _beside(path).write_text(text, encoding="utf-8")
-
-
 # locks ---------------------------------------------------------------------------------------------------------------
 
 
+def _holder_path(path: Path) -> Path:
+    return path.with_name(path.name + ".holder")
+
+
+def describe_lock_holder(path: Path) -> str:
+    """Describe the holder of the lock at `path` for a message."""
+    try:
+        content = json.loads(_holder_path(path).read_text(encoding="utf-8"))
+        pid, host, since = int(content["pid"]), str(content["host"]), time.localtime(float(content["since"]))
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return "a process that left no name"
+    today = since[:3] == time.localtime()[:3]
+    stopped = " (stopped)" if host == socket.gethostname() and process_status(pid) in STOPPED else ""
+    return f"process {pid}{stopped} on host {host} since {time.strftime('%H:%M' if today else '%Y-%m-%d %H:%M', since)}"
+
+
 @contextlib.contextmanager
-def locked(path: Path, what: str, say: Say = to_stderr) -> Iterator[None]:
-    """Holds the lock at `path` after waiting for who holds it, and says so where that lasts: `what` is waited for."""
-    lock, patience = FileLock(path), Patience(FIRST_SECONDS)
+def locked(path: Path, what: str, say: LogLine = to_stderr) -> Iterator[None]:
+    """Hold the lock at `path` in the block, after waiting until it is free.
+
+    Args:
+        path: of the lock file.
+        what: name of what is waited for, in messages.
+        say: called with a line if waiting takes long.
+    """
+    lock, reporter = FileLock(path), BackoffReporter(FIRST_SECONDS)
     while True:
         try:
-            lock.acquire(timeout=patience.left)
+            lock.acquire(timeout=reporter.left)
             break
         except Timeout:
-            if patience.spent():
-                say(f"waiting for {what}: held by {holder(path)}")
-    with _held(lock, path):
-        yield
-
-
-@contextlib.contextmanager
-def _held(lock: FileLock, path: Path) -> Iterator[None]:
+            if reporter.should_report():
+                say(f"waiting for {what}: held by {describe_lock_holder(path)}")
     try:
-        _sign(path)
+        with contextlib.suppress(OSError):
+            _holder_path(path).unlink(missing_ok=True)
+            text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
+            _holder_path(path).write_text(text, encoding="utf-8")
         yield
     finally:
         with contextlib.suppress(OSError):
-            _beside(path).unlink(missing_ok=True)
+            _holder_path(path).unlink(missing_ok=True)
         lock.release()

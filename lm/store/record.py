@@ -1,38 +1,40 @@
-"""What lies in the files of a results folder: one declaration a file, shared by who writes it and all who read it."""
+"""Types of the JSON files in a results folder: one declaration a file, by which it is written, checked and read."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 Status = Literal["ok", "diverged", "failed"]
 
 
 class GitState(TypedDict):
-    """A checkout: its commit, and whether it held changes; None where there was none."""
+    """A checkout: its commit, and whether it had uncommitted changes; None without a checkout."""
 
     commit: str | None
     dirty: bool | None
 
 
 class OwnCode(TypedDict):
-    """The code of a user's own class: what it is known by, and the checkout that it lay in."""
+    """The code of a user's own class: its fingerprint, and the checkout that it was in."""
 
     known_by: str
     git: GitState | None
 
 
 class Weights(TypedDict):
-    """By what the checkpoint of a cell is known: its size in bytes and the hash of its file."""
+    """Identity of a cell's checkpoint: its size in bytes and the hash of its file."""
 
     bytes: int
     sha256: str
 
 
 class Provenance(TypedDict):
-    """Under what circumstances a cell was made; times in seconds since 1970.
+    """Code, packages and machine of a run; times in seconds since 1970.
 
-    `seconds` is how long its last try took, by a clock that nobody sets. `resumed` is how often the run was taken up
-    from a checkpoint; older records say only whether it was.
-    `checksum` is of all else in the record as it lies on disk; who reads it through the store does not see it.
+    `seconds` is the time of its last attempt by a monotonic clock. `resumed` counts how often the run was resumed from
+    a checkpoint; older records say only whether it was. `checksum` is of all else in the record on disk; the store
+    checks and removes it.
     """
 
     lm: str
@@ -50,13 +52,13 @@ class Provenance(TypedDict):
     started: float
     finished: float
     seconds: NotRequired[float]
-    resumed: int
+    resumed: int | bool
     checkpoint: NotRequired[Weights | None]
     checksum: NotRequired[str]
 
 
 class Text(TypedDict):
-    """What the cell's text came to; counts by split. `unigram_nll` is the loss of a unigram model on validation."""
+    """Statistics of the data; counts by split. `unigram_nll` is the loss of a unigram model on validation."""
 
     fingerprint: str
     tokenizer: str
@@ -70,14 +72,14 @@ class Text(TypedDict):
 
 
 class Evaluated(TypedDict):
-    """What the metrics were measured on."""
+    """The tokens on which the metrics were measured."""
 
     split: str
     tokens: int | None
 
 
 class Reliability(TypedDict):
-    """A reliability diagram: of each bin its tokens, their mean confidence and their accuracy."""
+    """A reliability diagram: for each bin its tokens, their mean confidence and their accuracy."""
 
     count: list[int]
     confidence: list[float]
@@ -85,7 +87,7 @@ class Reliability(TypedDict):
 
 
 class Inside(TypedDict):
-    """What the model looked like from inside at one moment: by layer, or by layer and head."""
+    """Measurements inside the model at one step: by layer, or by layer and head."""
 
     entropy: list[list[float]]
     first_share: list[list[float]]
@@ -97,35 +99,35 @@ class Inside(TypedDict):
 
 
 class Pairing(TypedDict):
-    """The hash of the rows in the order in which they were seen, and how many batches they came in."""
+    """The hash of the training rows in their order, and the number of their batches."""
 
     order: str
     batches: int
 
 
-class Seal(TypedDict):
-    """By what a learning curve is known: its rows and the hash of its file."""
+class Checksum(TypedDict):
+    """Identity of a learning curve: the number of its rows and the hash of its file."""
 
     rows: int
     sha256: str
 
 
-class DocumentsOf(Seal):
-    """The same of the losses by document: a row is a `document`, `each` of them at most, or a `stretch` of text."""
+class DocumentsOf(Checksum):
+    """Identity of the losses by document: a row is a `document`, `each` of them at most, or a `stretch` of text."""
 
     kind: str
     each: int
 
 
 Outcome = dict[str, Any]
-"""The parts of a record that training and evaluation fill in, while they do."""
+"""Parts of a record that training and evaluation fill in."""
 
 Ending = Mapping[str, Any]
-"""What became of a cell: its record, or of a pruned one, which leaves none, a status and an error alone."""
+"""Result of a cell: its record; for a pruned one, which has none, only a status and an error."""
 
 
 class Record(TypedDict):
-    """`record.json`: what became of a cell. What was not measured is None, or empty."""
+    """`record.json`: the result of a cell. Values that were not measured are None or empty."""
 
     format: int
     id: str
@@ -144,7 +146,7 @@ class Record(TypedDict):
     evaluations: dict[str, Any]
     cost: dict[str, float | None]
     pairing: Pairing | None
-    curve: Seal | None
+    curve: Checksum | None
     documents: NotRequired[DocumentsOf | None]
     test_documents: NotRequired[DocumentsOf | None]
     data: Text
@@ -152,7 +154,7 @@ class Record(TypedDict):
 
 
 def evaluated_tokens(record: Record) -> int:
-    """The tokens that a record's metrics were measured on; 0 where it was not evaluated."""
+    """Return the number of tokens on which a record's metrics were measured; 0 without an evaluation."""
     return (record["evaluated"] or {"tokens": None})["tokens"] or 0
 
 
@@ -171,21 +173,21 @@ class Arm(TypedDict):
 
 
 class Adaptive(TypedDict):
-    """Seeds in stages: after how many there is a look, and the most there may be."""
+    """Seeds in stages: the numbers of seeds of the interim looks, and the maximum."""
 
     looks: list[int]
     maximum: int
 
 
 class DesignOf(TypedDict):
-    """How the arms were made: the kind of design, and which effects it cannot tell apart."""
+    """The kind of the design, and the effects that it cannot separate."""
 
     kind: str
     aliases: NotRequired[list[str]]
 
 
 class ClaimOf(TypedDict):
-    """A claim, as the experiment's file has it: see lm/analysis/claims.py."""
+    """A claim as in the experiment's file: see lm/analysis/claims.py."""
 
     claim: str
     metric: str
@@ -204,14 +206,14 @@ class ClaimOf(TypedDict):
 
 
 class Registration(TypedDict):
-    """When a claim was first asked for, None where that is not known, and the seeds whose results could be known."""
+    """The time at which a claim was written, None if unknown, and the seeds that had results by then."""
 
     written: str | None
     seen: list[int]
 
 
 class Manifest(TypedDict):
-    """`experiment.json`: all that a report needs beside the records."""
+    """`experiment.json`: the input of a report beside the records."""
 
     format: int
     name: str
@@ -245,13 +247,13 @@ class Chosen(TypedDict):
 
 
 class Choices(TypedDict):
-    """What a search chooses from."""
+    """The choices of a search for one setting."""
 
     choices: list[str]
 
 
 class Range(TypedDict):
-    """The numbers that a search draws from; `step` between them, None for any."""
+    """The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""
 
     low: float
     high: float
@@ -261,7 +263,7 @@ class Range(TypedDict):
 
 
 class Method(TypedDict):
-    """What proposed and pruned the trials from a number on."""
+    """The sampler and the pruner of the trials from a number on."""
 
     sampler: Chosen
     pruner: Chosen
@@ -269,7 +271,7 @@ class Method(TypedDict):
 
 
 class Trial(TypedDict):
-    """One trial of a search; `params` as the sampler gave them, `cells` by seed, what was `reported` by step."""
+    """One trial of a search: `params` of the sampler, `cells` by seed, values `reported` by step."""
 
     number: int
     state: str
@@ -282,7 +284,7 @@ class Trial(TypedDict):
 
 
 class StudyManifest(TypedDict):
-    """`study.json`: all that the report of a search needs."""
+    """`study.json`: the input of a search's report beside the records."""
 
     format: int
     name: str
@@ -297,7 +299,7 @@ class StudyManifest(TypedDict):
 
 
 class TunedArm(TypedDict):
-    """The winner of an arm's search, None without one."""
+    """The best trial of an arm's search; None without one."""
 
     changes: dict[str, Any] | None
     value: float | None
@@ -305,7 +307,7 @@ class TunedArm(TypedDict):
 
 
 class TunedManifest(TypedDict):
-    """`tuned.json`: how the arms of an experiment were tuned, and what won."""
+    """`tuned.json`: the tuning of an experiment's arms, and the best trials."""
 
     format: int
     metric: str
@@ -317,8 +319,61 @@ class TunedManifest(TypedDict):
 
 
 class PackManifest(TypedDict):
-    """`pack.json` of a pack: the experiment's name, and of each member the files in it, in order, with their bytes."""
+    """`pack.json`: the experiment's name, and for each member of the pack its files in order, with their bytes."""
 
     format: int
     name: str
     members: dict[str, list[tuple[str, int]]]
+
+
+# ladder --------------------------------------------------------------------------------------------------------------
+
+
+class RateAt(TypedDict):
+    """The learning rate of an arm at a rung, and the experiment whose curve has it as its best rate; None without one.
+
+    `lower` and `higher` are the next rates on that curve, `seeds` is the number of its seeds.
+    """
+
+    rate: float
+    curve: str | None
+    lower: float | None
+    higher: float | None
+    seeds: int
+
+
+class RungOf(TypedDict):
+    """A rung: its experiment's name, and the size of a run of the baseline.
+
+    `compute` is the training FLOPs of a run of each arm, `rates` its learning rate; older files have no rates.
+    """
+
+    name: str
+    experiment: str
+    seeds: list[int]
+    parameters: int
+    tokens: int
+    steps: int
+    compute: dict[str, float]
+    rates: NotRequired[dict[str, RateAt]]
+
+
+class LadderManifest(TypedDict):
+    """`ladder.json`: the input of a ladder's report beside its rungs' manifests and records.
+
+    `margin` is per decade of compute: of the `difference`, and of the `gain` as a factor. `ways` is the choice of
+    `auto`.
+    """
+
+    format: int
+    name: str
+    title: str
+    notes: str
+    command: list[str] | None
+    baseline: str
+    arms: list[str]
+    metric: str
+    margin: dict[str, float]
+    forecast: bool
+    ways: NotRequired[dict[str, Any]]
+    rungs: list[RungOf]

@@ -1,12 +1,12 @@
-"""The run record and the store on disk. Imports no torch, so that reports are quick and run anywhere.
+"""The store of cells on disk. It imports no torch, so that reports are quick and run anywhere.
 
     OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, documents.npz,
                              last.ckpt, log.txt
-    OUT/cells/.<id>.work/    a cell in the making; renamed to <id> once everything in it is written
-    OUT/cells/.leases/<id>/  held by the process that trains the cell, which alone writes into the work folder
+    OUT/cells/.<id>.work/    an unfinished cell; renamed to <id> once all its files are written
+    OUT/cells/.leases/<id>/  the lease of the process that trains the cell, which alone writes into the work folder
     OUT/<experiment>/        experiment.json, table.md, table.csv, report.html, figures
 
-A cell is finished or it is not: the rename is the only step that makes it so.
+Only the rename makes a cell finished.
 """
 
 import contextlib
@@ -18,78 +18,96 @@ from typing import cast
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.store.checks import of_checksum, of_numbers, weights_of, with_checksum, without_checksum
-from lm.store.damage import of_place, of_record
-from lm.store.disk import BEFORE, SAVING, discard
 from lm.store.documents import KEPT
-from lm.store.files import finite, read_json, sound, write_atomic
+from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
-from lm.store.holders import Holder, Watch, held, holder_of
-from lm.store.leases import ROOM, free_lost, guarding, if_free, leased
-from lm.store.locks import Say, to_stderr
-from lm.store.progress import FILE as PROGRESS
+from lm.store.lease_holder import Holder, LeaseMonitor, current_holder, describe_holder
+from lm.store.leases import STAGING_PREFIX, acquire, guarding_lease, release_if_expired, try_lease
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.redaction import redact_file, redacted_tree
+from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.store.thin_curves import THIN_NAME
+from lm.store.validation import (
+    checkpoint_checksum,
+    validate_checksum,
+    validate_id,
+    validate_numbers,
+    validate_record,
+    with_checksum,
+    without_checksum,
+)
 
 EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
-"""What earlier tries came to, where one was that hung, and what further processes died of."""
+"""Results of earlier attempts, the stack of one that hung, and the errors of processes beside the first."""
 
 LOGGED = "logged.json"
-"""What the loggers of a run have been told of it."""
+"""Rows that the loggers of a run have received."""
 
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, SAVING, BEFORE, EARLIER, STACK, RANKS, LOGGED)
-"""What a work folder holds that a finished cell does not."""
-
+WORK_FILES = (
+    "cell.json",
+    "outcome.json",
+    PROGRESS,
+    PARTIAL_CHECKPOINT,
+    BACKUP_CHECKPOINT,
+    EARLIER,
+    STACK,
+    RANKS,
+    LOGGED,
+)
+"""Files of a work folder that a finished cell does not have."""
 
 GONE = "gone"
-"""In the room of who drops a cell, what is about to be removed."""
+"""Folder in the staging directory for files that are about to be removed."""
 
 LOG = "log.txt"
-"""What the process that trained a cell printed, and its traceback if it failed."""
+"""Output of the process that trained a cell, with its traceback if it failed."""
 
-
-SAID = ("error", "traceback", "flags")
-"""The parts of a record that are words of a run or of its libraries."""
+MESSAGES = ("error", "traceback", "flags")
+"""Parts of a record with text of a run or of its libraries, which may hold secrets."""
 
 
 class DamagedError(InputError):
-    """A record that is no longer what training wrote."""
+    """A record that is not what training wrote."""
 
-    def __init__(self, wrong: str, path: Path) -> None:
-        super().__init__(f"{path}: damaged: {wrong}; delete its folder, and lm ablate trains the cell again")
-        self.wrong = wrong
+    def __init__(self, problem: str, path: Path) -> None:
+        super().__init__(f"{path}: damaged: {problem}; delete its folder, and lm ablate trains the cell again")
+        self.problem = problem
 
 
 class Store:
-    """The cells under one output folder, shared by every experiment that writes there."""
+    """The cells of one output folder, which all its experiments share."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.cells = out / "cells"
 
     def directory(self, cell: str) -> Path:
-        """Where the finished cell with this id lies."""
+        """Return the folder of a finished cell."""
         return self.cells / path_name(cell, "id of a cell")
 
     def work(self, cell: str) -> Path:
-        """Where the cell with this id is being made."""
+        """Return the work folder of an unfinished cell."""
         return self.cells / f".{path_name(cell, 'id of a cell')}.work"
 
     def finished(self, cell: str) -> bool:
-        """Whether the cell has a record, whatever its status."""
+        """Return True if a cell has a record, whatever its status."""
         return (self.directory(cell) / "record.json").is_file()
 
     def started(self, cell: str) -> bool:
-        """Whether an earlier, unfinished try left a checkpoint."""
+        """Return True if an earlier, unfinished attempt left a checkpoint."""
         return (self.work(cell) / "last.ckpt").exists()
 
     def record(self, cell: str, needed: bool = False) -> Record:
-        """The record of a finished cell, as this version writes it; with `needed` one that holds all that reports need.
+        """Read and check the record of a finished cell.
+
+        Args:
+            cell: its id.
+            needed: whether a missing part that reports need is an error.
 
         Raises:
-            InputError: where a newer version wrote it.
-            DamagedError: where it is no longer what training wrote, or the record of another cell.
+            InputError: if a newer version wrote it.
+            DamagedError: if it is not what training wrote, or the record of another cell.
         """
         path = self.directory(cell) / "record.json"
         try:
@@ -99,63 +117,73 @@ class Store:
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
         content, record = record, RECORD.read(record, path)
-        wrong = of_record(record, needed) or of_place(record, cell)
-        wrong = wrong or "; ".join(filter(None, (of_numbers(record), of_checksum(content))))
-        if wrong:
-            raise DamagedError(wrong, path)
+        problem = validate_record(record, needed) or validate_id(record, cell)
+        problem = problem or "; ".join(filter(None, (validate_numbers(record), validate_checksum(content))))
+        if problem:
+            raise DamagedError(problem, path)
         return cast(Record, without_checksum(record))
 
     def rewrite(self, cell: str, record: Record) -> None:
-        """Write the record of a finished cell anew with its checksum, for who holds the cell and measured more of it.
+        """Write a new record of a finished cell, with its checksum; the caller must hold the cell.
 
         Args:
             cell: its id.
-            record: all of it; numbers that JSON cannot hold become nothing.
+            record: all of it; numbers that JSON cannot hold become null.
         """
         write_atomic(self.directory(cell) / "record.json", with_checksum(RECORD.stamped(finite(record))))
 
     def history(self, cell: str) -> Path:
-        """Return the path of the learning curve of a finished cell: the thin one if there is no other."""
+        """Return the file of a finished cell's learning curve: the thin one if there is no other."""
         whole, thin = (self.directory(cell) / name for name in ("history.csv", THIN_NAME))
         return thin if thin.is_file() and not whole.is_file() else whole
 
     def documents(self, cell: str, quantity: str = "nll") -> Path:
-        """Where the losses by document of a finished cell lie, those behind a quantity."""
+        """Return the file of a finished cell's losses by document, those behind a metric."""
         return self.directory(cell) / KEPT[quantity][1]
 
     def pending(self, cell: str, again: bool = False) -> bool:
-        """Whether the cell is to be trained: it has no record, or with `again` one of a failure."""
+        """Return True if a cell must be trained: it has no record, or with `again` the record of a failure."""
         return not self.finished(cell) or (again and self.record(cell)["status"] == "failed")
 
     @contextlib.contextmanager
-    def lock(self, cell: str, say: Say = to_stderr, wait: bool = True) -> Iterator[None]:
-        """Holds the cell against other processes, after waiting for one that holds it; says so where that lasts.
+    def lock(self, cell: str, say: LogLine = to_stderr, wait: bool = True) -> Iterator[None]:
+        """Hold a cell in the block, after waiting for the process that holds it.
 
-        Whoever shows no life for long has lost the cell, and can write nothing into its folders any more: LostError.
+        A process that sends no heartbeat for a minute loses the cell. Its next write there raises LostError.
+
+        Args:
+            cell: its id.
+            say: called with a line if waiting takes long.
+            wait: False raises instead of waiting.
 
         Raises:
-            HeldError: where another process holds it, and there is to be no waiting.
+            HeldError: if another process holds it and `wait` is False.
         """
-        with leased(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
+        with acquire(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
             yield
 
     @contextlib.contextmanager
     def claim(self, cell: str) -> Iterator[bool]:
-        """Holds the cell if no other process does; yields whether it is held."""
-        with if_free(self._lease(cell), self._guarded(cell)) as lease:
+        """Hold a cell in the block unless another process does; yield True if it is held."""
+        with try_lease(self._lease(cell), self._guarded(cell)) as lease:
             yield lease is not None
 
     def holder(self, cell: str) -> str:
-        """Who holds the cell, as far as it said so."""
-        return holder_of(self._lease(cell))
+        """Describe the process that holds a cell, for a message."""
+        return describe_holder(self._lease(cell))
 
     def held_by(self, cell: str) -> Holder | None:
-        """Who holds the cell; None where nobody does, as far as can be told at once."""
-        return held(self._lease(cell))
+        """Return the process that holds a cell; None if no process does, or its lease is damaged."""
+        return current_holder(self._lease(cell))
 
-    def watched(self, cell: str, watch: Watch) -> Holder | str | None:
-        """Who holds the cell, asked again and again; None once it is free. Who showed no life meanwhile loses it."""
-        return free_lost(self._lease(cell), watch, self._guarded(cell))
+    def watched(self, cell: str, watch: LeaseMonitor) -> Holder | str | None:
+        """Return the process that holds a cell; release the lease and return None if it has expired.
+
+        Args:
+            cell: its id.
+            watch: monitor of its lease, the same for each call.
+        """
+        return release_if_expired(self._lease(cell), watch, self._guarded(cell))
 
     def _lease(self, cell: str) -> Path:
         return self.cells / ".leases" / path_name(cell, "id of a cell")
@@ -164,14 +192,17 @@ class Store:
         return self.work(cell), self.directory(cell)
 
     def finish(self, cell: str, record: Record) -> Record:
-        """Writes the record into the cell's work folder and makes the folder the finished cell; returns it.
+        """Write the record of a cell, rename its work folder to the finished cell and return the record.
 
-        The record is given the hash of the checkpoint of the end of training, where there is one. What a run or its
-        libraries said may hold secrets: they are taken out of the record and of the log.
+        The hash of the last checkpoint is added to the record, and secrets are removed from it and from the log.
         """
-        said = {name: redacted_tree(record[name]) for name in SAID if name in record}  # type: ignore[literal-required]
-        written = cast(Record, RECORD.stamped({**record, **said}))
-        if (weights := weights_of(self.work(cell) / "final.ckpt")) is not None:
+        messages = {
+            name: redacted_tree(record[name])  # type: ignore[literal-required]
+            for name in MESSAGES
+            if name in record
+        }
+        written = cast(Record, RECORD.stamped({**record, **messages}))
+        if (weights := checkpoint_checksum(self.work(cell) / "final.ckpt")) is not None:
             written["provenance"] = {**written["provenance"], "checkpoint": weights}
         redact_file(self.work(cell) / LOG)
         write_atomic(self.work(cell) / "record.json", with_checksum(written))
@@ -179,40 +210,41 @@ class Store:
         return written
 
     def recover(self, cell: str) -> None:
-        """Completes a `finish` that was cut short after the record was written; does nothing otherwise.
-
-        A cell that another process holds is left to it: it completes what it has begun.
-        """
+        """Complete a `finish` that was interrupted after the record was written, unless another process does."""
         if (self.work(cell) / "record.json").is_file() or self._before(cell).exists():
-            with self.claim(cell) as ours:
-                if ours:
+            with self.claim(cell) as held:
+                if held:
                     self.complete(cell)
 
     def complete(self, cell: str) -> None:
-        """The second half of `finish`, for who holds the lock. Raises LostError where that is another by now."""
+        """Rename the work folder to the finished cell; the caller must hold the cell.
+
+        Raises:
+            LostError: if another process took the cell over.
+        """
         work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
-        if not sound(work / "record.json"):
-            discard(work / "record.json")  # that the disk did not keep
-            if before.is_dir() and directory.exists():  # of one that was killed between the two
+        if not holds_mapping(work / "record.json"):
+            remove(work / "record.json")  # damaged by the disk
+            if before.is_dir() and directory.exists():  # of a process that was killed between the two
                 shutil.rmtree(before)
             elif before.is_dir():
                 os.replace(before, directory)
             return
-        if (lease := guarding(work)) is not None:
+        if (lease := guarding_lease(work)) is not None:
             lease.check()
         if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
             if (work / "last.ckpt").is_dir():  # of a sharding strategy
-                discard(work / "last.ckpt")
+                remove(work / "last.ckpt")
             os.replace(work / "final.ckpt", work / "last.ckpt")
         for name in WORK_FILES:
-            discard(work / name)
-        for room in work.glob(f"{ROOM}*"):
-            shutil.rmtree(room, ignore_errors=True)
-        if directory.exists():  # a failed cell that was tried again
+            remove(work / name)
+        for staging in work.glob(f"{STAGING_PREFIX}*"):
+            shutil.rmtree(staging, ignore_errors=True)
+        if directory.exists():  # a failed cell that was trained again
             os.replace(directory, before)
         try:
             os.replace(work, directory)
-        except FileNotFoundError:  # whoever took this cell over was faster, and its cell is not to be lost
+        except FileNotFoundError:  # the process that took the cell over was faster; its cell must stay
             if before.is_dir() and not directory.exists():
                 os.replace(before, directory)
             if lease is not None:
@@ -222,31 +254,34 @@ class Store:
             shutil.rmtree(before)
 
     def _before(self, cell: str) -> Path:
-        """Where the cell lies that a second try at it is about to replace."""
+        """Return the folder of the finished cell that a new attempt is about to replace."""
         return self.work(cell).with_suffix(".before")
 
     def drop(self, cell: str) -> None:
-        """Leaves nothing of the cell in the making, for who holds the lock. Raises LostError where that is another.
+        """Remove the work folder of a cell; the caller must hold the cell.
 
-        Every file is moved into this process's own room first, which its successor takes away: a process that was
-        stopped in the middle and lost the cell finds nowhere to move the next one to, and leaves it to its successor.
+        Each file is moved into the staging directory of this process first, which a new holder deletes: a process that
+        stalled and lost the cell cannot move the files of the new holder.
+
+        Raises:
+            LostError: if another process took the cell over.
         """
         work = self.work(cell)
-        if (lease := guarding(work)) is None:
+        if (lease := guarding_lease(work)) is None:
             shutil.rmtree(work, ignore_errors=True)
             return
         if not work.is_dir():
             lease.check()
             return
-        room = lease.room(work)
+        staging = lease.staging_dir(work)
         try:
-            (room / GONE).mkdir(exist_ok=True)
+            (staging / GONE).mkdir(exist_ok=True)
             for path in work.iterdir():
-                if not path.name.startswith(ROOM):
-                    os.replace(path, room / GONE / path.name)
+                if not path.name.startswith(STAGING_PREFIX):
+                    os.replace(path, staging / GONE / path.name)
         except FileNotFoundError:
             lease.check()
             raise
-        shutil.rmtree(room, ignore_errors=True)
-        with contextlib.suppress(OSError):  # its successor has begun to write there
+        shutil.rmtree(staging, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a new holder writes there
             work.rmdir()

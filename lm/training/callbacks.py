@@ -14,7 +14,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks.progress.progress_bar import ProgressBar
 
 from lm.config.components import build_class, resolve_class
-from lm.config.imported import imported
+from lm.config.imported import import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree
 from lm.training.recorder import Recorder
@@ -87,7 +87,7 @@ def _callback_class(name: str, path: str) -> type[Callback]:
         name = f"{lightning_callbacks.__name__}.{name}"
     if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
         raise InputError(f"{path}: expected the dotted path of a callback, such as my_parts.Mine, found {shown(name)}")
-    cls = imported(name, path)
+    cls = import_object(name, path)
     if not isinstance(cls, type) or not issubclass(cls, Callback):
         raise InputError(f"{path}: {name!r} is no subclass of lightning.pytorch.Callback")
     if cls.__module__.split(".")[0] == __name__.split(".")[0]:
@@ -123,7 +123,7 @@ def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
         InputError: if a constructor refuses its arguments.
     """
     callbacks = [
-        build_class(imported(node["class_path"], PATH), node["init_args"], f"{PATH}[{index}]")
+        build_class(import_object(node["class_path"], PATH), node["init_args"], f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
     return [*callbacks, Guard()] if callbacks else []

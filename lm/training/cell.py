@@ -10,9 +10,8 @@ import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from torch import Tensor
 
-from lm.config.behaviour import behaviour_of
 from lm.config.components import blame, build, plain_options, resolve
-from lm.config.fingerprint import code_of
+from lm.config.fingerprint import behaviour_of, code_of
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED

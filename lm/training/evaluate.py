@@ -235,7 +235,7 @@ def evaluations(
 
 
 def headline(name: str, evaluation: dict[str, Any]) -> dict[str, float | None]:
-    """Return the numbers of an evaluation for tables, by the names of `lm.store.quantities.describe`."""
+    """Return the numbers of an evaluation for tables, by the names of `lm.store.metrics.describe`."""
     if name == "lengths":
         lengths = [(length, at) for length, at in evaluation.items() if "error" not in at]
         return {

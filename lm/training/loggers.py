@@ -18,9 +18,9 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest
+from lm.store.files import escape_formula
 from lm.store.locks import locked
 from lm.store.redaction import redacted_tree
-from lm.store.spreadsheet import marked
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
@@ -119,7 +119,7 @@ class Csv(Logger):
         return CSVLogger(outer, name=arm, version=seed, flush_logs_every_n_steps=10**9)
 
     def row(self, step: int, row: Mapping[str, float]) -> None:
-        super().row(step, {marked(name): value for name, value in row.items()})
+        super().row(step, {escape_formula(name): value for name, value in row.items()})
 
 
 class TensorBoard(Logger):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from lm.analysis.clipping import ignores_gradient_scale
-from lm.config.choices import name_of
+from lm.config.choices import class_name
 from lm.config.domain import require_from, require_not_negative, require_share
 from lm.model.parametrization import Optimizer
 from lm.model.transformer import Embedding
@@ -221,7 +221,7 @@ class Optim:
         declared = getattr(cls, "ignores_gradient_scale", None)
         if isinstance(declared, bool):
             return declared
-        return ignores_gradient_scale(name_of(cls, torch.optim.Optimizer), getattr(self.optimizer, "keywords", {}))
+        return ignores_gradient_scale(class_name(cls, torch.optim.Optimizer), getattr(self.optimizer, "keywords", {}))
 
     def try_out(self, total: int, scaled: bool = False) -> None:
         """Build the optimiser and run an update, as some of its options are checked only then.

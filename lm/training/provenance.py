@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from lm import __version__
-from lm.config.fingerprint import code_of, project, sources
-from lm.config.imported import imported
+from lm.config.fingerprint import code_of, project_folder, source_files
+from lm.config.imported import import_object
 from lm.config.tree import Tree, path_name
 from lm.store.files import write_atomic
 from lm.store.sources import hash_sources, read_sources
@@ -132,11 +132,11 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
     """
     classes: dict[str, Any] = {}
     for name, known_by in code_of(config).items():
-        cls = imported(name, name)
-        for module, path in sources(cls).items():
+        cls = import_object(name, name)
+        for module, path in source_files(cls).items():
             file = re.sub(r"[^A-Za-z0-9_.]", "-", f"module.{module}.py")
             write_atomic(work / "code" / path_name(file, "name of a module"), path.read_bytes())
-        folder = project(cls)
+        folder = project_folder(cls)
         classes[name] = {"known_by": known_by, "git": None if folder is None else git_state(folder)}
         if folder is not None and (changes := git(folder, "diff", "HEAD")):
             write_atomic(work / "code" / "changes.diff", changes[:LONGEST_DIFF] + "\n")

@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from lm.config.tree import InputError
-from lm.store.disk import discard
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.files import read_json, remove, to_json, write_atomic
 from lm.store.store import RANKS
 from lm.training.adapter import on_processes_launched, rank
 
@@ -128,7 +127,7 @@ def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[No
     Raises:
         RankError: if one of them dies, in place of the error by which this process notices.
     """
-    discard(work / RANKS)
+    remove(work / RANKS)
     supervisor = RankSupervisor(work, give_up)
     try:
         with on_processes_launched(supervisor.start):

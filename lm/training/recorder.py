@@ -13,12 +13,11 @@ from lightning.pytorch import Callback
 from lm.data.batch import Clusters, Data, rank_and_world_size
 from lm.data.order import update_order_hash
 from lm.metrics.gradients import parameters_by_part
-from lm.store.damage import sealed
-from lm.store.disk import save
 from lm.store.documents import KEPT, described, packed
-from lm.store.files import curve, finite, to_json, write_atomic
+from lm.store.files import curve_csv, finite, save_checkpoint, to_json, write_atomic
 from lm.store.formats import OUTCOME
-from lm.store.quantities import WATCHED, metrics_of
+from lm.store.metrics import VALIDATION_METRICS, metrics_of
+from lm.store.validation import curve_checksum
 from lm.training.adapter import broadcast_from_rank0, evaluating, reduce_over_processes, to_device
 from lm.training.module import LanguageModel, gather_rows, to_floats
 from lm.training.observer import CostMeter, Probe
@@ -134,7 +133,7 @@ class Recorder(Callback):
             self._add_elapsed("train")
             self.meter.sync(trainer)
             self.meter.pause()
-            save(trainer, self.work / "last.ckpt")
+            save_checkpoint(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
 
@@ -212,7 +211,7 @@ class Recorder(Callback):
         measured = pl_module.validation.compute()
         is_finite = math.isfinite(measured["nll"])
         row = self.rows.setdefault(trainer.global_step, {})
-        row.update({f"validation_{name}": measured[name] for name in WATCHED})
+        row.update({f"validation_{name}": measured[name] for name in VALIDATION_METRICS})
         if is_finite:
             self.last_probe = trainer.global_step, self.probe.measure(trainer, pl_module)
             row.update(self.last_probe[1])
@@ -222,7 +221,7 @@ class Recorder(Callback):
             self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
         if self.diverged is None and trainer.global_step < trainer.max_steps:
-            metrics = {name: measured[name] for name in WATCHED}
+            metrics = {name: measured[name] for name in VALIDATION_METRICS}
             goes_on = self.should_continue(trainer.global_step, metrics) if trainer.is_global_zero else True
             if not broadcast_from_rank0(trainer, goes_on):
                 self.pruned = trainer.should_stop = True
@@ -243,9 +242,9 @@ class Recorder(Callback):
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
         with single_file_checkpoint(trainer):
-            save(trainer, self.work / "final.ckpt")
+            save_checkpoint(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
-            write_atomic(self.work / "history.csv", curve(self.rows))
+            write_atomic(self.work / "history.csv", curve_csv(self.rows))
             outcome = OUTCOME.stamped(self.outcome(trainer, pl_module, measured))
             write_atomic(self.work / "outcome.json", to_json(finite(outcome)))
 
@@ -303,7 +302,7 @@ class Recorder(Callback):
                 **self.meter.costs(module, self.data.context, self.tokens, self.seconds["train"]),
             },
             "pairing": {"order": self.order, "batches": self.batches},
-            "curve": sealed(curve(self.rows)),
+            "curve": curve_checksum(curve_csv(self.rows)),
             **write_document_losses(self.work, module.clusters, measured, "nll"),
         }
 

@@ -21,7 +21,8 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from lm.config.tree import InputError
 from lm.model.block import Block
-from lm.store.disk import intact, put
+from lm.store.files import is_intact as is_intact_file
+from lm.store.files import replace_checkpoint
 from lm.training.adapter import uses_batch_statistics
 from lm.training.tensor_parallel import TENSOR_PARALLEL, check_optimizer, parallelize, plan
 
@@ -226,7 +227,7 @@ def is_intact(path: Path) -> bool:
     A folder must be complete and its metadata must describe nothing but tensors.
     """
     if not path.is_dir():
-        return intact(path)
+        return is_intact_file(path)
     try:
         with zipfile.ZipFile(path / "meta.pt") as parts:
             sound = parts.testzip() is None
@@ -298,7 +299,7 @@ def resumable_checkpoint(trainer: Any, path: Path) -> Path | None:
     if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
         file = path.with_name("one.ckpt")
         consolidate(path, file)
-        put(file, path)
+        replace_checkpoint(file, path)
     return path if path.exists() else None
 
 

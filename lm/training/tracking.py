@@ -16,11 +16,10 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lm.config.tree import InputError, Tree
-from lm.store.files import read_json, to_json, write_atomic
+from lm.store.files import read_json, to_json, unescape_formula, write_atomic
 from lm.store.leases import LostError
-from lm.store.locks import Say
+from lm.store.locks import LogLine
 from lm.store.redaction import redacted
-from lm.store.spreadsheet import unmarked
 from lm.store.store import LOGGED
 from lm.training.loggers import KINDS, Logger
 from lm.training.recorder import Recorder
@@ -40,7 +39,7 @@ class Tracker(Callback):
         log: called with a line about a logger that failed.
     """
 
-    def __init__(self, work: Path, log: Say) -> None:
+    def __init__(self, work: Path, log: LogLine) -> None:
         self.path = work / LOGGED
         self.log = log
         self.process = os.getpid()
@@ -114,7 +113,7 @@ class Tracker(Callback):
 
 @contextlib.contextmanager
 def tracked(
-    names: Sequence[str], work: Path, folder: Path, run_name: str, config: Tree, log: Say
+    names: Sequence[str], work: Path, folder: Path, run_name: str, config: Tree, log: LogLine
 ) -> Iterator[Callable[[Any], None]]:
     """Follow a run with loggers; yield a function to call with a trainer before it trains.
 
@@ -143,7 +142,7 @@ def tracked(
         if (history := work / "history.csv").is_file():  # there is none of a run that was pruned
             with open(history, encoding="utf-8", newline="") as file:
                 rows = {
-                    int(row.pop("step")): {unmarked(name): float(text) for name, text in row.items() if text}
+                    int(row.pop("step")): {unescape_formula(name): float(text) for name, text in row.items() if text}
                     for row in csv.DictReader(file)
                 }
             tracker.log_rows(rows)

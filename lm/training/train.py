@@ -12,18 +12,17 @@ from typing import Any
 
 import torch
 
-from lm.config.origin import origin
+from lm.config.imported import user_frame
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import TextStats
 from lm.model.attention import set_attention_impl
-from lm.store.disk import discard, put_back, trouble
-from lm.store.files import finite, read_json, sound, to_json, write_atomic
+from lm.store.files import disk_error, finite, holds_mapping, read_json, remove, restore_backup, to_json, write_atomic
 from lm.store.formats import CELL, OUTCOME, TRIES, nothing_recorded
-from lm.store.leases import LostError, guarding
-from lm.store.locks import Say, to_stderr
-from lm.store.progress import kept
+from lm.store.leases import LostError, guarding_lease
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Outcome, Record
 from lm.store.redaction import redacted
+from lm.store.side_files import progress_saver
 from lm.store.store import EARLIER, LOG, STACK, Store
 from lm.training.adapter import convert, quiet, rank, uses_batch_statistics
 from lm.training.callbacks import build_callbacks
@@ -64,7 +63,7 @@ def train(
     report: Report,
     execution: Execution,
     should_continue: PruningCallback = never_prune,
-    log: Say = to_stderr,
+    log: LogLine = to_stderr,
     on_start: Callable[[Path], None] | None = None,
     wait: bool = True,
 ) -> None:
@@ -108,7 +107,7 @@ def train(
 
 
 def _train_held(
-    cell: Cell, store: Store, report: Report, execution: Execution, should_continue: PruningCallback, log: Say
+    cell: Cell, store: Store, report: Report, execution: Execution, should_continue: PruningCallback, log: LogLine
 ) -> None:
     """Train a cell that this process holds, and write its record."""
     work = store.work(cell.id)
@@ -121,7 +120,7 @@ def _train_held(
         with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
             if not (work / "outcome.json").is_file():
                 with supervise_ranks(work, lambda error: finish(cell, store, failure(error), _until_now(times))):
-                    progress = kept(work, report)
+                    progress = progress_saver(work, report)
                     logits = fit_with_oom_retry(cell, work, progress, execution, should_continue, follow)
         if logits is None:
             store.drop(cell.id)
@@ -132,9 +131,9 @@ def _train_held(
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and is_interrupt(error):
             raise
-        if (disk_error := trouble(error)) is not None:
-            raise disk_error from error
-        if (lease := guarding(work)) is not None:  # what another took away is no failure of the cell
+        if (error_of_disk := disk_error(error)) is not None:
+            raise error_of_disk from error
+        if (lease := guarding_lease(work)) is not None:  # what another took away is no failure of the cell
             lease.check()
         outcome = failure(format_error(error), log_traceback(work))
     outcome["flags"] = [*outcome.get("flags", []), *read_previous_attempts(work)["flags"]]
@@ -200,8 +199,8 @@ def evaluate_trained(cell: Cell, work: Path, outcome: Outcome, logits: Logits) -
     except LostError:
         raise
     except Exception as error:  # the run itself is as good as it was
-        if (disk_error := trouble(error)) is not None:
-            raise disk_error from error
+        if (error_of_disk := disk_error(error)) is not None:
+            raise error_of_disk from error
         log_traceback(work)
         outcome["flags"].append(f"{UNEVALUATED}: {format_error(error)}")
     return finite(outcome)
@@ -210,7 +209,7 @@ def evaluate_trained(cell: Cell, work: Path, outcome: Outcome, logits: Logits) -
 def format_error(error: BaseException) -> str:
     """Format an error with its kind, and on the first line where a user's code raised it."""
     first, newline, rest = str(error).partition("\n")
-    return f"{type(error).__name__}: {first}{origin(error)}{newline}{rest}"
+    return f"{type(error).__name__}: {first}{user_frame(error)}{newline}{rest}"
 
 
 def log_traceback(work: Path) -> str:
@@ -394,11 +393,11 @@ def append_hang_stack(work: Path) -> None:
 
 def drop_damaged(work: Path) -> None:
     """Delete files of a previous attempt that are damaged on disk: the cell continues from what is left."""
-    put_back(work / "last.ckpt")
+    restore_backup(work / "last.ckpt")
     for name, is_sound, consequence in (
         ("last.ckpt", is_intact, "the cell begins anew"),
-        ("outcome.json", sound, "the end of its training is done again"),
+        ("outcome.json", holds_mapping, "the end of its training is done again"),
     ):
         if (path := work / name).exists() and not is_sound(path):
             print(f"{path}: damaged; {consequence}", file=sys.stderr)
-            discard(path)
+            remove(path)

@@ -19,7 +19,7 @@ from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder, rate
 from lm.ablation.ladder.run import run_ladder
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.cli import main
-from lm.config.shipped import shipped
+from lm.config.reading import shipped_files
 from lm.config.tree import InputError, override
 from lm.store.files import write_atomic
 from lm.store.leases import LostError
@@ -175,7 +175,7 @@ def test_plan_refuses_a_ladder_that_cannot_run(
 
 
 def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
-    files = [path for name, path in shipped("experiment").items() if name.startswith("ladder_")]
+    files = [path for name, path in shipped_files("experiment").items() if name.startswith("ladder_")]
     family = [one for path in files if (one := load_experiment(path, {})).ladder is not None]
     assert len(family) == 7
     seen: dict[str, Any] = {}

@@ -21,8 +21,7 @@ from lm.analysis.claims import Claim
 from lm.analysis.registration import fingerprint
 from lm.cli import main
 from lm.config.components import resolve
-from lm.config.reading import read_seeds
-from lm.config.shipped import shipped
+from lm.config.reading import read_seeds, shipped_files
 from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import TextStats
 from lm.execution import estimate
@@ -485,7 +484,7 @@ def test_headline_at_a_length_not_evaluated_is_refused(tmp_path: Path) -> None:
 
 TIERED = [
     (path, tier)
-    for path in shipped("experiment").values()
+    for path in shipped_files("experiment").values()
     for tier, changes in (yaml.safe_load(path.read_text()).get("tiers") or {}).items()
     if "base" in changes
 ]

@@ -15,10 +15,9 @@ from helpers import RUN
 from lm.ablation.experiment import check_power, load_experiment
 from lm.ablation.project import copies, put, starter
 from lm.cli import main
-from lm.config import shipped as shipping
-from lm.config.imported import look_in, own_modules
-from lm.config.reading import load_config
-from lm.config.shipped import FOLDERS, file_named, shipped
+from lm.config import reading as shipping
+from lm.config.imported import add_module_folder, current_folder_modules
+from lm.config.reading import SHIPPED_FOLDERS, load_config, resolve_file, shipped_files
 from lm.config.tree import InputError, load_yaml, override
 from lm.search.spec import load_sweep
 
@@ -27,31 +26,31 @@ Said = pytest.CaptureFixture[str]
 
 
 def test_what_ships_is_what_lies_at_the_top_of_the_clone() -> None:
-    for kind, folder in FOLDERS.items():
+    for kind, folder in SHIPPED_FOLDERS.items():
         paths = [*(ROOT / folder).glob("*.yaml"), *(ROOT / folder).glob("studies/*.yaml")]
-        assert sorted(shipped(kind).values()) == sorted(paths)
+        assert sorted(shipped_files(kind).values()) == sorted(paths)
 
 
 def test_an_installed_package_has_them_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lm/shipped/experiments/bases").mkdir(parents=True)
     (tmp_path / "lm/shipped/experiments/one.yaml").touch()
     monkeypatch.setattr(shipping, "PACKAGE", tmp_path / "lm")
-    assert set(shipped("experiment")) == {"one"}
+    assert set(shipped_files("experiment")) == {"one"}
     monkeypatch.setattr(shipping, "PACKAGE", tmp_path / "other")
-    assert shipped("experiment") == {}
+    assert shipped_files("experiment") == {}
 
 
 def test_a_bare_name_is_the_shipped_file_unless_one_of_that_name_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert file_named(Path("quickstart"), "experiment") == ROOT / "experiments/quickstart.yaml"
+    assert resolve_file(Path("quickstart"), "experiment") == ROOT / "experiments/quickstart.yaml"
     for given in ("quickstart.yaml", "bases/quickstart", "none.yaml"):
-        assert file_named(Path(given), "experiment") == Path(given)
+        assert resolve_file(Path(given), "experiment") == Path(given)
     Path("quickstart").touch()
-    assert file_named(Path("quickstart"), "experiment") == Path("quickstart")
+    assert resolve_file(Path("quickstart"), "experiment") == Path("quickstart")
     with pytest.raises(InputError, match="quikstart: no such file, and no experiment of that name is shipped"):
-        file_named(Path("quikstart"), "experiment")
+        resolve_file(Path("quikstart"), "experiment")
 
 
 @pytest.mark.slow
@@ -77,7 +76,7 @@ def test_a_copy_stands_by_itself_and_is_the_same_experiment(tmp_path: Path) -> N
     assert trees[0] == trees[1]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in FOLDERS for name in shipped(kind)])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in SHIPPED_FOLDERS for name in shipped_files(kind)])
 def test_every_copy_names_bases_that_were_copied(tmp_path: Path, kind: str, name: str) -> None:
     put(copies(name), tmp_path, "DIR")
     for path in tmp_path.glob("*.yaml"):
@@ -145,8 +144,8 @@ def test_components_are_found_beside_the_file_and_in_the_current_folder(
 
 def test_a_module_of_ones_own_hides_none_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with own_modules():
-        look_in(tmp_path / "more")
+    with current_folder_modules():
+        add_module_folder(tmp_path / "more")
         assert sys.path[-2:] == [str(tmp_path), str(tmp_path / "more")]
     assert str(tmp_path) not in sys.path
 
@@ -223,7 +222,7 @@ def test_from_the_wheel_to_a_table_in_an_empty_folder(installed: Path, tmp_path:
 @pytest.mark.extra
 @pytest.mark.slow
 def test_the_wheel_carries_every_experiment_base_and_sweep(installed: Path, tmp_path: Path) -> None:
-    said = "from lm.config.shipped import *; [print(kind, name) for kind in FOLDERS for name in shipped(kind)]"
+    said = "from lm.config.reading import *; [print(k, name) for k in SHIPPED_FOLDERS for name in shipped_files(k)]"
     found = done([installed / "python", "-c", said], tmp_path).split()
-    expected = [[kind, name] for kind in FOLDERS for name in shipped(kind)]
+    expected = [[kind, name] for kind in SHIPPED_FOLDERS for name in shipped_files(kind)]
     assert found == [*itertools.chain(*expected)]

@@ -14,7 +14,7 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.config.tree import InputError
 from lm.report.texts import average_notes
-from lm.store.quantities import averaged, describe
+from lm.store.metrics import describe, parse_average
 
 CELLS = {"base": [2.0, 2.2, 2.1], "better": [1.8, 1.9, 1.7]}
 
@@ -71,7 +71,7 @@ def test_nothing_is_said_where_nothing_is_averaged(experiment: Callable[..., Pat
     [("nll~3", ("nll", 3)), ("ece~12", ("ece", 12)), ("nll~1", None), ("nll~03", None), ("mce~3", None), ("nll", None)],
 )
 def test_a_name_says_what_is_averaged(name: str, found: tuple[str, int] | None) -> None:
-    assert averaged(name) == found
+    assert parse_average(name) == found
     if found is not None:
         assert describe(name).better == describe(found[0]).better
 

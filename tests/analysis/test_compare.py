@@ -30,7 +30,7 @@ from lm.stats.sequential import repeated_interval, sequential, stage_alpha
 from lm.stats.tests import ALPHA, effect_size, equivalence_p, sign_flip_interval, sign_flip_p, t_interval
 from lm.stats.verdicts import Comparison, confirm
 from lm.store.formats import MANIFEST
-from lm.store.quantities import QUANTITIES
+from lm.store.metrics import METRICS
 from lm.store.record import Record
 
 MakeExperiment = Callable[..., Path]
@@ -112,7 +112,7 @@ def test_every_quantity_is_compared_in_the_order_of_the_tables(experiment: MakeE
     table = compare(load(experiment({"base": BASE, "mixed": MIXED})))
     measured = {"nll", "bits_per_byte", "accuracy", "ece", "train_loss", "gradient_norm"}
     measured |= {"parameters", "tokens", "train_seconds", "tokens_per_second", "peak_memory"}
-    assert list(dict.fromkeys(table.metric)) == [name for name in QUANTITIES if name in measured]
+    assert list(dict.fromkeys(table.metric)) == [name for name in METRICS if name in measured]
     assert row(table, "mixed", "accuracy").mean == pytest.approx(statistics.mean(1 / x for x in MIXED), rel=1e-12)
     assert row(table, "mixed", "tokens_per_second").mean == 2500.0
 

@@ -17,8 +17,8 @@ from lm.config.tree import InputError
 from lm.report.status import seconds_left, status_json
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import PROGRESS, SEARCH
-from lm.store.holders import Holder
-from lm.store.progress import FILE
+from lm.store.lease_holder import Holder
+from lm.store.side_files import PROGRESS_FILE
 from lm.store.store import Store
 
 MakeExperiment = Callable[..., Path]
@@ -33,7 +33,7 @@ def folder(experiment: MakeExperiment) -> Path:
 def begun(store: Store, cell: str, step: int = 30, pace: float | None = 0.5) -> None:
     """Leaves what a run of 100 steps leaves on its way."""
     found = {"step": step, "steps": 100, "loss": 3.25, "pace": pace, "at": 0.0}
-    write_atomic(store.work(cell) / FILE, to_json(PROGRESS.stamped(found)))
+    write_atomic(store.work(cell) / PROGRESS_FILE, to_json(PROGRESS.stamped(found)))
 
 
 def states(out: Path) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_who_holds_a_cell_trains_it_until_its_process_is_gone(folder: Path) -> N
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "step": "x", "steps": 2, "at": 1}'])
 def test_progress_that_cannot_be_read_is_none(folder: Path, content: str) -> None:
-    write_atomic(Store(folder.parent).work("better-2") / FILE, content)
+    write_atomic(Store(folder.parent).work("better-2") / PROGRESS_FILE, content)
     (run,) = select_runs(runs(folder.parent).runs, state="interrupted")
     assert run.progress is None
 

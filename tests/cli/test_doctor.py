@@ -16,8 +16,8 @@ import pytest
 
 from lm.cli import doctor, main
 from lm.cli.doctor import CORE, EXTRA_DESCRIPTIONS, check_package, choices, compiler, devices, requirements
-from lm.config.shipped import PACKAGE
-from lm.store.ways import FILE, keep
+from lm.config.reading import PACKAGE
+from lm.store.side_files import WAYS_FILE, write_cached
 
 Said = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -103,8 +103,8 @@ def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: 
 
 
 def test_cached_measurements_of_the_folder_are_shown(sound: Path, capsys: Said) -> None:
-    keep(sound / "results" / FILE, "decisions", {"a": DECISION})
-    keep(sound / "results" / FILE, "workers", {"b": {"1": 3.0, "2": 4.0}})
+    write_cached(sound / "results" / WAYS_FILE, "decisions", {"a": DECISION})
+    write_cached(sound / "results" / WAYS_FILE, "workers", {"b": {"1": 3.0, "2": 4.0}})
     assert main(["doctor"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "auto precision bf16-mixed. A step takes 12.5 ms bf16-mixed (a processor, threads: 1)." in text
@@ -117,10 +117,10 @@ def test_cached_measurements_of_the_folder_are_shown(sound: Path, capsys: Said) 
 )
 def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Said, content: str) -> None:
     (sound / "results").mkdir()
-    (sound / "results" / FILE).write_text(content)
+    (sound / "results" / WAYS_FILE).write_text(content)
     assert main(["doctor"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith(f"lm: results/{FILE}: ")
+    assert said.err.startswith(f"lm: results/{WAYS_FILE}: ")
     assert said.err.count("\n") == 1
 
 

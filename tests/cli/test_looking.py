@@ -11,8 +11,8 @@ from helpers import RUN
 
 from lm.cli import main
 from lm.config.tree import override
-from lm.store.checks import with_checksum
 from lm.store.store import Store
+from lm.store.validation import with_checksum
 
 Said = pytest.CaptureFixture[str]
 
@@ -73,11 +73,11 @@ def test_a_name_that_stands_for_nothing_is_a_line(out: Path, capsys: Said, comma
 
 
 def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Said) -> None:
-    from lm.store.progress import kept
+    from lm.store.side_files import progress_saver
 
     store, said = Store(out), []
     store.work("better-2").mkdir()
-    report = kept(store.work("better-2"), lambda *told: said.append(told))
+    report = progress_saver(store.work("better-2"), lambda *told: said.append(told))
     with store.lock("better-2"):
         report(3, 1200, 4.5)
         report(4, 1200, 4.4)  # so soon that it is only handed on

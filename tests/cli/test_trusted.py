@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from lm.cli import main
-from lm.config.imported import own_modules, trusted_only
+from lm.config.imported import current_folder_modules, trusted_only
 from lm.inference.finished import find_components
 
 Said = pytest.CaptureFixture[str]
@@ -71,7 +71,7 @@ def test_a_finished_run_of_a_strangers_is_refused_before_its_modules_are_looked_
 
 
 def test_modules_of_the_current_folder_are_not_even_found(place: Path) -> None:
-    with trusted_only(), own_modules():
+    with trusted_only(), current_folder_modules():
         assert str(place) not in sys.path
-    with own_modules():
+    with current_folder_modules():
         assert str(place) in sys.path

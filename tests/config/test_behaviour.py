@@ -7,9 +7,9 @@ from typing import Any
 import pin
 import pytest
 
-from lm.config import behaviour
-from lm.config.behaviour import EVERY, VERSIONS, behaviour_of
+from lm.config import fingerprint
 from lm.config.choices import choices
+from lm.config.fingerprint import EVERY, VERSIONS, behaviour_of
 from lm.config.tree import override
 from lm.data.batch import Data
 from lm.model.transformer import Model
@@ -29,7 +29,7 @@ def test_numbers_move_with_a_version_alone(part: str, folder: Path) -> None:
     assert pinned["version"] == VERSIONS.get(part, 1), "pin the new numbers: python tests/pin.py"
     away = pin.moved(part, pin.measures(folder)[part](), pinned)
     assert not away, (
-        f"{part} computes something else: raise its version in config/behaviour.py, then python tests/pin.py"
+        f"{part} computes something else: raise its version in config/fingerprint.py, then python tests/pin.py"
     )
 
 
@@ -42,11 +42,11 @@ def test_every_part_is_pinned(folder: Path) -> None:
 def test_a_raised_version_makes_new_cells_of_those_that_use_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     rotary, alibi = pin.SMALL, override(pin.SMALL, {"model.position": "Alibi"})
     before = [check(tree).id for tree in (rotary, alibi)]
-    monkeypatch.setitem(behaviour.VERSIONS, "Alibi", 2)
+    monkeypatch.setitem(fingerprint.VERSIONS, "Alibi", 2)
     after = [check(tree).id for tree in (rotary, alibi)]
     assert after[0] == before[0]
     assert after[1] != before[1]
-    monkeypatch.setitem(behaviour.VERSIONS, EVERY, 2)
+    monkeypatch.setitem(fingerprint.VERSIONS, EVERY, 2)
     assert not {check(tree).id for tree in (rotary, alibi)} & {*before, *after}
 
 
@@ -54,5 +54,5 @@ def test_versions_name_parts_that_exist() -> None:
     assert set(VERSIONS) <= set(PINNED)
     assert all(version > 1 for version in VERSIONS.values())
     assert behaviour_of(check(pin.SMALL).config) == {
-        name: version for name, version in VERSIONS.items() if name in behaviour.parts_of(check(pin.SMALL).config)
+        name: version for name, version in VERSIONS.items() if name in fingerprint.parts_of(check(pin.SMALL).config)
     }

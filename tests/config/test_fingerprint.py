@@ -15,7 +15,7 @@ import yaml
 from helpers import RUN, known
 
 from lm.config import fingerprint as fingerprints
-from lm.config.fingerprint import code_of, fingerprint, project, sources
+from lm.config.fingerprint import code_of, fingerprint, project_folder, source_files
 from lm.config.tree import InputError, override
 from lm.store.store import Store
 from lm.training.cell import check, seeded
@@ -103,8 +103,8 @@ def change(own: Path, name: str, old: str, new: str) -> str:
 
 def test_all_that_a_class_rests_on_is_found_and_nothing_else(own: Path) -> None:
     expected = {name for name in FILES if name != "own/apart.py"}
-    assert {path.relative_to(own).as_posix() for path in sources(cls()).values()} == expected
-    assert project(cls()) == own
+    assert {path.relative_to(own).as_posix() for path in source_files(cls()).values()} == expected
+    assert project_folder(cls()) == own
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_the_same_code_elsewhere_is_the_same(own: Path, tmp_path: Path, monkeypa
 
 def test_an_installed_package_is_known_by_its_version() -> None:
     assert fingerprint(torch.optim.NAdam) == f"torch {torch.__version__.partition('+')[0]}"
-    assert sources(torch.optim.NAdam) == {}
-    assert project(torch.optim.NAdam) is None
+    assert source_files(torch.optim.NAdam) == {}
+    assert project_folder(torch.optim.NAdam) is None
 
 
 def test_the_fingerprint_does_not_depend_on_the_version_of_python(own: Path) -> None:

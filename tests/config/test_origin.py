@@ -9,7 +9,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
-from lm.config.origin import ROOT, origin
+from lm.config.imported import ROOT, user_frame
 from lm.model.mlp import SwiGLU
 
 PARTS = """from torch import nn
@@ -96,7 +96,7 @@ def test_a_fault_in_a_component_of_lm_names_its_line(
 
 
 def test_an_error_that_passed_no_code_of_a_user_has_no_origin() -> None:
-    assert origin(NameError("never raised")) == ""
+    assert user_frame(NameError("never raised")) == ""
 
 
 def test_debug_shows_the_traceback_of_what_is_otherwise_one_line(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.plain import DEEPEST, shown, unusable
+from lm.config.plain import DEEPEST, find_unusable, shown
 from lm.config.tree import InputError, load_yaml, override, parse_value, path_name, require_place
 
 BOMB = "a: &a [x]\n" + "".join(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}' if i else '*a'] * 10)}]\n" for i in range(12))
@@ -162,5 +162,5 @@ def test_options_of_a_component_that_are_no_mapping_are_refused() -> None:
 
 
 def test_the_place_of_what_is_unusable_is_named() -> None:
-    assert unusable({"a": [1, {"b": float("nan")}]}) == "a[1].b: expected a finite number, found nan"
-    assert unusable({"a": [1, "é", 2**64 - 1, None, True]}) == ""
+    assert find_unusable({"a": [1, {"b": float("nan")}]}) == "a[1].b: expected a finite number, found nan"
+    assert find_unusable({"a": [1, "é", 2**64 - 1, None, True]}) == ""

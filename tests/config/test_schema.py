@@ -16,7 +16,7 @@ from lm.ablation.experiment import load_experiment
 from lm.cli import main
 from lm.cli.schema import KINDS, schema
 from lm.config.components import resolve
-from lm.config.keys import Also, any_of, keys, of_hint, required
+from lm.config.keys import Also, any_of, keys, required, schema_of
 from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.search.spec import load_sweep
 from lm.training.run import Run
@@ -58,21 +58,21 @@ class Outer(TypedDict, total=False):
 
 def test_a_hint_becomes_what_it_accepts() -> None:
     nodes: dict[str, Any] = {}
-    assert of_hint(int | str | None, nodes) == {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}
-    assert of_hint(tuple[int, int], nodes) == {
+    assert schema_of(int | str | None, nodes) == {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}
+    assert schema_of(tuple[int, int], nodes) == {
         "type": "array",
         "items": {"type": "integer"},
         "minItems": 2,
         "maxItems": 2,
     }
-    assert of_hint(Path, nodes) == {"type": "string"}
-    assert of_hint(int | type, nodes) == {}, "what only another library knows is any value"
+    assert schema_of(Path, nodes) == {"type": "string"}
+    assert schema_of(int | type, nodes) == {}, "what only another library knows is any value"
     assert not nodes
 
 
 def test_declared_nodes_are_collected_and_may_hold_themselves() -> None:
     nodes: dict[str, Any] = {}
-    assert of_hint(Outer, nodes) == {"$ref": "#/$defs/Outer"}
+    assert schema_of(Outer, nodes) == {"$ref": "#/$defs/Outer"}
     assert nodes["Inner"]["properties"]["this"] == {
         "type": "array",
         "items": {"type": "integer"},

@@ -14,7 +14,7 @@ import yaml
 from helpers import RUN
 
 from lm.cli import main
-from lm.config.shipped import shipped
+from lm.config.reading import shipped_files
 from lm.config.tree import InputError, override
 from lm.data import public
 from lm.data.public import DATASETS, File, digest, download, download_hint, download_to
@@ -248,7 +248,7 @@ def test_a_shipped_experiment_without_its_text_says_how_to_get_it(
     assert said.count("\n") == 1
     assert "`lm data " in said
     assert "--to data` fetches it" in said
-    notes = yaml.safe_load(shipped("experiment")[name].read_text(encoding="utf-8"))["notes"]
+    notes = yaml.safe_load(shipped_files("experiment")[name].read_text(encoding="utf-8"))["notes"]
     assert "`lm data " in notes
 
 

@@ -22,8 +22,8 @@ from lm.execution.local import Job, Local
 from lm.execution.scheduler import train_cells
 from lm.execution.watcher import Running, Watcher
 from lm.execution.worker_pool import MAX_FORKSERVER_RESTARTS, fork_server
-from lm.store.holders import Holder
-from lm.store.locks import state
+from lm.store.lease_holder import Holder
+from lm.store.locks import process_status
 from lm.store.record import Ending
 from lm.store.store import Store
 
@@ -168,9 +168,9 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
     with pytest.raises(KeyboardInterrupt):
         trained(store, Told(interrupt), StandIn(FIRST), StandIn(SECOND))
     deadline = time.monotonic() + 10
-    while any(state(pid) not in (None, "Z") for pid in pids) and time.monotonic() < deadline:
+    while any(process_status(pid) not in (None, "Z") for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert [state(pid) for pid in pids if state(pid) not in (None, "Z")] == []
+    assert [process_status(pid) for pid in pids if process_status(pid) not in (None, "Z")] == []
     with store.claim(FIRST) as free:
         assert free
 

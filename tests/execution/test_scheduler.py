@@ -16,8 +16,8 @@ from lm.execution.cell_queue import Planned, StaticQueue
 from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress
 from lm.execution.scheduler import run_cells, train_cells
 from lm.execution.watcher import Running, Watcher
-from lm.store import holders
-from lm.store.holders import Holder
+from lm.store import lease_holder
+from lm.store.lease_holder import Holder
 from lm.store.leases import LostError
 from lm.store.store import Store
 
@@ -230,9 +230,9 @@ def test_what_a_process_elsewhere_left_is_taken_over(store: Store, monkeypatch: 
     folder = store.cells / ".leases" / FIRST
     folder.mkdir(parents=True)
     (folder / "1").write_bytes(
-        replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7, of=5).written()
+        replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7, parent_pid=5).written()
     )
-    monkeypatch.setattr(holders, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(lease_holder, "BEAT_SECONDS", 0.001)
     told, cells = Told(), planned(*map(StandIn, (FIRST, SECOND)))
     with InThreads(store, 1) as executor:
         assert train_cells(cells, executor, told, execution()) == 0

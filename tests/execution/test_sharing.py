@@ -12,7 +12,7 @@ from lm.execution import sharing
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import step_seconds
 from lm.execution.sharing import choose_num_workers, rates
-from lm.store.ways import FILE, keep, kept
+from lm.store.side_files import WAYS_FILE, read_cached, write_cached
 from lm.training.cell import check, seeded
 
 
@@ -62,8 +62,8 @@ def test_short_work_is_not_measured(
 @pytest.mark.parametrize("found", [3, {}, {"x": 1.0}, {"1": 1.0, "2": None}])
 def test_a_damaged_measurement_is_a_line(tmp_path: Path, measured: dict[int, float], found: object) -> None:
     choose_num_workers(cells(), tmp_path)
-    (question,) = kept(tmp_path / FILE, "workers")
-    keep(tmp_path / FILE, "workers", {question: found})
+    (question,) = read_cached(tmp_path / WAYS_FILE, "workers")
+    write_cached(tmp_path / WAYS_FILE, "workers", {question: found})
     with pytest.raises(InputError, match=rf"workers\.{question[:12]}: is damaged; delete it"):
         choose_num_workers(cells(), tmp_path)
 

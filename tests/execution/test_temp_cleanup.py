@@ -10,9 +10,9 @@ import pytest
 
 from lm.execution import temp_cleanup
 from lm.execution.temp_cleanup import MARK, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
-from lm.store import holders
+from lm.store import lease_holder
 
-pytestmark = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
+pytestmark = pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says when a process began")
 
 
 def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: ended.pid)
         mark_owner(killed)
-        patch.setattr(holders, "_machine", lambda: "00000000")
+        patch.setattr(lease_holder, "_machine_digest", lambda: "00000000")
         mark_owner(elsewhere)
     mark_owner(tmp_path / "no such folder")
     remove_stale_tempdirs()
@@ -36,7 +36,7 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
     assert sorted(tmp_path.iterdir()) == kept
     with stale_tempdirs_removed():  # of a command that is killed while this one is at work
         killed.mkdir()
-        (killed / f"{MARK}{ended.pid}-1-{holders._machine()}").touch()
+        (killed / f"{MARK}{ended.pid}-1-{lease_holder._machine_digest()}").touch()
     assert sorted(tmp_path.iterdir()) == kept
 
 
@@ -52,6 +52,6 @@ def test_a_folder_that_goes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: p
             shutil.rmtree(folder, ignore_errors=True)
         return False
 
-    monkeypatch.setattr(temp_cleanup, "is_of_the_dead", end)
+    monkeypatch.setattr(temp_cleanup, "is_of_exited_process", end)
     remove_stale_tempdirs()
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from lm.execution import worker_loop, worker_pool
 from lm.execution.attempt import Attempt, Worker
 from lm.execution.executor import Ended, Handle, Outcome, Started, Validation
 from lm.execution.local import Local
-from lm.store.locks import state
+from lm.store.locks import process_status
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
@@ -244,7 +244,7 @@ def gone(pid: int) -> bool:
 
 def _over(pid: int) -> bool:
     try:
-        return state(pid) in (None, "Z") and len(os.listdir(f"/proc/{pid}/task")) == 1
+        return process_status(pid) in (None, "Z") and len(os.listdir(f"/proc/{pid}/task")) == 1
     except FileNotFoundError:
         return True
 
@@ -258,7 +258,7 @@ def test_one_process_takes_cell_after_cell_and_ends_with_the_executor(watched: W
     assert len(set(watched.processes)) == 1
     assert [store.record(cell)["steps"] for cell in (FIRST, SECOND, THIRD)] == [STEPS] * 3
     watched.executor.close()
-    assert state(watched.processes[0]) in (None, "Z")
+    assert process_status(watched.processes[0]) in (None, "Z")
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import yaml
 
 from lm.config.tree import InputError, Tree
 from lm.store.files import write_atomic
-from lm.store.holders import PROC
-from lm.store.locks import ENDED, state
+from lm.store.lease_holder import PROC
+from lm.store.locks import ENDED, process_status
 
 EXPERIMENT, SWEEP = "small", "search"
 CELLS, TRIALS, STEPS = 4, 3, 30
@@ -194,7 +194,10 @@ def marked(words: str) -> dict[int, str]:
     found = {}
     for entry in PROC.parent.glob("[0-9]*"):
         try:
-            if words.encode() in (entry / "environ").read_bytes().split(b"\0") and state(int(entry.name)) not in ENDED:
+            if (
+                words.encode() in (entry / "environ").read_bytes().split(b"\0")
+                and process_status(int(entry.name)) not in ENDED
+            ):
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended, or is another user's
             continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from faults.outcome import Finished
 from faults.place import CELLS, LOOK_SECONDS, Place, StuckError, end, marked, parent
-from lm.store.disk import SAVING
+from lm.store.files import PARTIAL_CHECKPOINT
 
 STARTING, TRAINING, CHECKPOINTING, FINISHING = "starting", "training", "checkpointing", "finishing a cell"
 BETWEEN, REPORTING, WRITING = "between cells", "reporting", "writing the report"
@@ -77,7 +77,7 @@ def phase(place: Place) -> str:
     """What a run is at, as far as its folder shows."""
     store = place.out / "cells"
     works = list(store.glob(".*.work"))
-    if any(any(work.glob(f"{name}{SAVING}")) for work in works for name in ("", "*/")):
+    if any(any(work.glob(f"{name}{PARTIAL_CHECKPOINT}")) for work in works for name in ("", "*/")):
         return CHECKPOINTING
     if any((work / name).exists() for work in works for name in ("final.ckpt", "outcome.json", "record.json")):
         return FINISHING

@@ -17,7 +17,7 @@ from lm.inference import autotune
 from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.model import attention_impl
 from lm.report.autotune import describe_autotune
-from lm.store.ways import FILE, kept, measured_once
+from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import check
 
 EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", "compile")}
@@ -78,7 +78,7 @@ def test_compilation_is_not_timed_for_short_training(tmp_path: Path, speeds: dic
 
 
 def test_concurrent_measurements_take_turns_and_are_all_stored(tmp_path: Path) -> None:
-    path, said, begun, go_on = tmp_path / FILE, [], threading.Event(), threading.Event()
+    path, said, begun, go_on = tmp_path / WAYS_FILE, [], threading.Event(), threading.Event()
 
     def slow() -> str:
         begun.set()
@@ -86,7 +86,7 @@ def test_concurrent_measurements_take_turns_and_are_all_stored(tmp_path: Path) -
         return "slow"
 
     def ask(question: str, answer: str) -> None:
-        said.append(measured_once(path, "decisions", question, slow if answer == "slow" else lambda: answer))
+        said.append(measure_once(path, "decisions", question, slow if answer == "slow" else lambda: answer))
 
     first = threading.Thread(target=ask, args=("a", "slow"))
     first.start()
@@ -100,7 +100,7 @@ def test_concurrent_measurements_take_turns_and_are_all_stored(tmp_path: Path) -
     for thread in (first, *others):
         thread.join(30)
     assert sorted(said) == ["b", "slow", "slow"]
-    assert kept(path, "decisions") == {"a": "slow", "b": "b"}
+    assert read_cached(path, "decisions") == {"a": "slow", "b": "b"}
 
 
 def test_stored_decision_is_used_again(tmp_path: Path, speeds: dict[str, float]) -> None:
@@ -127,7 +127,7 @@ def test_kernel_missing_on_this_processor_is_left_out(tmp_path: Path, monkeypatc
 
 def test_configuration_without_auto_is_unchanged(tmp_path: Path) -> None:
     assert replace_auto_settings(RUN, tmp_path, 1) == (RUN, None)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / WAYS_FILE).exists()
     assert auto_settings_requested(override(RUN, EVERY)) == ["precision", "attention", "compile"]
 
 
@@ -180,7 +180,7 @@ def test_auto_is_decided_once_for_all_arms(tmp_path: Path, speeds: dict[str, flo
 
 
 def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("{}")
+    (tmp_path / WAYS_FILE).write_text("{}")
     with pytest.raises(InputError, match=r"ways\.json: ways format"):
         chosen(tmp_path)
 
@@ -189,4 +189,4 @@ def test_too_few_seeds_are_refused_before_measuring(tmp_path: Path, speeds: dict
     few = experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"})
     with pytest.raises(InputError, match="2 seeds cannot reach significance"):
         ablate(few, RunOptions(tmp_path))
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / WAYS_FILE).exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lm.config.imported import own_modules
+from lm.config.imported import current_folder_modules
 from lm.config.tree import InputError, Tree
 from lm.inference.finished import FinishedRun
 
@@ -29,7 +29,7 @@ def run(experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "project" / "sub" / "mine.yaml").write_text("{}")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with own_modules():
+    with current_folder_modules():
         yield folder.parent / "cells" / "arm-0"
 
 

@@ -31,7 +31,7 @@ from lm.report.tables import (
 )
 from lm.report.write import write_report
 from lm.stats.tests import ALPHA
-from lm.store.quantities import QUANTITIES, SHOWN
+from lm.store.metrics import METRICS, SUMMARY_METRICS
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -139,7 +139,7 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
         "verdict",
         "health",
         "steps to the baseline's loss",
-        *(heading(name) for name in SHOWN if name in MEASURED),
+        *(heading(name) for name in SUMMARY_METRICS if name in MEASURED),
     ]
     assert [row[:5] for row in rows] == [
         ["base", "6", "2.0333 ± 0.1080", "-", "baseline"],
@@ -164,8 +164,8 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
 def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
     header, *rows = tables(page(experiment({"base": BASE, "better": BETTER}, at_length)))[-1]
     assert header == list(DETAILS)
-    measured = [name for name in QUANTITIES if name in MEASURED]
-    labels = [heading(name) + (f" ({unit})" if (unit := QUANTITIES[name].unit) else "") for name in measured]
+    measured = [name for name in METRICS if name in MEASURED]
+    labels = [heading(name) + (f" ({unit})" if (unit := METRICS[name].unit) else "") for name in measured]
     labels += [f"validation NLL, blocks of {length} tokens ↓ (nats/token)" for length in (64, 512)]
     assert [row[0] for row in rows] == [label for label in labels for _ in range(2)]
     assert [
@@ -334,7 +334,7 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
 
     folder = experiment({"base": MIXED, "arm": MIXED}, change, metric="bits_per_byte")
     header, *rows = tables(page(folder))[0]
-    shown = [name for name in SHOWN if name in MEASURED - {"bits_per_byte"}]
+    shown = [name for name in SUMMARY_METRICS if name in MEASURED - {"bits_per_byte"}]
     assert header[2:] == [
         heading("bits_per_byte"),
         "difference [joint 95 % interval]",

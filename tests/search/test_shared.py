@@ -23,7 +23,7 @@ from lm.search.storage import Backend, check_storage, journal, open_storage
 from lm.search.study import open_study
 from lm.search.trials import Searches
 from lm.search.workers import DbLeases
-from lm.store.holders import Watch
+from lm.store.lease_holder import LeaseMonitor
 from lm.store.redaction import redacted
 
 
@@ -311,12 +311,12 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
 
     monkeypatch.setattr(DbLeases, "replace", replaced)
     with pytest.raises(OperationalError):
-        mine.try_acquire("turn", Watch())
-    assert other.try_acquire("turn", Watch()) is None
-    lease = mine.try_acquire("turn", Watch())
+        mine.try_acquire("turn", LeaseMonitor())
+    assert other.try_acquire("turn", LeaseMonitor()) is None
+    lease = mine.try_acquire("turn", LeaseMonitor())
     assert lease is not None
     lease.release()
-    after = other.try_acquire("turn", Watch())
+    after = other.try_acquire("turn", LeaseMonitor())
     assert after is not None
     after.release()
 

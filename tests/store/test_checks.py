@@ -21,10 +21,17 @@ from lm.inference.finished import FinishedRun
 from lm.report.notes import notes
 from lm.report.write import write_report
 from lm.store.archive import read_archive
-from lm.store.checks import checksum, of_checkpoint, of_checksum, of_files, of_numbers, with_checksum
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
 from lm.store.store import DamagedError, Store
+from lm.store.validation import (
+    record_checksum,
+    validate_checkpoint,
+    validate_checksum,
+    validate_files,
+    validate_numbers,
+    with_checksum,
+)
 
 MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68]}
@@ -138,14 +145,14 @@ def test_every_record_that_is_written_matches_its_checksum_and_is_read_without_i
     assert store.finish("a", odd)["evaluations"] == odd["evaluations"]
     file = store.directory("a") / "record.json"
     written = json.loads(file.read_text())
-    assert written["provenance"]["checksum"] == checksum(written)
-    assert of_checksum(json.loads(json.dumps(written, indent=7, sort_keys=True))) == ""
+    assert written["provenance"]["checksum"] == record_checksum(written)
+    assert validate_checksum(json.loads(json.dumps(written, indent=7, sort_keys=True))) == ""
     found = store.record("a")
     assert "checksum" not in found["provenance"]
     found["evaluations"]["more"] = {"nll": 2.0}
     store.rewrite("a", found)
     assert store.record("a") == found
-    assert of_checksum(json.loads(file.read_text())) == ""
+    assert validate_checksum(json.loads(file.read_text())) == ""
 
 
 def test_a_record_holds_the_hash_of_the_checkpoint_it_was_written_with(tmp_path: Path) -> None:
@@ -157,10 +164,10 @@ def test_a_record_holds_the_hash_of_the_checkpoint_it_was_written_with(tmp_path:
         store.finish(cell, record(cell, 2.0, 0))
     found, checkpoint = store.record("a"), store.directory("a") / "last.ckpt"
     assert found["provenance"]["checkpoint"] == {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
-    assert of_checkpoint(found, checkpoint) == ""
+    assert validate_checkpoint(found, checkpoint) == ""
     assert FinishedRun(checkpoint.parent, found, {}).checkpoint == checkpoint
     checkpoint.write_bytes(b"weightz")
-    assert of_checkpoint(store.record("b"), checkpoint) == "", "an older version kept none"
+    assert validate_checkpoint(store.record("b"), checkpoint) == "", "an older version kept none"
     with pytest.raises(InputError, match=r"last\.ckpt: is not the checkpoint that training wrote: its hash differs"):
         _ = FinishedRun(checkpoint.parent, found, {}).checkpoint
 
@@ -202,11 +209,11 @@ def test_a_sound_experiment_is_not_accused(folder: Path) -> None:
 
 
 def test_every_committed_record_agrees_with_itself() -> None:
-    assert {of_numbers(found) for found in references.records().values()} == {""}
+    assert {validate_numbers(found) for found in references.records().values()} == {""}
 
 
 def test_every_committed_cell_agrees_with_its_files(tmp_path: Path) -> None:
     archive = read_archive(references.REFERENCE / "attention_entropy.lmpack")
     archive.extract(tmp_path)
     store = Store(tmp_path)
-    assert {str(of_files(store.record(cell), store.directory(cell))) for cell in archive.cells} == {"('', {})"}
+    assert {str(validate_files(store.record(cell), store.directory(cell))) for cell in archive.cells} == {"('', {})"}

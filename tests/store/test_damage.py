@@ -23,9 +23,8 @@ from lm.report.notes import notes
 from lm.report.page import sections
 from lm.report.tables import summary
 from lm.report.write import write_report
-from lm.store.checks import with_checksum
-from lm.store.damage import of_record, of_rows, sealed
 from lm.store.store import DamagedError, Store
+from lm.store.validation import curve_checksum, validate_curve_text, validate_record, with_checksum
 
 MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68], "other": [1.8, 1.9, 1.7]}
@@ -80,7 +79,7 @@ DAMAGES = [
     ("evaluated/tokens", 1.5, "evaluated/tokens: expected a whole number, found 1.5"),
     ("evaluated", ..., "has no evaluated/tokens"),
     ("pairing", None, "has no pairing"),
-    ("flags", "step 3", "flags: expected a list of texts, found 'step 3'"),
+    ("flags", "step 3", "flags: expected a list, found 'step 3'"),
     ("steps", -1, "steps: expected a whole number, found -1"),
     ("initial/entropy/0/1", "x", "initial/entropy/0/1: expected a number, found 'x'"),
     ("initial/entropy/1", [0.3], "initial/entropy: expected numbers, or lists of one length"),
@@ -96,10 +95,10 @@ DAMAGES = [
 
 
 def test_a_whole_record_and_every_committed_one_is_sound() -> None:
-    assert of_record(whole()) == ""
+    assert validate_record(whole()) == ""
     for outcome in ("diverged", "failed"):
-        assert of_record(record("cell", outcome, 0)) == ""
-    assert {of_record(found) for found in references.records().values()} == {""}
+        assert validate_record(record("cell", outcome, 0)) == ""
+    assert {validate_record(found) for found in references.records().values()} == {""}
 
 
 @pytest.mark.parametrize(("path", "value", "words"), DAMAGES, ids=lambda x: str(x)[:30])
@@ -202,16 +201,16 @@ def rows(*kept: int) -> str:
     ],
 )
 def test_a_damaged_curve_is_known_without_a_seal_and_with_one(content: str, words: str) -> None:
-    assert of_rows(CURVE, RUN) == ""
-    assert words in of_rows(content, RUN)
-    assert of_rows(content, {**RUN, "curve": sealed(CURVE)})
+    assert validate_curve_text(CURVE, RUN) == ""
+    assert words in validate_curve_text(content, RUN)
+    assert validate_curve_text(content, {**RUN, "curve": curve_checksum(CURVE)})
 
 
 def test_a_seal_knows_the_least_change() -> None:
-    record = {**RUN, "curve": sealed(CURVE)}
-    assert of_rows(CURVE, record) == ""
-    assert of_rows(rows(1, 2), record) == "has 2 rows, expected 6"
-    assert "hash differs" in of_rows(CURVE.replace("4.1", "4.2"), record)
+    record = {**RUN, "curve": curve_checksum(CURVE)}
+    assert validate_curve_text(CURVE, record) == ""
+    assert validate_curve_text(rows(1, 2), record) == "has 2 rows, expected 6"
+    assert "hash differs" in validate_curve_text(CURVE.replace("4.1", "4.2"), record)
 
 
 @pytest.mark.parametrize(
@@ -223,22 +222,22 @@ def test_whole_curves_are_sound_whatever_their_intervals(training: int, validati
         measured = "5.0" if step in (1, 30) or step % training == 0 else ""
         validated = "4.0" if step % validation == 0 else ""
         lines += [f"{step},{measured},{validated}"] if measured or validated else []
-    assert of_rows("\n".join([*lines, ""]), {"steps": 30}) == ""
+    assert validate_curve_text("\n".join([*lines, ""]), {"steps": 30}) == ""
 
 
 @pytest.mark.parametrize(("batches", "accumulated"), [(6, 4), (5, 2), (7, 3), (1, 3), (9, 2)])
 def test_validations_between_two_steps_of_accumulated_gradients_are_no_gap(batches: int, accumulated: int) -> None:
     steps = sorted({count // accumulated for count in range(batches, 30 * accumulated + 1, batches)} - {0})
     content = "step,validation_nll\n" + "".join(f"{step},4.0\n" for step in steps)
-    assert of_rows(content, {"steps": steps[-1]}) == ""
+    assert validate_curve_text(content, {"steps": steps[-1]}) == ""
 
 
 def test_a_sealed_curve_ends_at_the_last_step_of_its_record() -> None:
     content = "step,validation_nll\n10,4.0\n20,3.0\n"
-    assert of_rows(content, {"curve": sealed(content), "steps": 20}) == ""
-    assert of_rows(content, {"curve": sealed(content)}) == ""
+    assert validate_curve_text(content, {"curve": curve_checksum(content), "steps": 20}) == ""
+    assert validate_curve_text(content, {"curve": curve_checksum(content)}) == ""
     words = "ends at step 20, and its record says 19: one of them was changed"
-    assert of_rows(content, {"curve": sealed(content), "steps": 19}) == words
+    assert validate_curve_text(content, {"curve": curve_checksum(content), "steps": 19}) == words
 
 
 def broken(folder: Path, cell: str, seal: bool) -> Path:
@@ -246,7 +245,7 @@ def broken(folder: Path, cell: str, seal: bool) -> Path:
     store = Store(folder.parent)
     path, file = store.history(cell), store.directory(cell) / "record.json"
     described = json.loads(file.read_text())
-    more = {"curve": sealed(path.read_text())} if seal else {"steps": 30}
+    more = {"curve": curve_checksum(path.read_text())} if seal else {"steps": 30}
     file.write_text(with_checksum({**described, **more}))
     assert not load(folder).corrupt_curves
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
@@ -314,6 +313,11 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
         ("provenance", "code", {"own.Part": None}),
         ("provenance", "code", {"own.Part": {"known_by": "k", "git": True}}),
         ("provenance", "code", True),
+        ("provenance", "checkpoint", {"bytes": -1, "sha256": "x"}),
+        ("provenance", "checkpoint", {"bytes": 1}),
+        ("evaluations", "lengths", [1]),
+        ("evaluated", "tokens", -3),
+        ("pairing", "batches", "2"),
         ("reliability", "count", [10, None]),
         ("reliability", "count", 3),
         ("reliability", "accuracy", 3),
@@ -321,15 +325,17 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
 )
 def test_what_reports_look_into_is_of_the_kind_they_expect(part: str, key: str, found: object) -> None:
     whole: Any = record("a-0", 2.0, 0)
-    assert of_record(whole) == ""
-    assert of_record({**whole, part: {**whole[part], key: found}}).startswith(f"{part}/{key}: expected ")
+    assert validate_record(whole) == ""
+    problem = validate_record({**whole, part: {**whole[part], key: found}})
+    assert re.match(rf"{part}/{key}(/[\w./]+)?: expected ", problem), problem
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_number_anywhere_in_a_record_is_endless(value: float) -> None:
     whole: Any = record("a-0", 2.0, 0)
-    found = {**whole, "data": {**whole["data"], "tokens": {"train": [value]}}}
-    assert of_record(found) == f"data/tokens/train/0: expected a number, found {value}"
+    assert validate_record({**whole, "cost": {"energy": value}}) == f"cost/energy: expected a number, found {value}"
+    found = {**whole, "evaluations": {"more": {"text": [value]}}}
+    assert validate_record(found) == f"evaluations/more/text/0: expected a number, found {value}"
 
 
 def test_a_margin_that_is_none_is_damage(experiment: Callable[..., Path]) -> None:

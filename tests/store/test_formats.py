@@ -18,9 +18,9 @@ from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.execution.estimate import Stopwatch
 from lm.report.write import write_report
-from lm.store.damage import of_record
 from lm.store.formats import MANIFEST, OUTCOME, RECORD, Format
 from lm.store.record import Record
+from lm.store.validation import validate_record
 from lm.training.cell import check
 
 LATER = {
@@ -55,7 +55,7 @@ def test_a_record_of_each_shape_is_read_whole(shape: str) -> None:
     new = RECORD.read(copy.deepcopy(old), Path("record.json"))
     assert new["format"] == RECORD.version
     assert {*LATER["initial"], "reliability", "error", "diverged", "steps"} <= set(new)
-    assert of_record(new) == ""
+    assert validate_record(new) == ""
     assert new["evaluations"] == old.get("evaluations", {})
     assert new["flags"] == old.get("flags", [])
     assert {name: part for name, part in new.items() if name in old and name not in ("format", "provenance")} == {

@@ -21,10 +21,18 @@ from typing import Any
 
 import pytest
 
-from lm.store import holders, leases, locks
+from lm.store import lease_holder, leases, locks
 from lm.store.files import write_atomic
-from lm.store.holders import Holder, Watch, held, holder_of, look, numbers, parsed
-from lm.store.leases import HeldError, Lease, LostError, free_lost, if_free, leased, taken
+from lm.store.lease_holder import (
+    Holder,
+    LeaseMonitor,
+    current_holder,
+    describe_holder,
+    lease_numbers,
+    parse_holder,
+    read_lease,
+)
+from lm.store.leases import HeldError, Lease, LostError, acquire, release_if_expired, try_acquire, try_lease
 
 HERE = socket.gethostname()
 
@@ -42,7 +50,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody shows life but when a test says so."""
-    monkeypatch.setattr(Lease, "_live", lambda self: None)
+    monkeypatch.setattr(Lease, "_send_heartbeats", lambda self: None)
 
 
 def left(folder: Path, number: int = 1, **changes: Any) -> Holder:
@@ -53,32 +61,32 @@ def left(folder: Path, number: int = 1, **changes: Any) -> Holder:
     return holder
 
 
-def watched(folder: Path, clock: Clock, seconds: float, each: Callable[[], None] = lambda: None) -> Watch:
+def watched(folder: Path, clock: Clock, seconds: float, each: Callable[[], None] = lambda: None) -> LeaseMonitor:
     """A watch over a lease that has been looked at every two seconds."""
-    watch = Watch(clock)
+    watch = LeaseMonitor(clock)
     for _ in range(int(seconds / 2) + 1):
-        watch.lost(look(folder))
+        watch.has_expired(read_lease(folder))
         clock.now += 2
         each()
     return watch
 
 
-def got(folder: Path, watch: Watch | None = None) -> Lease:
-    lease = taken(folder, (), watch)
+def got(folder: Path, watch: LeaseMonitor | None = None) -> Lease:
+    lease = try_acquire(folder, (), watch)
     assert lease is not None
     return lease
 
 
 def test_one_holds_it_and_whoever_lets_go_leaves_it_free(tmp_path: Path) -> None:
-    with if_free(tmp_path / "x") as ours:
+    with try_lease(tmp_path / "x") as ours:
         assert ours is not None
-        assert taken(tmp_path / "x") is None
+        assert try_acquire(tmp_path / "x") is None
         with pytest.raises(HeldError, match=f"the thing: held by process {os.getpid()} on host {HERE} since "):
-            contextlib.ExitStack().enter_context(leased(tmp_path / "x", "the thing", (), print, wait=False))
-    assert held(tmp_path / "x") is None
-    assert held(tmp_path / "never") is None
+            contextlib.ExitStack().enter_context(acquire(tmp_path / "x", "the thing", (), print, wait=False))
+    assert current_holder(tmp_path / "x") is None
+    assert current_holder(tmp_path / "never") is None
     got(tmp_path / "x").release()
-    assert numbers(tmp_path / "x") == [2], "one file stays"
+    assert lease_numbers(tmp_path / "x") == [2], "one file stays"
 
 
 def test_what_a_taker_that_was_killed_left_goes_with_the_next_one(tmp_path: Path) -> None:
@@ -96,41 +104,41 @@ def test_it_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: 
         lines.append(line)
         first.release()
 
-    with leased(tmp_path / "x", "the thing", (), say):
-        assert holder_of(tmp_path / "x").startswith(f"process {os.getpid()} on host {HERE} since ")
+    with acquire(tmp_path / "x", "the thing", (), say):
+        assert describe_holder(tmp_path / "x").startswith(f"process {os.getpid()} on host {HERE} since ")
     assert len(lines) == 1
     assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
 
 
-@pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
+@pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says when a process began")
 def test_what_a_dead_process_of_this_machine_held_is_free_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     mine = Holder.this("a" * 16)
     for holder in (replace(mine, pid=process.pid), replace(mine, start=(mine.start or 0) - 1)):
         left(tmp_path / "x", 1, **{name: getattr(holder, name) for name in ("pid", "start", "machine")})
-        assert held(tmp_path / "x") is None
+        assert current_holder(tmp_path / "x") is None
         shutil.rmtree(tmp_path / "x")
     left(tmp_path / "x", 1, pid=process.pid)
-    assert held(tmp_path / "x") is not None, "the same number on another machine is another process"
+    assert current_holder(tmp_path / "x") is not None, "the same number on another machine is another process"
     left(tmp_path / "x", 1, pid=process.pid, machine=mine.machine + " of another container", host=HERE)
-    assert held(tmp_path / "x") is not None, "and so it is where a host's name is used twice"
+    assert current_holder(tmp_path / "x") is not None, "and so it is where a host's name is used twice"
 
 
 def test_who_shows_no_life_loses_it_by_the_clock_of_who_watches(tmp_path: Path) -> None:
-    folder, clock, bound = tmp_path / "x", Clock(), holders.BEATS_MISSED * holders.BEAT_SECONDS
+    folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
     holder = left(folder, since=1e12)  # the clock of that host is of no interest
-    assert taken(folder, (), watched(folder, clock, bound - 4)) is None
+    assert try_acquire(folder, (), watched(folder, clock, bound - 4)) is None
 
     def beat() -> None:
         nonlocal holder
         holder = replace(holder, beat=holder.beat + 1)
         (folder / "1").write_bytes(holder.written())
 
-    assert taken(folder, (), watched(folder, clock, 2 * bound, beat)) is None
+    assert try_acquire(folder, (), watched(folder, clock, 2 * bound, beat)) is None
     lease = got(folder, watched(folder, clock, bound + 2))
-    assert lease.gone == holder
-    assert numbers(folder) == [2]
+    assert lease.previous == holder
+    assert lease_numbers(folder) == [2]
     lease.release()
 
 
@@ -139,19 +147,19 @@ def test_who_watches_and_was_stopped_itself_has_seen_nothing_meanwhile(tmp_path:
     left(tmp_path / "x")
     watch = watched(tmp_path / "x", clock, 4)
     clock.now += 1e6
-    assert taken(tmp_path / "x", (), watch) is None
+    assert try_acquire(tmp_path / "x", (), watch) is None
 
 
-@pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says whether a process is stopped")
 def test_a_silent_process_of_this_machine_keeps_it_unless_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, mine = Clock(), Holder.this("a" * 16)
     left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
     watch = watched(tmp_path / "x", clock, 100)
-    assert taken(tmp_path / "x", (), watch) is None
-    monkeypatch.setattr(holders, "state", lambda pid: "T")
-    assert "(stopped)" in holder_of(tmp_path / "x")
+    assert try_acquire(tmp_path / "x", (), watch) is None
+    monkeypatch.setattr(lease_holder, "process_status", lambda pid: "T")
+    assert "(stopped)" in describe_holder(tmp_path / "x")
     got(tmp_path / "x", watch).release()
 
 
@@ -159,26 +167,26 @@ def test_a_silent_process_of_this_machine_keeps_it_unless_it_is_stopped(
 def test_what_cannot_be_read_holds_it_for_a_while_and_not_for_good(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "1").write_bytes(content)
-    assert taken(tmp_path / "x") is None
-    assert holder_of(tmp_path / "x") == "a process that left no name"
+    assert try_acquire(tmp_path / "x") is None
+    assert describe_holder(tmp_path / "x") == "a process that left no name"
     got(tmp_path / "x", watched(tmp_path / "x", Clock(), 100)).release()
 
 
 def test_what_older_versions_left_is_in_nobodys_way(tmp_path: Path) -> None:
     for name in ("x.lock", ".hidden", "1.holder"):
         (tmp_path / name).touch()
-    assert numbers(tmp_path) == []
+    assert lease_numbers(tmp_path) == []
     got(tmp_path).release()
 
 
 def test_life_is_shown_in_place_and_a_lease_keeps_its_size(tmp_path: Path) -> None:
     lease = got(tmp_path / "x")
-    before = look(tmp_path / "x")
+    before = read_lease(tmp_path / "x")
     lease.beat()
-    after = look(tmp_path / "x")
+    after = read_lease(tmp_path / "x")
     assert after != before
-    assert (after.number, len(after.content)) == (1, holders.BYTES)
-    found = parsed(after.content)
+    assert (after.number, len(after.content)) == (1, lease_holder.HOLDER_BYTES)
+    found = parse_holder(after.content)
     assert found is not None
     assert found.beat == 1
     lease.release()
@@ -186,39 +194,39 @@ def test_life_is_shown_in_place_and_a_lease_keeps_its_size(tmp_path: Path) -> No
 
 def test_who_has_lost_it_writes_nothing_and_does_not_disturb_its_successor(tmp_path: Path) -> None:
     folder, work = tmp_path / "x", tmp_path / "work"
-    first = taken(folder, (work,))
+    first = try_acquire(folder, (work,))
     assert first is not None
     write_atomic(work / "file", "first")
     assert (work / "file").read_text() == "first"
-    del leases._guarding[work.absolute()]  # what follows is of another process
+    del leases._leases_by_folder[work.absolute()]  # what follows is of another process
     left(folder, 2)
     (folder / "1").unlink()
-    leases._guarding[work.absolute()] = first
+    leases._leases_by_folder[work.absolute()] = first
     first.beat()
     with pytest.raises(LostError, match="taken over by process 4711 on host elsewhere"):
         write_atomic(work / "file", "first again")
     assert (work / "file").read_text() == "first"
     first.release()
-    found = held(folder)
+    found = current_holder(folder)
     assert found is not None
-    assert (found.pid, found.released, numbers(folder)) == (4711, False, [2])
+    assert (found.pid, found.released, lease_numbers(folder)) == (4711, False, [2])
 
 
 def test_a_lease_that_somebody_removed_is_missed_by_who_holds_it_and_free_for_the_next(tmp_path: Path) -> None:
     folder, work = tmp_path / "x", tmp_path / "work"
-    first = taken(folder, (work,))
+    first = try_acquire(folder, (work,))
     assert first is not None
     write_atomic(work / "file", "first")
     (folder / "1").unlink()
     first.beat()
-    assert numbers(folder) == [], "a sign of life makes no lease"
+    assert lease_numbers(folder) == [], "a sign of life makes no lease"
     with pytest.raises(LostError, match="x: its lease was removed"):
         write_atomic(work / "file", "first again")
     second = got(folder)
     with pytest.raises(LostError, match=f"taken over by process {os.getpid()} "):
         first.check()
     first.release()
-    found = held(folder)
+    found = current_holder(folder)
     assert found is not None
     assert (found.token, (work / "file").read_text()) == (second.holder.token, "first")
     second.release()
@@ -227,33 +235,33 @@ def test_a_lease_that_somebody_removed_is_missed_by_who_holds_it_and_free_for_th
 def test_a_lease_that_somebody_removes_as_it_is_made_is_held_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = leases._made
+    made = leases._create_exclusively
 
     def made_and_removed(path: Path, content: bytes) -> bool:
         done = made(path, content)
         path.unlink()
         return done
 
-    monkeypatch.setattr(leases, "_made", made_and_removed)
-    assert taken(tmp_path / "x", (tmp_path / "work",)) is None
-    assert leases.guarding(tmp_path / "work") is None
-    monkeypatch.setattr(leases, "_made", made)
+    monkeypatch.setattr(leases, "_create_exclusively", made_and_removed)
+    assert try_acquire(tmp_path / "x", (tmp_path / "work",)) is None
+    assert leases.guarding_lease(tmp_path / "work") is None
+    monkeypatch.setattr(leases, "_create_exclusively", made)
     got(tmp_path / "x").release()
 
 
 def test_a_clock_that_jumps_back_neither_frees_a_lease_nor_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, clock, bound = tmp_path / "x", Clock(), holders.BEATS_MISSED * holders.BEAT_SECONDS
+    folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
     first, now = got(folder), time.time()
     monkeypatch.setattr(time, "time", lambda: now - 86400)
     first.check()
     first.beat()
-    assert taken(folder) is None
-    assert re.fullmatch(r"process \d+ on host .+ since (\d{4}-\d\d-\d\d )?\d\d:\d\d", holder_of(folder))
+    assert try_acquire(folder) is None
+    assert re.fullmatch(r"process \d+ on host .+ since (\d{4}-\d\d-\d\d )?\d\d:\d\d", describe_holder(folder))
     first.release()
     left(folder, 7, since=now + 86400)
-    assert taken(folder, (), watched(folder, clock, bound - 4)) is None
+    assert try_acquire(folder, (), watched(folder, clock, bound - 4)) is None
     lease = got(folder, watched(folder, clock, bound + 4))
     assert lease.holder.since == now - 86400
     lease.release()
@@ -264,17 +272,17 @@ def test_a_holder_that_is_stopped_in_the_middle_of_writing_moves_nothing_once_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     folder, work = tmp_path / "x", tmp_path / "work"
-    first = taken(folder, (work,))
+    first = try_acquire(folder, (work,))
     assert first is not None
     check = first.check
     looks = iter(["room", "move"])
 
     def succeeded() -> None:
-        monkeypatch.setattr(Holder, "at_work", lambda self: False)
-        second = taken(folder, (work,), watched(folder, Clock(), 100))
+        monkeypatch.setattr(Holder, "is_running", lambda self: False)
+        second = try_acquire(folder, (work,), watched(folder, Clock(), 100))
         assert second is not None
         write_atomic(work / "file", "second")
-        leases._guarding[work.absolute()] = first
+        leases._leases_by_folder[work.absolute()] = first
 
     def look_and_sleep() -> None:
         if next(looks, "") != "move":
@@ -351,7 +359,7 @@ class Actors:
 def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
-    monkeypatch.setattr(Holder, "dead", lambda self: self.token == "f" * 16)
+    monkeypatch.setattr(Holder, "has_exited", lambda self: self.token == "f" * 16)
     real = {name: getattr(os, name) for name in Actors.OPERATIONS}
     for seed in seeds:
         actors, folder = Actors(seed), tmp_path / str(seed)
@@ -361,7 +369,7 @@ def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
 
         def take() -> None:
             for _ in range(2):
-                lease = taken(folder)  # noqa: B023
+                lease = try_acquire(folder)  # noqa: B023
                 if lease is None:
                     continue
                 at_once[0] += 1  # noqa: B023
@@ -381,21 +389,21 @@ def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
         actors.run([take] * 4)
         assert most[0] == 1, seed
         assert won[0] >= 1, seed
-        assert len(numbers(folder)) == 1
+        assert len(lease_numbers(folder)) == 1
         assert not [name for name in real["listdir"](folder) if name.startswith(".")]
 
 
 def test_who_has_seen_what_is_long_past_withdraws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "x"
     left(folder, 3, released=True)
-    past = look(folder)
+    past = read_lease(folder)
     got(folder).release()
     second = got(folder)
-    assert numbers(folder) == [5]
+    assert lease_numbers(folder) == [5]
     with monkeypatch.context() as patch:
-        patch.setattr(leases, "look", lambda folder: past)
-        assert taken(folder) is None
-    assert numbers(folder) == [5]
+        patch.setattr(leases, "read_lease", lambda folder: past)
+        assert try_acquire(folder) is None
+    assert lease_numbers(folder) == [5]
     second.check()
     second.release()
 
@@ -406,7 +414,7 @@ def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "link", link)
     lease = got(tmp_path / "x")
-    assert taken(tmp_path / "x") is None
+    assert try_acquire(tmp_path / "x") is None
     lease.release()
     got(tmp_path / "x").release()
 
@@ -414,15 +422,15 @@ def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch:
 def test_who_only_watches_frees_what_was_lost_and_leaves_the_rest(tmp_path: Path) -> None:
     clock = Clock()
     left(tmp_path / "x")
-    watch = Watch(clock)
-    assert str(free_lost(tmp_path / "x", watch)).startswith("process 4711 on host elsewhere since ")
-    assert free_lost(tmp_path / "x", watched(tmp_path / "x", clock, 100)) is None
-    assert held(tmp_path / "x") is None
+    watch = LeaseMonitor(clock)
+    assert str(release_if_expired(tmp_path / "x", watch)).startswith("process 4711 on host elsewhere since ")
+    assert release_if_expired(tmp_path / "x", watched(tmp_path / "x", clock, 100)) is None
+    assert current_holder(tmp_path / "x") is None
 
 
 def test_the_holder_is_told_with_its_day(tmp_path: Path) -> None:
     left(tmp_path / "x", since=time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1)))
-    assert holder_of(tmp_path / "x") == "process 4711 on host elsewhere since 2024-03-01 12:03"
+    assert describe_holder(tmp_path / "x") == "process 4711 on host elsewhere since 2024-03-01 12:03"
 
 
 # two processes -------------------------------------------------------------------------------------------------------
@@ -430,13 +438,13 @@ def test_the_holder_is_told_with_its_day(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from lm.store import holders
-holders.BEAT_SECONDS = 0.05
+from lm.store import lease_holder
+lease_holder.BEAT_SECONDS = 0.05
 from lm.store.files import write_atomic
-from lm.store.leases import LostError, leased
+from lm.store.leases import LostError, acquire
 folder = Path(sys.argv[1])
 try:
-    with leased(folder / "lease", "it", (folder / "work",), print):
+    with acquire(folder / "lease", "it", (folder / "work",), print):
         for number in range(10**9):
             write_atomic(folder / "work" / "file", f"{sys.argv[2]} {number}")
             time.sleep(0.001)
@@ -474,7 +482,7 @@ def written(folder: Path) -> str:
 def test_a_killed_process_leaves_it_to_the_next_at_once(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first, writer(tmp_path, "second"):
         until(lambda: written(tmp_path))
-        owner = json.loads(look(tmp_path / "lease").content)["pid"]
+        owner = json.loads(read_lease(tmp_path / "lease").content)["pid"]
         before = written(tmp_path)
         if owner != first.pid:
             return  # they came in the other order; nothing is to be seen
@@ -484,7 +492,7 @@ def test_a_killed_process_leaves_it_to_the_next_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says whether a process is stopped")
 def test_a_stopped_process_loses_it_and_writes_nothing_once_it_wakes(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first:
         until(lambda: written(tmp_path) == "first")

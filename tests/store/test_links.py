@@ -10,7 +10,7 @@ import pytest
 import lm
 from lm.cli import main
 from lm.report.pack import pack
-from lm.store.links import require_own
+from lm.store.files import require_own
 
 Said = pytest.CaptureFixture[str]
 Make = Callable[..., Path]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lm.store import locks
-from lm.store.locks import Patience, busy_seconds, holder, locked, state
+from lm.store.locks import BackoffReporter, cpu_seconds, describe_lock_holder, locked, process_status
 
 HERE = socket.gethostname()
 
@@ -36,17 +36,17 @@ def held(path: Path) -> Iterator[contextlib.ExitStack]:
 
 def test_patience_speaks_after_ten_seconds_and_then_ever_more_rarely() -> None:
     clock = Clock()
-    patience = Patience(10.0, clock)
+    patience = BackoffReporter(10.0, clock)
     spoken = []
     for _ in range(1000):
         clock.now += 1
-        if patience.spent():
+        if patience.should_report():
             spoken.append(patience.lasted)
     assert spoken == [10, 30, 90, 270, 810]
     patience.restart()
-    assert (patience.left, patience.spent()) == (10.0, False)
+    assert (patience.left, patience.should_report()) == (10.0, False)
     clock.now += 500  # nobody asked for long
-    assert (patience.spent(), patience.spent()) == (True, False)
+    assert (patience.should_report(), patience.should_report()) == (True, False)
 
 
 def test_a_lock_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_lock_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypat
             stack.close()
 
         with locked(tmp_path / "lock", "the thing", say):
-            assert "left no name" not in holder(tmp_path / "lock")
+            assert "left no name" not in describe_lock_holder(tmp_path / "lock")
     assert len(lines) == 1
     assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
 
@@ -77,7 +77,7 @@ def test_the_name_beside_a_lock_is_advice_alone(tmp_path: Path, monkeypatch: pyt
     with locked(path, "the thing"):  # a name that was left holds nothing
         for text in ("", "{", "[1]", '{"pid": "x"}', '{"pid": 1, "host": "h", "since": 1e300}', "\x00"):
             beside.write_text(text)
-            assert holder(path) == "a process that left no name"
+            assert describe_lock_holder(path) == "a process that left no name"
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
     with locked(path, "the thing"):
         pass
@@ -88,16 +88,16 @@ def test_the_holder_is_told_with_its_day_and_whether_it_is_stopped(
 ) -> None:
     path, since = tmp_path / "lock", time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1))
     beside = tmp_path / "lock.holder"
-    monkeypatch.setattr(locks, "state", lambda pid: "T")
+    monkeypatch.setattr(locks, "process_status", lambda pid: "T")
     beside.write_text(json.dumps({"pid": 4711, "host": HERE, "since": since}))
-    assert holder(path) == f"process 4711 (stopped) on host {HERE} since 2024-03-01 12:03"
+    assert describe_lock_holder(path) == f"process 4711 (stopped) on host {HERE} since 2024-03-01 12:03"
     beside.write_text(json.dumps({"pid": 4711, "host": "elsewhere", "since": since}))
-    assert holder(path) == "process 4711 on host elsewhere since 2024-03-01 12:03"
+    assert describe_lock_holder(path) == "process 4711 on host elsewhere since 2024-03-01 12:03"
 
 
 def test_what_the_machine_knows_of_a_process() -> None:
-    assert state(os.getpid()) in ("R", "S", "D", None)
-    assert state(2**30) is None
-    assert busy_seconds(2**30) is None
-    found = busy_seconds(os.getpid())
+    assert process_status(os.getpid()) in ("R", "S", "D", None)
+    assert process_status(2**30) is None
+    assert cpu_seconds(2**30) is None
+    found = cpu_seconds(os.getpid())
     assert found is None or found >= 0

@@ -13,8 +13,8 @@ from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.report.study import load_study
 from lm.store.formats import MANIFEST, SEARCH
-from lm.store.manifest import check_shape
 from lm.store.record import Manifest, StudyManifest
+from lm.store.validation import check_shape
 
 
 @pytest.mark.parametrize("name", references.named("experiment.json"))
@@ -52,9 +52,10 @@ def damaged(tree: dict[str, Any], place: list[Any], value: Any) -> dict[str, Any
         (["arms", "b"], 3, r"arms\.b: is damaged, found 3"),
         (["arms", "b", "cells", "0"], [], r"arms\.b\.cells\.0: is damaged, found \[\]"),
         (["arms", "b", "cells", "0"], "../../x", "cannot name a file"),
-        (["arms", "b", "changes", "model.block"], ["a"], r"changes\.model\.block: is damaged, found \['a'\]"),
+        (["arms", "b", "changes", "model.block"], ["a"], r"changes\.model\.block\[1\]: is damaged, found nothing"),
         (["margin", "nll"], True, r"margin\.nll: is damaged, found True"),
         (["claims", 0, "contrast", "a"], float("nan"), r"claims\[0\]\.contrast\.a: is damaged, found nan"),
+        (["notes"], json.loads("[" * 300 + "]" * 300), "experiment.json: the whole: is damaged"),
         (["claims", 0, "more"], 1, r"claims\[0\]: is damaged, found the name 'more'"),
     ],
 )

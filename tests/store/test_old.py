@@ -11,8 +11,8 @@ from conftest import ROOT
 import lm.training.train
 from lm.analysis.results import load
 from lm.cli import main
-from lm.store.damage import of_record
 from lm.store.formats import MANIFEST, RECORD
+from lm.store.validation import validate_record
 
 OLD = ROOT / "tests" / "old"
 
@@ -53,7 +53,7 @@ def test_it_is_read_as_if_this_version_had_written_it() -> None:
     assert (results.corrupt_records, results.corrupt_curves) == ({}, {})
     for record in results.of("gelu") + results.of("relu"):
         assert record["format"] == RECORD.version
-        assert of_record(record) == ""
+        assert validate_record(record) == ""
 
 
 @pytest.mark.slow

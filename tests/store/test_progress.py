@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.store.progress import FILE, SECONDS_BETWEEN, kept, progress_of
+from lm.store.side_files import PROGRESS_FILE, SECONDS_BETWEEN, progress_saver, read_progress
 
 
 def test_a_clock_that_jumps_back_changes_no_pace_and_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,12 +13,12 @@ def test_a_clock_that_jumps_back_changes_no_pace_and_no_step(tmp_path: Path, mon
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: wall[0])
     heard: list[int] = []
-    report = kept(tmp_path, lambda step, steps, loss: heard.append(step))
+    report = progress_saver(tmp_path, lambda step, steps, loss: heard.append(step))
     for step in (1, 2, 3):
         report(step, 10, 2.0)
         now[0] += SECONDS_BETWEEN
         wall[0] -= 86400
-    found = progress_of(tmp_path)
+    found = read_progress(tmp_path)
     assert found is not None
     assert (found["step"], found["steps"], found["pace"]) == (3, 10, SECONDS_BETWEEN)
     assert found["at"] == 1e9 - 2 * 86400
@@ -29,5 +29,5 @@ def test_a_clock_that_jumps_back_changes_no_pace_and_no_step(tmp_path: Path, mon
     "content", ["", "{", "[]", '{"format": 1}', '{"format": 1, "step": "3", "steps": 10, "at": 1}']
 )
 def test_damaged_progress_is_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / FILE).write_text(content)
-    assert progress_of(tmp_path) is None
+    (tmp_path / PROGRESS_FILE).write_text(content)
+    assert read_progress(tmp_path) is None

@@ -3,11 +3,11 @@
 import torch
 
 from lm.metrics.tokens import TokenStatistics
-from lm.store.quantities import AT_LENGTH, QUANTITIES, WATCHED, describe
+from lm.store.metrics import AT_LENGTH, METRICS, VALIDATION_METRICS, describe
 
 
 def test_what_is_counted_in_tokens_is_not_compared_across_tokenizers() -> None:
-    for name, quantity in (QUANTITIES | AT_LENGTH).items():
+    for name, quantity in (METRICS | AT_LENGTH).items():
         if "token" in quantity.unit or "token" in quantity.label:
             assert quantity.per_token, name
     assert describe("nll@512").per_token
@@ -18,4 +18,4 @@ def test_what_is_counted_in_tokens_is_not_compared_across_tokenizers() -> None:
 def test_what_is_watched_is_what_every_evaluation_measures() -> None:
     statistics = TokenStatistics(torch.ones(4, dtype=torch.int64))
     statistics.update(torch.zeros(6, 4), torch.arange(6) % 4)
-    assert {"nll", *WATCHED} <= statistics.compute().keys()
+    assert {"nll", *VALIDATION_METRICS} <= statistics.compute().keys()

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from lm.report.tables import as_csv
-from lm.store.files import curve
-from lm.store.spreadsheet import marked, unmarked, unmarked_rows
+from lm.store.files import curve_csv, escape_formula, read_csv_rows, unescape_formula
 
 FORMULAS = ["=1+1", "@SUM(A1)", "+cmd|'/C calc'!A0", "-2+3", "-a", "+", "\t=1", "\r=1", "\n=1", "＝1+1"]  # noqa: RUF001
 NUMBERS = ["-", "-0.5", "+3", "-1e-05", "0", "1.", ".5", "-inf", "nan"]
@@ -18,17 +17,17 @@ WORDS = ["glu", "'quoted'", "a=b", "", "'", "p -1", "lr=-1"]
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_text_that_would_run_is_marked(text: str) -> None:
-    assert marked(text) == f"'{text}"
+    assert escape_formula(text) == f"'{text}"
 
 
 @pytest.mark.parametrize("text", [*NUMBERS, *WORDS])
 def test_numbers_and_words_are_left_as_they_are(text: str) -> None:
-    assert marked(text) == text
+    assert escape_formula(text) == text
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, *NUMBERS, *WORDS, "'=1+1", "''@SUM(A1)", "'-0.5"])
 def test_every_text_is_read_as_it_was_written(text: str) -> None:
-    assert unmarked(marked(text)) == text
+    assert unescape_formula(escape_formula(text)) == text
 
 
 def test_a_table_marks_its_texts_and_its_heads_alone() -> None:
@@ -36,8 +35,8 @@ def test_a_table_marks_its_texts_and_its_heads_alone() -> None:
     heads, *rows = csv.reader(io.StringIO(as_csv(table)))
     assert heads == ["'=arm", "any", "value"]
     assert rows == [["'=1+1", "'-a", "-0.5"], ["plain", "-0.5", "inf"], ["", "3", "-9.0"]]
-    assert unmarked_rows(as_csv(table))[1] == ["=1+1", "-a", "-0.5"]
+    assert read_csv_rows(as_csv(table))[1] == ["=1+1", "-a", "-0.5"]
 
 
 def test_a_curve_marks_its_heads() -> None:
-    assert curve({1: {"=loss": -0.5}}) == "step,'=loss\n1,-0.5\n"
+    assert curve_csv({1: {"=loss": -0.5}}) == "step,'=loss\n1,-0.5\n"

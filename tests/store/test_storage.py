@@ -9,8 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm.store.disk import SAVING, explain, intact, named, save, trouble
-from lm.store.files import write_atomic
+from lm.store.files import (
+    PARTIAL_CHECKPOINT,
+    disk_error,
+    explain_disk_error,
+    is_intact,
+    save_checkpoint,
+    with_path,
+    write_atomic,
+)
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/out/x")
 
@@ -18,13 +25,13 @@ FULL = OSError(errno.ENOSPC, "No space left on device", "/out/x")
 def test_the_disk_behind_an_error_is_found() -> None:
     wrapped = RuntimeError("cannot save")
     wrapped.__cause__ = FULL
-    assert trouble(FULL) is FULL
-    assert trouble(wrapped) is FULL
+    assert disk_error(FULL) is FULL
+    assert disk_error(wrapped) is FULL
     for other in (RuntimeError("no"), OSError("no"), FileNotFoundError(errno.ENOENT, "no"), None):
-        assert trouble(other) is None
+        assert disk_error(other) is None
     circle = RuntimeError("a")
     circle.__cause__ = circle
-    assert trouble(circle) is None
+    assert disk_error(circle) is None
 
 
 @pytest.mark.parametrize(
@@ -51,14 +58,15 @@ def test_the_disk_behind_an_error_is_found() -> None:
     ],
 )
 def test_a_failing_disk_is_explained_in_a_line(error: OSError, line: str) -> None:
-    assert explain(error, "the same command takes up where this one stopped") == line
+    assert explain_disk_error(error, "the same command takes up where this one stopped") == line
 
 
 def test_an_error_is_given_the_file_it_is_about() -> None:
     assert (
-        str(named(OSError(errno.ENOSPC, "No space left on device"), "y")) == "[Errno 28] No space left on device: 'y'"
+        str(with_path(OSError(errno.ENOSPC, "No space left on device"), "y"))
+        == "[Errno 28] No space left on device: 'y'"
     )
-    assert "disk full" in str(named(OSError("disk full"), "y"))
+    assert "disk full" in str(with_path(OSError("disk full"), "y"))
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +99,14 @@ def trainer(fails: bool = False) -> SimpleNamespace:
 
 def test_a_checkpoint_is_there_whole_or_as_it_was_before(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    save(trainer(), path)
+    save_checkpoint(trainer(), path)
     assert os.listdir(tmp_path) == ["last.ckpt"]
     with pytest.raises(OSError, match="No space left") as caught:
-        save(trainer(fails=True), path)
+        save_checkpoint(trainer(fails=True), path)
     assert caught.value.filename == str(path), "not the temporary file it was copied from"
-    assert intact(path)
-    assert sorted(os.listdir(tmp_path)) == ["last.ckpt", SAVING]
-    save(trainer(), path)
+    assert is_intact(path)
+    assert sorted(os.listdir(tmp_path)) == ["last.ckpt", PARTIAL_CHECKPOINT]
+    save_checkpoint(trainer(), path)
     assert os.listdir(tmp_path) == ["last.ckpt"]
 
 
@@ -108,7 +116,9 @@ def test_a_checkpoint_in_a_folder_takes_the_place_of_another(tmp_path: Path) -> 
         (path / f"shard-{len(os.listdir(tmp_path))}").touch()
 
     for _ in range(2):
-        save(SimpleNamespace(save_checkpoint=folder, is_global_zero=True, strategy=ALONE), tmp_path / "last.ckpt")
+        save_checkpoint(
+            SimpleNamespace(save_checkpoint=folder, is_global_zero=True, strategy=ALONE), tmp_path / "last.ckpt"
+        )
     assert os.listdir(tmp_path) == ["last.ckpt"]
     assert os.listdir(tmp_path / "last.ckpt") == ["shard-2"]
 
@@ -116,8 +126,8 @@ def test_a_checkpoint_in_a_folder_takes_the_place_of_another(tmp_path: Path) -> 
 @pytest.mark.parametrize("damage", ["empty", "cut", "changed", "text", "missing"])
 def test_a_checkpoint_that_is_not_what_was_written_is_known(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "last.ckpt"
-    save(trainer(), path)
-    assert intact(path)
+    save_checkpoint(trainer(), path)
+    assert is_intact(path)
     whole = path.read_bytes()
     with zipfile.ZipFile(path) as parts:
         largest = max(parts.infolist(), key=lambda part: part.file_size)
@@ -132,4 +142,4 @@ def test_a_checkpoint_that_is_not_what_was_written_is_known(tmp_path: Path, dama
     path.write_bytes(changed[damage])
     if damage == "missing":
         path.unlink()
-    assert not intact(path)
+    assert not is_intact(path)

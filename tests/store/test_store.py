@@ -16,11 +16,11 @@ from records import blank
 
 from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
-from lm.store.files import curve, finite, read_json, to_json, write_atomic
+from lm.store.files import curve_csv, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
-from lm.store.holders import PROC
-from lm.store.leases import LostError, taken
-from lm.store.quantities import QUANTITIES, describe, metrics_of
+from lm.store.lease_holder import PROC
+from lm.store.leases import LostError, try_acquire
+from lm.store.metrics import METRICS, describe, metrics_of
 from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store
 
@@ -170,7 +170,7 @@ def test_who_lost_a_cell_while_it_dropped_it_takes_nothing_of_its_successor(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stopped after it has looked, and its successor begins meanwhile."""
-    lease = taken(store.cells / "lease", (store.work(CELL),))
+    lease = try_acquire(store.cells / "lease", (store.work(CELL),))
     assert lease is not None
     begun(store)
     look = lease.check
@@ -349,8 +349,8 @@ def test_a_lock_keeps_others_out_until_it_is_released(store: Store) -> None:
 
 
 def test_every_quantity_has_a_label_of_its_own_and_a_direction() -> None:
-    assert len({meaning.label for meaning in QUANTITIES.values()}) == len(QUANTITIES)
-    assert {meaning.better for meaning in QUANTITIES.values()} == {"lower", "higher", None}
+    assert len({meaning.label for meaning in METRICS.values()}) == len(METRICS)
+    assert {meaning.better for meaning in METRICS.values()} == {"lower", "higher", None}
 
 
 def test_the_better_value_is_that_of_the_better_model() -> None:
@@ -361,11 +361,11 @@ def test_the_better_value_is_that_of_the_better_model() -> None:
         metric = TokenStatistics(torch.ones(3, dtype=torch.int64), classes=torch.arange(3))
         metric.update(9.0 * torch.nn.functional.one_hot(guesses_n, 3).double(), targets_n)
         found.append(metric.compute())
-    judged = [name for name in found[0] if name in QUANTITIES and QUANTITIES[name].better is not None]
+    judged = [name for name in found[0] if name in METRICS and METRICS[name].better is not None]
     assert {"nll", "perplexity", "bits_per_byte", "accuracy", "ece", "brier"} <= set(judged)
     for name in judged:
         right, wrong = (one[name] for one in found)
-        assert right > wrong if QUANTITIES[name].better == "higher" else right < wrong, name
+        assert right > wrong if METRICS[name].better == "higher" else right < wrong, name
 
 
 @pytest.mark.parametrize(
@@ -390,8 +390,8 @@ def test_a_quantity_is_described_with_its_unit_and_direction(name: str, describe
 
 def test_a_curve_has_a_line_a_step_and_a_column_for_all_that_was_measured() -> None:
     rows = {10: {"train_loss": 2.5}, 5: {"train_loss": 3.0, "noise": 0.5}}
-    assert curve(rows) == "step,train_loss,noise\n5,3.0,0.5\n10,2.5,\n"
-    assert curve({}) == "step\n"
+    assert curve_csv(rows) == "step,train_loss,noise\n5,3.0,0.5\n10,2.5,\n"
+    assert curve_csv({}) == "step\n"
 
 
 def test_what_json_cannot_hold_is_missing() -> None:

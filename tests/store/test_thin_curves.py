@@ -8,8 +8,8 @@ import pytest
 
 from lm.analysis.curve import curve_table
 from lm.config.tree import InputError
-from lm.store.damage import of_curve, sealed
 from lm.store.thin_curves import THIN_NAME, read_thin_curve, thin_curve
+from lm.store.validation import curve_checksum, validate_curve
 
 WHOLE = (
     "step,attention_entropy,tokens,train_loss,gradient_norm,gradient_norm/blocks.0,validation_nll\n"
@@ -17,7 +17,7 @@ WHOLE = (
     "10,,640,3.123456789,0.000123456789,0.1,\n"
     "20,,1280,nan,inf,0.2,2.0123456789012345\n"
 )
-RECORD: dict[str, Any] = {"curve": sealed(WHOLE), "steps": 20}
+RECORD: dict[str, Any] = {"curve": curve_checksum(WHOLE), "steps": 20}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_tables_read_it_as_a_whole_curve(thin: Path, tmp_path: Path) -> None:
     read, expected = curve_table(thin)["validation_nll"].dropna(), curve_table(whole)["validation_nll"].dropna()
     assert list(read.index) == list(expected.index) == [20]
     assert read.tolist() == pytest.approx(expected.tolist(), rel=1e-15)
-    assert of_curve(thin, RECORD) == ""
+    assert validate_curve(thin, RECORD) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,19 +52,19 @@ def test_tables_read_it_as_a_whole_curve(thin: Path, tmp_path: Path) -> None:
         (lambda thin: thin["columns"]["train_loss"].__setitem__(0, 3.0), RECORD, "does not match its checksum"),
         (lambda thin: thin.update(format=99), RECORD, "thin curve format 99"),
         (lambda thin: None, RECORD | {"steps": 30}, "ends at step 20, expected 30"),
-        (lambda thin: None, RECORD | {"curve": sealed(WHOLE + "30,,,,,,1\n")}, "made of another curve"),
+        (lambda thin: None, RECORD | {"curve": curve_checksum(WHOLE + "30,,,,,,1\n")}, "made of another curve"),
     ],
 )
 def test_an_edited_or_foreign_one_is_refused(thin: Path, edit: Any, record: dict[str, Any], message: str) -> None:
     content = json.loads(thin.read_text())
     edit(content)
     thin.write_text(json.dumps(content))
-    assert message in of_curve(thin, record)
+    assert message in validate_curve(thin, record)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}'])
 def test_what_is_no_thin_curve_is_refused(thin: Path, text: str) -> None:
     thin.write_text(text)
-    assert of_curve(thin, RECORD)
+    assert validate_curve(thin, RECORD)
     with pytest.raises(InputError, match=THIN_NAME):
         read_thin_curve(thin)

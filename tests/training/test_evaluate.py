@@ -31,7 +31,7 @@ from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.metrics.calibration import fit_temperature
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import build_and_initialize
-from lm.store.quantities import QUANTITIES, describe
+from lm.store.metrics import METRICS, describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell, check
@@ -269,7 +269,7 @@ def test_a_text_shorter_than_the_length_is_refused(trained: Trained) -> None:
 
 def test_every_number_of_a_table_has_a_name(trained: Trained) -> None:
     numbers = headline("test", trained.split("test"))
-    assert set(numbers) <= set(QUANTITIES)
+    assert set(numbers) <= set(METRICS)
     lengths = headline("lengths", trained.lengths([4, 8], "validation", 32))
     assert describe("nll@4").label == "validation NLL, blocks of 4 tokens"
     for name, value in lengths.items():

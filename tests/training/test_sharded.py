@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from lm.config.tree import InputError, override
 from lm.metrics.gradients import clip_by_norm, clip_by_value
-from lm.store.disk import BEFORE, put, put_back
+from lm.store.files import BACKUP_CHECKPOINT, replace_checkpoint, restore_backup
 from lm.training.cell import check
 from lm.training.strategies import (
     METADATA_FILE,
@@ -177,12 +177,12 @@ def test_the_checkpoint_before_is_there_until_a_folder_lies_in_its_place(tmp_pat
         (new / old).touch()
         if old == "file":
             path.write_text("before")
-        put(new, path)
+        replace_checkpoint(new, path)
         assert os.listdir(path) == [old]
-    os.replace(path, tmp_path / BEFORE)  # where a kill came in between
-    put_back(path)
+    os.replace(path, tmp_path / BACKUP_CHECKPOINT)  # where a kill came in between
+    restore_backup(path)
     assert os.listdir(path) == ["folder"]
     new.write_text("file")
-    put(new, path)
+    replace_checkpoint(new, path)
     assert path.read_text() == "file"
     assert os.listdir(tmp_path) == ["last.ckpt"]

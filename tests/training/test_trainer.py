@@ -21,10 +21,10 @@ from lm.config.tree import InputError, override
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
 from lm.model.transformer import Decoder, build_and_initialize
-from lm.store.damage import of_rows, sealed
 from lm.store.leases import LostError
 from lm.store.record import Record
 from lm.store.store import Store
+from lm.store.validation import curve_checksum, validate_curve_text
 from lm.training.adapter import InPlace
 from lm.training.cell import Cell, check
 from lm.training.module import LanguageModel
@@ -171,7 +171,7 @@ def test_the_record_is_complete(tmp_path: Path) -> None:
     assert record["pairing"] == {"order": order_hash(0, 12, 8, blocks), "batches": 12}
     assert record["provenance"]["packages"]["torch"] == torch.__version__
     assert known(record["curve"])["rows"] == len(history(tmp_path, cell))
-    assert record["curve"] == sealed(Store(tmp_path).history(cell.id).read_text())
+    assert record["curve"] == curve_checksum(Store(tmp_path).history(cell.id).read_text())
     names = {path.name for path in Store(tmp_path).directory(cell.id).iterdir()}
     assert names == {"config.yaml", "record.json", "history.csv", "documents.npz", "test_documents.npz", "last.ckpt"}
     assert not Store(tmp_path).work(cell.id).exists()
@@ -231,7 +231,7 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
     assert kills >= 1
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert history(tmp_path / "killed", cell) == history(tmp_path / "whole", cell)
-    assert of_rows(store.history(cell.id).read_text(), {"steps": 12}) == "", (
+    assert validate_curve_text(store.history(cell.id).read_text(), {"steps": 12}) == "", (
         "no curve without a seal is taken for damaged"
     )
     assert store.record(cell.id)["provenance"]["resumed"] == (

@@ -28,7 +28,7 @@ from lm.execution.estimate import Stopwatch
 from lm.inference.autotune import auto_settings_requested
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
-from lm.store.ladder import RateAt, RungOf
+from lm.store.record import RateAt, RungOf
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 from lm.training.run import Run

@@ -10,7 +10,7 @@ from lm.config.keys import Also, Changes
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_changes, read_mapping, read_seeds
 from lm.config.tree import InputError, Tree, path_name
-from lm.store.quantities import describe
+from lm.store.metrics import describe
 
 MAX_RUNGS = 20
 MAX_TOKENS = 10**15

@@ -9,7 +9,7 @@ from lm.analysis.external.table import Row, Table, filter_rows, number
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 from lm.stats.verdicts import Better
-from lm.store.quantities import QUANTITIES
+from lm.store.metrics import METRICS
 
 Seed = int | str
 Status = Literal["ok", "diverged", "failed", "damaged", "missing"]
@@ -151,7 +151,7 @@ def gather(table: Table, request: CompareRequest) -> Runs:
         raise InputError("--margin: equivalence is tested on pairs of runs, and these are unpaired; leave it out")
     directions = {name: _better(table, name, column) for name, column in columns.items()}
     directions |= dict.fromkeys(request.higher, "higher")
-    assumed = [name for name in request.metrics if directions[name] is None and name not in QUANTITIES]
+    assumed = [name for name in request.metrics if directions[name] is None and name not in METRICS]
     better = directions | dict.fromkeys(assumed, request.default_direction)
     notes = [*table.notes, *strange]
     return Runs(
@@ -242,7 +242,7 @@ def _better(table: Table, name: str, column: str) -> Better:
         return table.better[column]
     parts = name.replace("/", "_").replace(".", "_").replace("-", "_").split("_")
     for first in range(len(parts)):
-        quantity = QUANTITIES.get("_".join(parts[first:]))
+        quantity = METRICS.get("_".join(parts[first:]))
         if quantity is not None:
             return quantity.better
     return None

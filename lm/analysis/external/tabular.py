@@ -10,7 +10,7 @@ from typing import Any
 from lm.analysis.external.table import Row, Table, as_text, flatten
 from lm.config.tree import InputError, require_regular
 from lm.stats.verdicts import Better
-from lm.store.spreadsheet import unmarked_rows
+from lm.store.files import read_csv_rows
 
 LONGEST = 200_000_000
 """Bytes of a file."""
@@ -63,7 +63,7 @@ def read_csv(path: Path) -> Table:
     head = decoded.partition("\n")[0]
     delimiter = max(",\t;", key=head.count)
     try:
-        lines = unmarked_rows(decoded, delimiter, strict=True)
+        lines = read_csv_rows(decoded, delimiter, strict=True)
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV: {error}") from None
     if not lines or len(lines[0]) < 2:

@@ -29,11 +29,11 @@ def add_list_options(parser: Parser) -> None:
 
 
 def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.config.catalogue import catalogue, lines
+    from lm.config.components import catalogue, catalogue_lines
     from lm.training.run import Run
 
     components = catalogue(Run)
-    print(json.dumps(components, indent=2) if options.json else "\n".join(lines(components)))
+    print(json.dumps(components, indent=2) if options.json else "\n".join(catalogue_lines(components)))
     return 0
 
 

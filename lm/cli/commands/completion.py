@@ -59,14 +59,14 @@ def script(shell: str) -> str:
 
 def names_by_argument(commands: list[str]) -> dict[tuple[str, str], list[str]]:
     """Return the names that each argument of a command takes, for arguments that take names."""
-    from lm.config.shipped import FOLDERS, shipped
+    from lm.config.reading import SHIPPED_FOLDERS, shipped_files
     from lm.data.public import DATASETS
 
-    names = {argument: list(shipped(kind)) for argument, kind in OR_FILE.items()}
-    everything = dict.fromkeys(name for kind in FOLDERS for name in shipped(kind))
+    names = {argument: list(shipped_files(kind)) for argument, kind in OR_FILE.items()}
+    everything = dict.fromkeys(name for kind in SHIPPED_FOLDERS for name in shipped_files(kind))
     return names | {
         ("cp", "name"): list(everything),
-        ("reproduce", "names"): list(shipped("experiment")),
+        ("reproduce", "names"): list(shipped_files("experiment")),
         ("help", "about"): commands,
         ("data", "name"): list(DATASETS),
     }

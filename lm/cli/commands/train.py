@@ -19,8 +19,7 @@ from lm.cli.options import (
     parse_loggers,
     read_settings,
 )
-from lm.config.reading import load_config
-from lm.config.shipped import shipped
+from lm.config.reading import load_config, shipped_files
 from lm.config.tree import InputError, override, parse_value
 
 
@@ -164,7 +163,7 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.tier == "L" and options.first_seeds:
         raise InputError("--tier L: a rung has seeds of its own; expected no --first-seeds")
     folder = options.experiments
-    examples = list(shipped("experiment").values())
+    examples = list(shipped_files("experiment").values())
     if folder == Path("experiments") and not folder.is_dir() and examples:
         folder = examples[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")

@@ -14,7 +14,7 @@ from lm.analysis.tidy import status_of
 from lm.report.tables import difference, format_run_counts, format_steps_ratio, heading, interval_heading, mean_and_sd
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.numbers import label
-from lm.store.quantities import SHOWN
+from lm.store.metrics import SUMMARY_METRICS
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Colum
     """Return mean, difference where there is one, and verdict where the quantity is judged."""
     of_it = table[table.metric == name]
     rows, judged, only_judged = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
-    shown = judged or name in (HEADLINE, *SHOWN)
+    shown = judged or name in (HEADLINE, *SUMMARY_METRICS)
     columns = [Column(heading(name), shown, [(mean_and_sd(row), row.mean, name) for row in rows])]
     if any(row.pairs for row in rows):
         title, labelled = interval_heading(of_it)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lm.analysis.results import Results
 from lm.report.web.numbers import Columns, columns, round5
-from lm.store.spreadsheet import unmarked
+from lm.store.files import unescape_formula
 from lm.store.thin_curves import THIN_NAME
 
 MOST_STEPS = 60
@@ -42,7 +42,7 @@ def gradients(path: Path) -> list[dict[str, Any]]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
-        heads = [unmarked(name) for name in next(lines, [])]
+        heads = [unescape_formula(name) for name in next(lines, [])]
         parts = {name: heads.index(column) for name, column in parts_of(heads).items()}
         if not parts or "step" not in heads:
             return []

@@ -16,7 +16,7 @@ from lm.report.lengths import common_lengths, length_getter, log_edges, trained_
 from lm.report.plotting import stack_seeds
 from lm.report.study import Study
 from lm.report.tables import difference
-from lm.store.quantities import SHOWN, describe
+from lm.store.metrics import SUMMARY_METRICS, describe
 from lm.store.record import Record
 
 Columns = dict[str, list[Any]]
@@ -103,7 +103,7 @@ def curve_data(results: Results) -> Columns:
 def compared_metrics(results: Results, table: pd.DataFrame) -> list[str]:
     """Return the quantities whose differences are drawn: the judged, and those of the first table."""
     measured = set(table[table.n > 0].metric)
-    return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SHOWN)) if name in measured]
+    return [name for name in dict.fromkeys((*results.judged, HEADLINE, *SUMMARY_METRICS)) if name in measured]
 
 
 def difference_data(results: Results, table: pd.DataFrame) -> tuple[Columns, Columns]:

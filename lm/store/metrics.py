@@ -1,0 +1,191 @@
+"""All metrics: their names, units and directions, where they are shown, and the range of their values."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from lm.config.plain import shown
+from lm.config.tree import nearest
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Properties of a measured quantity.
+
+    Args:
+        label: its name in tables and figures.
+        unit: of its values.
+        better: the better direction; None: neither.
+        digits: after the point.
+        per_token: whether it counts tokens or is a mean over them, so that it depends on the tokenizer.
+        in_summary_table: whether the first table has a column for it if it was measured.
+        logged_at_validation: whether every validation measures it: it has a curve, and trials may be pruned by it.
+        range: the smallest and the largest possible value.
+    """
+
+    label: str
+    unit: str
+    better: Literal["lower", "higher"] | None
+    digits: int = 4
+    per_token: bool = True
+    in_summary_table: bool = False
+    logged_at_validation: bool = False
+    range: tuple[float, float] = (-math.inf, math.inf)
+
+
+SHARE = (0.0, 1.0)
+"""Range of a share, and of the distance between two shares."""
+
+ATTENTION = (0.0, 1.05)
+"""Range of a share of attention; the shares add up to one, rounded to bfloat16."""
+
+POSITIVE = (0.0, math.inf)
+
+LOSS = (0.0, 2 * 3.5e38)
+"""Range of a cross-entropy: at most the distance between two logits, which are float32."""
+
+BITS = (0.0, 1.5 * LOSS[1])
+
+SQUARES = (0.0, 2.0)
+"""Range of the Brier score: a certain but wrong prediction is off by one in two classes."""
+
+METRICS: dict[str, Metric] = {
+    "nll": Metric("validation NLL", "nats/token", "lower", logged_at_validation=True, range=LOSS),
+    "perplexity": Metric("perplexity", "", "lower", 3, in_summary_table=True, range=(1.0, math.inf)),
+    "bits_per_byte": Metric(
+        "bits per byte",
+        "bits/byte",
+        "lower",
+        per_token=False,
+        in_summary_table=True,
+        logged_at_validation=True,
+        range=BITS,
+    ),
+    "accuracy": Metric("accuracy", "", "higher", in_summary_table=True, logged_at_validation=True, range=SHARE),
+    "ece": Metric("ECE, 15 bins", "", "lower", in_summary_table=True, logged_at_validation=True, range=SHARE),
+    "mce": Metric("largest calibration error of a bin", "", "lower", range=SHARE),
+    "ece_adaptive": Metric("ECE, 15 bins of equal mass", "", "lower", range=SHARE),
+    "ece_corrected": Metric("ECE less noise, of which a calibrated model keeps a quarter", "", "lower", range=SHARE),
+    "ece_debiased": Metric(
+        "ECE less noise, of which a calibrated model keeps over half", "", "lower", range=(-1.0, 1.0)
+    ),
+    "ece_floor": Metric("ECE if perfectly calibrated", "", None, range=SHARE),
+    "ece_classwise": Metric("ECE, class-wise", "", "lower", 6, range=SHARE),
+    "brier": Metric("Brier score", "", "lower", range=SQUARES),
+    "test_nll": Metric("test NLL", "nats/token", "lower", range=LOSS),
+    "test_perplexity": Metric("test perplexity", "", "lower", 3, range=(1.0, math.inf)),
+    "test_ece": Metric("test ECE, 15 bins", "", "lower", range=SHARE),
+    "test_ece_floor": Metric("test ECE if perfectly calibrated", "", None, range=SHARE),
+    "test_brier": Metric("test Brier score", "", "lower", range=SQUARES),
+    "temperature": Metric("temperature fitted on validation", "", None, range=POSITIVE),
+    "temperature_gain": Metric("validation NLL that the temperature saves", "nats/token", None, 6),
+    "argmax_changed": Metric("tokens whose best guess the temperature changed", "", None, 0, range=POSITIVE),
+    "scaled_nll": Metric("test NLL at that temperature", "nats/token", "lower", range=LOSS),
+    "scaled_ece": Metric("test ECE at that temperature", "", "lower", range=SHARE),
+    "scaled_ece_floor": Metric("test ECE at that temperature if perfectly calibrated", "", None, range=SHARE),
+    "scaled_brier": Metric("test Brier score at that temperature", "", "lower", range=SQUARES),
+    "excess_nll": Metric("NLL over the entropy rate", "nats/token", "lower"),
+    "train_loss": Metric("training loss", "nats/token", "lower"),
+    "gradient_norm": Metric("gradient norm, mean", "", None, per_token=False, range=POSITIVE),
+    "clipped_share": Metric("share of clipped steps", "", None, 3, per_token=False, range=SHARE),
+    "update_ratio": Metric("update over weight norm, last", "", None, 6, per_token=False, range=POSITIVE),
+    "noise_scale": Metric("gradient noise scale", "tokens", None, 0),
+    "attention_entropy": Metric("attention entropy over ln n", "", None, 3, range=ATTENTION),
+    "attention_logit": Metric("largest attention logit", "", None, 2),
+    "attention_first": Metric("attention on the first token", "", None, 3, range=ATTENTION),
+    "residual_norm": Metric("residual stream norm, last layer", "", None, 2, range=POSITIVE),
+    "dead_share": Metric("dead ReLU units", "", "lower", 3, per_token=False, range=SHARE),
+    "tokens_per_second": Metric("tokens per second", "1/s", "higher", 0, in_summary_table=True, range=POSITIVE),
+    "step_time_median": Metric("step time, median", "s", "lower", per_token=False, range=POSITIVE),
+    "step_time_p95": Metric("step time, 95th percentile", "s", "lower", per_token=False, range=POSITIVE),
+    "flops_per_token": Metric("training FLOPs per token", "", None, 0, range=POSITIVE),
+    "mfu": Metric("model-FLOPs utilisation", "", "higher", 3, per_token=False, range=POSITIVE),
+    "data_wait": Metric("share of time waiting for data", "", "lower", 4, per_token=False, range=POSITIVE),
+    "energy": Metric("energy of the device", "J", "lower", 0, per_token=False, range=POSITIVE),
+    "train_seconds": Metric("training time", "s", "lower", 1, per_token=False, range=POSITIVE),
+    "peak_memory": Metric("peak memory", "MiB", "lower", 0, per_token=False, range=POSITIVE),
+    "parameters": Metric("parameters", "", None, 0, per_token=False, in_summary_table=True, range=POSITIVE),
+    "tokens": Metric("training tokens", "", None, 0, range=POSITIVE),
+}
+"""Declared metrics in the order of the tables; units and directions are declared here alone.
+
+A record may hold others. Tables list them after these, under their own names and without a direction.
+"""
+
+
+ALIASES = {
+    "loss": "nll",
+    "val_loss": "nll",
+    "validation_loss": "nll",
+    "eval_loss": "nll",
+    "cross_entropy": "nll",
+    "test_loss": "test_nll",
+    "training_loss": "train_loss",
+    "ppl": "perplexity",
+    "acc": "accuracy",
+    "bpb": "bits_per_byte",
+    "throughput": "tokens_per_second",
+    "memory": "peak_memory",
+    "params": "parameters",
+}
+"""Other common names of metrics."""
+
+
+def nearest_metric(name: object, choices: Sequence[str]) -> str:
+    """Return ` Did you mean X?` for the metric with this alias if it is a choice, else for the nearest choice."""
+    own = ALIASES.get(str(name).lower().replace("-", "_").replace(" ", "_"))
+    return f" Did you mean {own}?" if own in choices else nearest(name, choices)
+
+
+SUMMARY_METRICS = tuple(name for name, metric in METRICS.items() if metric.in_summary_table)
+"""Metrics of the first table beside the headline."""
+
+VALIDATION_METRICS = tuple(name for name, metric in METRICS.items() if metric.logged_at_validation)
+"""Metrics that every validation measures."""
+
+AT_LENGTH = {
+    "nll": Metric("validation NLL, blocks of {} tokens", "nats/token", "lower", range=LOSS),
+    "perplexity": Metric("perplexity, blocks of {} tokens", "", "lower", 3, range=(1.0, math.inf)),
+    "sliding_nll": Metric("validation NLL, window of {} tokens", "nats/token", "lower", range=LOSS),
+}
+
+
+AVERAGED = rf"({'|'.join(VALIDATION_METRICS)})~([2-9]|[1-9][0-9]{{1,2}})"
+"""Pattern of a mean over the last 2 to 999 validations, such as `nll~3`."""
+
+
+NOT_METRICS = ("evaluated_tokens", "reliability", "clusters")
+"""Results of an evaluation that are no metrics, but other parts of the record."""
+
+
+def describe(name: str) -> Metric:
+    """Return the properties of a metric, of one at a length such as `nll@512`, or of a mean such as `nll~3`.
+
+    A name that is not declared is its own label.
+    """
+    if (mean := parse_average(name)) is not None:
+        metric = METRICS[mean[0]]
+        label = f"{metric.label}, mean of last {mean[1]}"
+        return replace(metric, label=label, in_summary_table=False, logged_at_validation=False)
+    base, at, length = name.partition("@")
+    if at and base in AT_LENGTH:
+        return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
+    return METRICS.get(name, Metric(name, "", None))
+
+
+def parse_average(name: str) -> tuple[str, int] | None:
+    """Split a mean such as `nll~3` into the metric and the number of validations; None for another name."""
+    match = re.fullmatch(AVERAGED, name)
+    return (match[1], int(match[2])) if match else None
+
+
+def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:
+    """Split the results of an evaluation into its metrics and a warning for each that is no number."""
+    results = {name: value for name, value in measured.items() if name not in NOT_METRICS}
+    metrics: dict[str, float | None] = {
+        name: value for name, value in results.items() if isinstance(value, int | float) and type(value) is not bool
+    }
+    others = [name for name in results if name not in metrics]
+    return metrics, [f"{name}: not kept, expected a number, found {shown(results[name])}" for name in others]

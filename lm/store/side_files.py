@@ -1,0 +1,120 @@
+"""Small files beside the records: the progress of a cell, and what was measured once for a folder of results."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from lm.config.tree import InputError
+from lm.store.files import finite, read_json, to_json, write_atomic
+from lm.store.formats import PROGRESS, WAYS
+from lm.store.locks import locked
+from lm.store.validation import is_number
+
+# progress of a cell --------------------------------------------------------------------------------------------------
+
+PROGRESS_FILE = "progress.json"
+SECONDS_BETWEEN = 1.0
+"""Shortest interval between two writes; nobody reads faster."""
+
+
+class Progress(TypedDict):
+    """`progress.json`: the last reported step of how many, its training loss and the seconds a step takes.
+
+    `at` is when, in seconds since 1970. `pace` is None until two steps were reported.
+    """
+
+    format: int
+    step: int
+    steps: int
+    loss: float | None
+    pace: float | None
+    at: float
+
+
+def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Callable[[int, int, float], None]:
+    """Extend a callback of step, steps and loss so that it writes them into the work folder too.
+
+    Errors of the disk are ignored here: training itself soon meets them.
+    """
+    first: list[tuple[int, float]] = []  # a resumed run does not start at step 0
+    written = [float("-inf")]
+
+    def save(step: int, steps: int, loss: float) -> None:
+        report(step, steps, loss)
+        now = time.monotonic()
+        first[:] = first or [(step, now)]
+        if now - written[0] < SECONDS_BETWEEN:
+            return
+        written[0] = now
+        first_step, since = first[0]
+        pace = (now - since) / (step - first_step) if step > first_step else None
+        progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time()}
+        with contextlib.suppress(OSError):
+            write_atomic(work / PROGRESS_FILE, to_json(finite(PROGRESS.stamped(progress))))
+
+    return save
+
+
+def read_progress(work: Path) -> Progress | None:
+    """Read the progress of the cell in a work folder; return None if there is none, or it is damaged."""
+    path = work / PROGRESS_FILE
+    try:
+        content: dict[str, Any] = PROGRESS.read(read_json(path), path)
+    except InputError:
+        return None
+    steps, numbers = [content.get(name) for name in ("step", "steps")], [content.get(n) for n in ("loss", "pace")]
+    valid = all(isinstance(value, int) and is_number(value) for value in steps) and is_number(content.get("at"))
+    if not valid or not all(value is None or is_number(value) for value in numbers):
+        return None
+    return Progress(
+        format=content["format"],
+        step=content["step"],
+        steps=content["steps"],
+        loss=content.get("loss"),
+        pace=content.get("pace"),
+        at=float(content["at"]),
+    )
+
+
+# measurements of a folder of results ---------------------------------------------------------------------------------
+
+WAYS_FILE = "ways.json"
+
+
+def read_cached(path: Path, kind: str) -> dict[str, Any]:
+    """Return the measurements of one kind in the file at `path`, by question.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    answers = WAYS.read(read_json(path), path).get(kind, {}) if path.is_file() else {}
+    if not isinstance(answers, dict):
+        raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
+    return answers
+
+
+def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any]) -> Any:
+    """Return the measured answer to a question; measure and store it if the file has none.
+
+    One process of a folder measures at a time: another would slow it down, and might get another answer.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    if question in (answers := read_cached(path, kind)):
+        return answers[question]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock"), f"what another command measures for {path}"):
+        if question in (answers := read_cached(path, kind)):
+            return answers[question]
+        answer = measure()
+        write_cached(path, kind, {**answers, question: answer})
+    return answer
+
+
+def write_cached(path: Path, kind: str, answers: Mapping[str, Any]) -> None:
+    """Store the measurements of one kind, beside those of other kinds in the same file."""
+    before = WAYS.read(read_json(path), path) if path.is_file() else {}
+    write_atomic(path, to_json(WAYS.stamped({**before, kind: dict(answers)})))

@@ -1,0 +1,518 @@
+"""Validation of records, learning curves and manifests: a file that is not what training wrote is named, not averaged.
+
+First its form is checked, against the types of lm/store/record.py. Then a record must agree with itself, with its
+checksum and with the files beside it. A checksum is no signature: it reveals a change by accident or by hand. Records
+of older versions have none, and are checked by the rest alone.
+"""
+
+import csv
+import functools
+import hashlib
+import io
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lm.config.plain import shown
+from lm.config.tree import InputError
+from lm.store.documents import KEPT, read_documents
+from lm.store.files import to_json
+from lm.store.metrics import describe
+from lm.store.record import Checksum, ClaimOf, Record, Weights
+from lm.store.thin_curves import THIN_NAME, validate_thin_curve
+
+CHECKSUM = "checksum"
+"""Key of a record's checksum in its provenance."""
+
+ROUNDING = 1e-6
+"""Relative rounding error: sums by document are float32, each a tenth of it, and less for their sum."""
+
+SLACK = 1e-6
+"""Rounding error by which a metric may exceed its range."""
+
+MAX_STEPS = re.compile(r"^trainer:\n(?:[ ].*\n)*?  max_steps: (\d+)$", re.MULTILINE)
+"""The number of steps in `config.yaml` as training writes it; parsing the file takes a hundred times as long."""
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a finite number, which can be averaged."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number past float64
+        return False
+
+
+def value_at(record: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path of keys, such as `metrics/nll`; None if there is none."""
+    value: Any = record
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+# declared types ------------------------------------------------------------------------------------------------------
+
+EXPECTED = {
+    **dict.fromkeys(("dict_type", "mapping_type"), "a mapping"),
+    "list_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    **dict.fromkeys(("float_type", "finite_number"), "a number"),
+}
+"""Descriptions of what was expected, by the type of pydantic's error."""
+
+
+@functools.cache
+def _validator(declared: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter, with_config  # 0.2 s, which `lm --help` need not pay
+
+    with_config(ConfigDict(strict=True, allow_inf_nan=False))(declared)
+    with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))(ClaimOf)  # a constructor takes its items
+    return TypeAdapter(declared)
+
+
+def _errors(value: Any, declared: Any, text: str | None = None) -> list[tuple[str, list[str | int], Any]]:
+    """List where a value is not of a declared type: the kind of error, the keys and what is there.
+
+    Args:
+        value: as it was read from JSON.
+        declared: a type of lm/store/record.py.
+        text: the same value as JSON, in which a list stands for a tuple; None if no tuple is declared.
+    """
+    from pydantic import ValidationError
+
+    validator = _validator(declared)
+    try:
+        validator.validate_python(value) if text is None else validator.validate_json(text)
+    except ValidationError as failure:
+        errors = []
+        for error in failure.errors(include_url=False):
+            place, inner = [], value
+            for key in error["loc"]:
+                try:
+                    inner = inner[key]
+                except (LookupError, TypeError):  # a missing key, or the name of a member of a union
+                    if error["type"] != "missing" or key != error["loc"][-1]:
+                        continue
+                place.append(key)
+            errors.append((error["type"], place, error["input"]))
+        return errors
+    return []
+
+
+def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
+    """Check that a manifest is of its declared type.
+
+    Args:
+        value: as it was read from JSON.
+        declared: a type of lm/store/record.py.
+        path: of the file.
+        remedy: what helps, for the message.
+
+    Raises:
+        InputError: naming the file, the place in it and what is there.
+    """
+    try:
+        errors = _errors(value, declared, json.dumps(value))
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply; {remedy}") from None
+    if not errors:
+        return
+    kind, place, wrong = max(errors, key=lambda error: len(error[1]))
+    content = "nothing" if kind == "missing" else shown(wrong)
+    if kind == "extra_forbidden":
+        *place, name = place
+        content = f"the name {shown(name)}"
+    where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).lstrip(".")
+    raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {content}; {remedy}")
+
+
+# the form of a record ------------------------------------------------------------------------------------------------
+
+ALWAYS = (
+    *("id", "status", "metrics", "cost"),
+    *("provenance/git", "provenance/packages", "data/fingerprint", "data/tokenizer"),
+)
+IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
+"""Parts of a record that reports need."""
+
+COUNTS = (
+    *("steps", "evaluated/tokens", "provenance/checkpoint/bytes"),
+    *("documents/rows", "documents/each", "test_documents/rows", "test_documents/each"),
+)
+"""Numbers in a record that are not negative."""
+
+INSIDE = ("initial", "final", "reliability")
+"""Parts of a record that hold numbers alone, some of them null."""
+
+
+def validate_record(record: Any, needed: bool = True) -> str:
+    """Return what is wrong with the form of a record; an empty text if nothing is.
+
+    Args:
+        record: as it was read; null stands for a part that it does not have.
+        needed: whether a missing part that reports need is an error.
+    """
+    if not isinstance(record, Mapping):
+        return f"expected a mapping, found {shown(record)}"
+    for kind, place, value in _errors(record, Record):
+        section = len(place) == 1 or (len(place) == 2 and place[0] in ("provenance", "data", "evaluated"))
+        partial = kind == "missing" and section
+        if partial or (value is None and len(place) <= 2) or (place[0] in INSIDE and len(place) > 1):
+            continue  # older versions wrote fewer parts; those of numbers alone are checked below
+        path = "/".join(map(str, place))
+        if kind == "missing":
+            return f"{path.rpartition('/')[0]}: expected {place[-1]}, found {shown(value)}"
+        expected = "one of ok, diverged, failed" if kind == "literal_error" else EXPECTED.get(kind, "another value")
+        return f"{path}: expected {expected}, found {shown(value)}"
+    for path in COUNTS:
+        if (value_at(record, path) or 0) < 0:
+            return f"{path}: expected a whole number, found {shown(value_at(record, path))}"
+    parts = ALWAYS + (IF_OK if record.get("status") == "ok" else ()) if needed else ("status",)
+    if missing := [path for path in parts if value_at(record, path) is None]:
+        return f"has no {', '.join(missing)}"
+    problems: Iterator[str] = itertools.chain(
+        *(_not_numbers(record.get(part) or {}, part) for part in INSIDE),
+        _unequal_layers(record),
+        _bad_lengths(record),
+        _bad_bins(record),
+        _not_finite(record),
+    )
+    return next(problems, "")
+
+
+def validate_id(record: Mapping[str, Any], cell: str) -> str:
+    """Return that a record is in the folder of another cell; an empty text if its id is the folder's name."""
+    written = record.get("id")
+    if written == cell:
+        return ""
+    return f"id: is of another cell, {shown(written)}, expected {cell}, the name of its folder"
+
+
+def _not_numbers(value: Any, path: str) -> Iterator[str]:
+    """Yield leaves of a tree that are no numbers, and lists of lists of several lengths."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _not_numbers(inner, f"{path}/{name}")
+    elif isinstance(value, list):
+        lengths = {len(inner) if isinstance(inner, list) else None for inner in value}
+        if len(lengths) > 1:
+            yield f"{path}: expected numbers, or lists of one length"
+        for index, inner in enumerate(value):
+            yield from _not_numbers(inner, f"{path}/{index}")
+    elif value is not None and not is_number(value):
+        yield f"{path}: expected a number, found {shown(value)}"
+
+
+def _unequal_layers(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lists that have other lengths in `final` than in `initial`."""
+    first, last = _lists(record.get("initial") or {}), _lists(record.get("final") or {})
+    for path in first.keys() & last.keys():
+        if len(first[path]) != len(last[path]):
+            yield f"final{path}: expected {len(first[path])} entries as in initial{path}, found {len(last[path])}"
+
+
+def _lists(tree: Mapping[str, Any], path: str = "") -> dict[str, list[Any]]:
+    lists: dict[str, list[Any]] = {}
+    for name, inner in tree.items():
+        if isinstance(inner, list):
+            lists[f"{path}/{name}"] = inner
+        elif isinstance(inner, Mapping):
+            lists |= _lists(inner, f"{path}/{name}")
+    return lists
+
+
+def _bad_lengths(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lengths of context that lack their measurements."""
+    lengths = value_at(record, "evaluations/lengths") or {}
+    if not isinstance(lengths, Mapping):
+        yield f"evaluations/lengths: expected a mapping, found {shown(lengths)}"
+        return
+    for length, measured in lengths.items():
+        path = f"evaluations/lengths/{length}"
+        if not length.isdecimal() or not isinstance(measured, Mapping):
+            yield f"{path}: expected what was measured at a number of tokens, found {shown(measured)}"
+        elif "error" not in measured:
+            for name in ("nll", "sliding_nll", "by_position"):
+                inside = (
+                    _not_numbers(measured[name], f"{path}/{name}") if name in measured else [f"{path}: has no {name}"]
+                )
+                yield from inside
+
+
+def _bad_bins(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield problems of a reliability diagram: its bins are not those of the evaluated tokens."""
+    diagram = record.get("reliability")
+    if not diagram:
+        return
+    bins = {name: diagram.get(name) or [] for name in ("count", "confidence", "accuracy")}
+    for name, values in bins.items():
+        if not isinstance(values, list) or (name == "count" and not all(map(is_number, values))):
+            yield f"reliability/{name}: expected a list of numbers, found {shown(values)}"
+            return
+    sizes = {name: len(values) for name, values in bins.items()}
+    if len(set(sizes.values())) > 1:
+        yield f"reliability: expected as many bins of each kind, found {sizes}"
+    counted, tokens = sum(bins["count"]), value_at(record, "evaluated/tokens")
+    if tokens is not None and counted != tokens:
+        yield f"reliability/count: adds up to {counted:,}, expected the {tokens:,} tokens that were evaluated"
+
+
+def _not_finite(tree: Any, path: str = "") -> Iterator[str]:
+    """Yield paths to NaN or an infinity, which Python reads from JSON and training never writes."""
+    for name, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+        here = f"{path}/{name}" if path else str(name)
+        if isinstance(inner, float) and not math.isfinite(inner):
+            yield f"{here}: expected a number, found {shown(inner)}"
+        elif isinstance(inner, (Mapping, list)):
+            yield from _not_finite(inner, here)
+
+
+# the checksum of a record --------------------------------------------------------------------------------------------
+
+
+def without_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a record without its checksum."""
+    provenance = content.get("provenance")
+    if not isinstance(provenance, Mapping):
+        return dict(content)
+    return {**content, "provenance": {name: part for name, part in provenance.items() if name != CHECKSUM}}
+
+
+def record_checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256, in hexadecimal, of all that a record holds beside its checksum, as it is read from JSON."""
+    text = json.dumps(without_checksum(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_checksum(content: Mapping[str, Any]) -> str:
+    """Return the JSON of a record with its checksum, which replaces the one that it may have."""
+    plain = to_json(without_checksum(content))
+    record = json.loads(plain)
+    if not isinstance(record.get("provenance"), dict):
+        return plain
+    record["provenance"][CHECKSUM] = record_checksum(record)
+    return to_json(record)
+
+
+def validate_checksum(content: Mapping[str, Any]) -> str:
+    """Return that a record of sound form was edited; an empty text if its checksum matches, or it has none."""
+    written = value_at(content, f"provenance/{CHECKSUM}")
+    if written is None or written == record_checksum(content):
+        return ""
+    return "was edited by hand: its content does not match its checksum"
+
+
+# the numbers of a record ---------------------------------------------------------------------------------------------
+
+
+def validate_numbers(record: Mapping[str, Any]) -> str:
+    """Return the first part of a record that contradicts the rest of it; an empty text if none does."""
+    if record.get("status") == "ok":
+        for part in ("diverged", "error"):
+            if record.get(part) is not None:
+                return f"{part}: expected nothing beside status ok, found {shown(record[part])}"
+    return next(itertools.chain(_out_of_range(record), _contradictions(record), _not_the_diagram(record)), "")
+
+
+def _out_of_range(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield metrics outside their declared ranges."""
+    for part in ("metrics", "cost"):
+        for name, value in (record.get(part) or {}).items():
+            low, high = describe(name).range
+            if value is None or low - SLACK <= value <= high + SLACK:
+                continue
+            expected = f"{low:zg} to {high:zg}" if math.isfinite(low) else f"{high:zg} or less"
+            expected = f"{low:zg} or more" if math.isinf(high) else expected
+            yield f"{part}/{name}: expected {expected}, found {shown(value)}"
+
+
+def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield numbers that a record holds twice, in two forms, with different values."""
+    metrics: Mapping[str, Any] = record.get("metrics") or {}
+    for name, value in metrics.items():
+        loss = metrics.get(name.replace("perplexity", "nll"))
+        if value is None or loss is None or name.partition("@")[0] not in ("perplexity", "test_perplexity"):
+            continue
+        if abs(loss - math.log(value)) > ROUNDING:
+            yield f"metrics/{name}: expected the exponential of an NLL of {loss:z.9g}, found {shown(value)}"
+    pairs = {"metrics/test_nll": "evaluations/test/nll"}
+    for length in value_at(record, "evaluations/lengths") or {}:
+        pairs |= {f"metrics/{name}@{length}": f"evaluations/lengths/{length}/{name}" for name in ("nll", "sliding_nll")}
+    for path, other in pairs.items():
+        first, second = value_at(record, path), value_at(record, other)
+        if is_number(first) and is_number(second) and not math.isclose(first, second, rel_tol=ROUNDING):
+            yield f"{path}: expected {second:z.9g}, as in {other}, found {shown(first)}"
+
+
+def _not_the_diagram(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield accuracy and ECE that differ from those of the reliability diagram of the same tokens."""
+    diagram = record.get("reliability")
+    if not diagram or not sum(diagram.get("count") or [0]):
+        return
+    bins = list(zip(*(diagram.get(name) or [] for name in ("count", "confidence", "accuracy")), strict=True))
+    if not all(map(is_number, itertools.chain(*bins))):
+        return
+    tokens = sum(count for count, _, _ in bins)
+    of_diagram = {
+        "accuracy": sum(count * right for count, _, right in bins) / tokens,
+        "ece": sum(count * abs(right - confidence) for count, confidence, right in bins) / tokens,
+    }
+    for name, expected in of_diagram.items():
+        value = (record.get("metrics") or {}).get(name)
+        if value is not None and not math.isclose(value, expected, rel_tol=0, abs_tol=SLACK):
+            yield f"metrics/{name}: expected {expected:z.9g}, which reliability gives, found {shown(value)}"
+
+
+# the files beside a record -------------------------------------------------------------------------------------------
+
+
+def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[str, str]]:
+    """Compare a record of sound form with the files beside it.
+
+    Args:
+        record: of a sound form.
+        folder: of the record.
+
+    Returns:
+        What is wrong with the record, or an empty text; by quantity of KEPT what is wrong with its losses by document,
+        beginning with the name of their file.
+    """
+    problem, damaged = _too_many_steps(record, folder / "config.yaml"), dict[str, str]()
+    if record.get("status") != "ok":
+        return problem, damaged
+    for quantity, (part, file) in KEPT.items():
+        if not record.get(part):
+            continue
+        try:
+            losses = read_documents(folder / file, record, quantity)
+        except InputError as error:
+            damaged[quantity] = str(error).removeprefix(f"{folder}/")
+            continue
+        tokens, value = int(losses.tokens_d.sum()), value_at(record, f"metrics/{quantity}")
+        mean = float(losses.nll_d.sum()) / tokens if tokens else math.nan
+        if value is not None and not math.isclose(value, mean, rel_tol=ROUNDING):
+            problem = problem or f"metrics/{quantity}: expected {mean:z.9g}, the mean of {file}, found {shown(value)}"
+    return problem, damaged
+
+
+def _too_many_steps(record: Mapping[str, Any], config: Path) -> str:
+    """Return that a run took more steps than its configuration allows; an empty text otherwise, or if unknown."""
+    steps = record.get("steps")
+    if steps is None:
+        return ""
+    try:
+        match = MAX_STEPS.search(config.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if match is None or steps <= int(match[1]):
+        return ""
+    return f"steps: expected {int(match[1]):,} at most, trainer.max_steps of its configuration, found {steps:,}"
+
+
+def checkpoint_checksum(checkpoint: Path) -> Weights | None:
+    """Return the size in bytes and the hash of a checkpoint; None if there is no such file.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    if not checkpoint.is_file():  # a sharding strategy may leave a folder
+        return None
+    with open(checkpoint, "rb") as file:
+        return {"bytes": checkpoint.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def validate_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
+    """Return that a checkpoint is not the one of a record; an empty text if it is, or the record has no hash of it.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    written = value_at(record, "provenance/checkpoint")
+    if written is None or checkpoint_checksum(checkpoint) == written:
+        return ""
+    return "is not the checkpoint that training wrote: its hash differs from the record's"
+
+
+# learning curves -----------------------------------------------------------------------------------------------------
+
+
+def curve_checksum(content: str) -> Checksum:
+    """Return the number of rows and the hash of a learning curve, which its record keeps."""
+    return {"rows": content.count("\n") - 1, "sha256": hashlib.sha256(content.encode()).hexdigest()}
+
+
+def validate_curve(path: Path, record: Mapping[str, Any]) -> str:
+    """Return what is wrong with the learning curve of a finished run; an empty text if nothing is."""
+    try:
+        if path.name == THIN_NAME:
+            return validate_thin_curve(path, record)
+        return validate_curve_text(path.read_text(encoding="utf-8"), record)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except (UnicodeDecodeError, csv.Error) as error:
+        return f"is no CSV: {error}"
+
+
+def validate_curve_text(content: str, record: Mapping[str, Any]) -> str:
+    """Return what is wrong with the content of a learning curve; an empty text if nothing is.
+
+    Without a checksum, as in records of older versions, its last step and the distances between its rows are checked:
+    training and validation are each measured at equal distances.
+    """
+    written, last, rows = record.get("curve"), record.get("steps"), max(0, content.count("\n") - 1)
+    if written:
+        if curve_checksum(content) == written:
+            step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
+            ends = last is None or step == str(last)
+            return "" if ends else f"ends at step {step}, and its record says {last:,}: one of them was changed"
+        if rows != written.get("rows"):
+            return f"has {rows} rows, expected {written.get('rows')}"
+        return "is not what training wrote: its hash differs from the record's"
+    if not content.endswith("\n"):
+        return f"ends in the middle of row {rows + 1}"
+    head, *body = csv.reader(io.StringIO(content))
+    if not head or head[0] != "step" or not body:
+        return "expected a column of steps and rows of numbers"
+    return next(_bad_rows(head, body), "") or next(_bad_steps(head, body, last), "")
+
+
+def _bad_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:
+    """Yield rows that are too short or too long, and texts that are no numbers."""
+    for index, row in enumerate(body, start=1):
+        if len(row) != len(head):
+            yield f"row {index} has {len(row)} of {len(head)} columns"
+        for name, text in zip(head, row, strict=False):
+            try:
+                int(text) if name == "step" else float(text or "nan")
+            except ValueError:
+                yield f"row {index}, {name}: expected a number, found {shown(text)}"
+
+
+def _bad_steps(head: list[str], body: list[list[str]], last: int | None) -> Iterator[str]:
+    """Yield that steps are not in order, end before the run did, or lack some in between."""
+    steps = [int(row[0]) for row in body]
+    if any(after <= before for before, after in itertools.pairwise(steps)):
+        yield "its steps are not in order"
+    if last is not None and steps[-1] != last:
+        yield f"ends at step {steps[-1]:,}, expected {last:,}"
+    for name in ("train_loss", "validation_nll"):
+        column = head.index(name) if name in head else None
+        measured = [step for step, row in zip(steps, body, strict=True) if column is not None and row[column]]
+        regular = [step for step in measured if step > 1 or name != "train_loss"]  # the first step is measured too
+        if regular and _has_gap(regular):
+            yield f"{name}: rows are missing between steps"
+
+
+def _has_gap(steps: list[int]) -> bool:
+    """Return True if one of the steps is missing that come at equal distances, but for the last.
+
+    Distances may differ by one: with accumulated gradients, a count of batches may fall between two steps.
+    """
+    *distances, final = (after - before for before, after in itertools.pairwise([0, *steps]))
+    return bool(distances) and max(*distances, final) > min(distances) + 1
