@@ -206,7 +206,7 @@ def test_what_the_package_exposes_is_what_type_checkers_are_told() -> None:
         getattr(lm, "laod")  # noqa: B009, of which type checkers know that it is not there
 
 
-PLAIN = ("analysis", "api", "execution", "report", "search", "stats")
+PLAIN = ("analysis", "api", "config", "execution", "report", "search", "stats")
 """The parts of lm whose variables are called by what they hold; the others are to follow."""
 
 VAGUE = {"found", "said", "told", "kept", "given", "known", "asked", "there", "one", "made"}

@@ -1,12 +1,12 @@
-"""What a configuration may hold, read from constructors, and the objects it describes.
+"""Configurations checked against constructors, and the objects that they describe.
 
 The root is a dataclass. A parameter whose type is a class is a *component node*, written as a class name or
 `{class_path, init_args}`. A parameter typed `Callable[[A, B], Base]` is a component whose first two arguments the
-program supplies later; the configuration holds the others. A node that only one class can fill is a *section*,
-written as the class's arguments alone.
+program supplies later; the configuration holds the others. A node with only one possible class is a *section*, written
+as the class's arguments alone.
 
-Names and keys are checked here, so that a misspelling is answered with the nearest choice; plain values are checked
-and filled in by jsonargparse, one parser a class.
+This module checks names and keys, so that the message for a misspelled one has the nearest choice. jsonargparse checks
+plain values and adds defaults, with one parser for each class.
 """
 
 import copy
@@ -32,7 +32,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 @functools.cache
 def _parser(cls: type, supplied: int) -> Any:
-    from jsonargparse import ArgumentParser  # 0.1 s, which `lm --help` need not pay
+    from jsonargparse import ArgumentParser  # takes 0.1 s, which `lm --help` does not need
 
     parser = ArgumentParser(exit_on_error=False)
     skip: set[str | int] = set(slots(cls, supplied))
@@ -44,16 +44,14 @@ def _parser(cls: type, supplied: int) -> Any:
 
 @functools.cache
 def plain_options(cls: type, supplied: int = 0) -> dict[str, Any]:
-    """Names and defaults of the plain parameters of `cls`; REQUIRED where there is no default."""
+    """Return the plain parameters of a class with their defaults; REQUIRED if there is none."""
     defaults = _parser(cls, supplied).get_defaults().as_dict()
-    known, empty = parameters(cls), inspect.Parameter.empty
-    return {
-        name: REQUIRED if name in known and known[name].default is empty else value for name, value in defaults.items()
-    }
+    own, empty = parameters(cls), inspect.Parameter.empty
+    return {name: REQUIRED if name in own and own[name].default is empty else value for name, value in defaults.items()}
 
 
 def describe(hint: Any) -> str:
-    """What a type hint accepts, in words."""
+    """Describe what a type hint accepts."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return "one of " + ", ".join(str(a) for a in arguments)
@@ -69,7 +67,7 @@ def describe(hint: Any) -> str:
 
 
 def hint_of(cls: type, name: str) -> Any:
-    """The type hint of the parameter `name` of `cls`; None where there is none to be read."""
+    """Return the type hint of a parameter of a class; None without a readable one."""
     for owner in cls.__mro__:  # `**settings` are passed up
         try:
             hints = typing.get_type_hints(constructor(owner))
@@ -80,53 +78,52 @@ def hint_of(cls: type, name: str) -> Any:
     return None
 
 
-def _check_plain(cls: type, supplied: int, given: Tree, path: str) -> Tree:
-    """`given` checked against the plain parameters of `cls`, with defaults filled in.
+def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
+    """Check settings against the plain parameters of a class, and add the defaults.
 
-    Arms of an experiment have most nodes in common, so that what was found right once is not parsed again.
+    Arms of an experiment share most nodes, so that results are cached.
     """
     try:
-        key = (cls, supplied, repr(given))
+        key = (cls, supplied, repr(settings))
     except ValueError:  # a whole number of thousands of digits
-        return _parsed(cls, supplied, given, path)
+        return _parse_plain(cls, supplied, settings, path)
     if key not in _checked:
-        _checked[key] = _parsed(cls, supplied, given, path)
+        _checked[key] = _parse_plain(cls, supplied, settings, path)
     return copy.deepcopy(_checked[key])
 
 
 _checked: dict[tuple[type, int, str], Tree] = {}
 
 
-def _parsed(cls: type, supplied: int, given: Tree, path: str) -> Tree:
-    parser = _parser(cls, supplied)
+def _parse_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
     try:
-        found = {name: _plain(value) for name, value in parser.parse_object(copy.deepcopy(given)).as_dict().items()}
-        found = {name: _as_given(cls, name, given.get(name), value) for name, value in found.items()}
+        parsed = _parser(cls, supplied).parse_object(copy.deepcopy(settings)).as_dict()
+        values = {name: _keep_int(cls, name, settings.get(name), _plain(value)) for name, value in parsed.items()}
     except (Exception, SystemExit) as error:  # jsonargparse raises several kinds; each becomes the one line below
-        for name, value in given.items():
+        for name, value in settings.items():
             if re.search(rf'"{re.escape(name)}(?!\w)', str(error).splitlines()[0]):
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
-    for name, value in found.items():
-        if (problem := find_unusable(value)) and not isinstance(given.get(name), str):
+    for name, value in values.items():
+        if (problem := find_unusable(value)) and not isinstance(settings.get(name), str):
             raise InputError(f"{join(path, name)}: {problem}")
-        if problem or (type(value) is int and isinstance(given.get(name), str)):  # "3" is text
-            raise InputError(f"{join(path, name)}: {_expected(cls, name, given.get(name, value))}")
-    return found
+        if problem or (type(value) is int and isinstance(settings.get(name), str)):  # "3" is text
+            raise InputError(f"{join(path, name)}: {_expected(cls, name, settings.get(name, value))}")
+    return values
 
 
-def _as_given(cls: type, name: str, given: Any, parsed: Any) -> Any:
-    """A whole number as it was given, where the hint admits both kinds of numbers.
+def _keep_int(cls: type, name: str, raw: Any, parsed: Any) -> Any:
+    """Return a whole number unchanged if the hint accepts both kinds of numbers.
 
-    Python keeps one copy of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
-    parser takes the first that fits: 2 would become 2.0 or not by the order of imports.
+    Python caches one of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
+    parser uses the first that fits: 2 would become 2.0 or not by the order of imports.
     """
-    both = type(given) is int and isinstance(parsed, float) and int in typing.get_args(hint_of(cls, name))
-    return given if both else parsed
+    both = type(raw) is int and isinstance(parsed, float) and int in typing.get_args(hint_of(cls, name))
+    return raw if both else parsed
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON would give it back, so that a configuration read from a file equals the one written."""
+    """Convert a value as JSON does, so that a configuration read from a file equals the one written."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -135,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 def describe_option(cls: type, name: str) -> str:
-    """What the parameter `name` of `cls` accepts, in words."""
+    """Describe what a parameter of a class accepts."""
     hint = hint_of(cls, name)
     return describe(hint) if hint is not None else "any value"
 
@@ -153,17 +150,17 @@ def _literals(hint: Any) -> list[Any]:
 
 
 Missing = list[tuple[str, str, str]]
-"""Settings that were not given: their paths, the class that needs them, and what they may be."""
+"""Missing settings: their paths, the class that needs them, and what it accepts."""
 
 
-def _resolve_arguments(cls: type, supplied: int, given: Any, path: str, missing: Missing) -> Tree:
-    if given is None:
-        given = {}
-    if not isinstance(given, Mapping):
-        raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {shown(given)}")
+def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missing: Missing) -> Tree:
+    if settings is None:
+        settings = {}
+    if not isinstance(settings, Mapping):
+        raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {shown(settings)}")
     components, plain = slots(cls, supplied), plain_options(cls, supplied)
     accepted = [*components, *plain]
-    for key in given:
+    for key in settings:
         if (reason := getattr(cls, "REASONS", {}).get(key)) is not None:
             raise InputError(f"{join(path, str(key))}: {reason}")
         if key not in accepted:
@@ -175,18 +172,19 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str, missing:
     defaults = parameters(cls)
     for name in accepted:
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty
-        absent = name not in given or (name in plain and given[name] is None)
+        absent = name not in settings or (name in plain and settings[name] is None)
         if absent and not has_default and plain.get(name, REQUIRED) is REQUIRED:
             what = _needed(components[name]) if name in components else describe_option(cls, name)
             missing.append((join(path, name), cls.__name__, what))
     lacking = {name for name, _, _ in missing}
-    whole = not any(join(path, name) in lacking for name in plain)  # otherwise there is nothing that could be parsed
-    resolved = _check_plain(cls, supplied, {k: v for k, v in given.items() if k in plain}, path) if whole else {}
+    resolved: Tree = {}
+    if not any(join(path, name) in lacking for name in plain):
+        resolved = _check_plain(cls, supplied, {k: v for k, v in settings.items() if k in plain}, path)
     for name, slot in components.items():
-        node = given.get(name)
+        node = settings.get(name)
         if join(path, name) in lacking:
             continue
-        if node is None and (slot.optional or name not in given):
+        if node is None and (slot.optional or name not in settings):
             resolved[name] = None
         else:
             resolved[name] = _resolve_node(node, slot, join(path, name), missing)
@@ -194,7 +192,7 @@ def _resolve_arguments(cls: type, supplied: int, given: Any, path: str, missing:
 
 
 def _needed(slot: Slot) -> str:
-    """What may stand where something of this kind is missing; of a section what it cannot do without."""
+    """Describe what a missing component may be; for a section its required settings."""
     base = slot.base
     if not is_section(base):
         return " or ".join(choices(base))
@@ -222,18 +220,18 @@ def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
 
 
 def resolve(tree: Tree, root: type) -> Tree:
-    """The whole configuration: `tree` checked against the constructors under `root`, every default filled in.
+    """Check a tree against the constructors under `root` and add every default.
 
     Raises:
-        InputError: at the first wrong key, name, type or value; where none is wrong, with all that is missing.
+        InputError: at the first wrong key, name, type or value; else with all missing settings.
     """
     return resolve_class(root, tree, "")
 
 
-def resolve_class(cls: type, given: Any, path: str) -> Tree:
-    """The arguments of one class at `path`, checked as those of a root are."""
+def resolve_class(cls: type, settings: Any, path: str) -> Tree:
+    """Check the arguments of one class at `path`, as `resolve` does for a root."""
     missing: Missing = []
-    resolved = _resolve_arguments(cls, 0, given, path, missing)
+    resolved = _resolve_arguments(cls, 0, settings, path, missing)
     if len(missing) == 1:
         path, kind, what = missing[0]
         raise InputError(f"{path}: {kind} needs this setting: {what}")
@@ -247,16 +245,16 @@ def resolve_class(cls: type, given: Any, path: str) -> Tree:
 
 
 def build(resolved: Tree, root: type) -> Any:
-    """The objects that a resolved configuration describes; a node with supplied arguments becomes a partial.
+    """Build the objects of a resolved configuration; a node with supplied arguments becomes a partial.
 
     Raises:
-        InputError: where a constructor refuses its arguments, with the constructor's own reason.
+        InputError: if a constructor refuses its arguments, with its own message.
     """
     return build_class(root, resolved, "")
 
 
 def build_class(cls: type, arguments: Tree, path: str) -> Any:
-    """The object that resolved arguments of a class at `path` describe."""
+    """Build the object of a class at `path` from resolved arguments."""
     return _build_arguments(cls, 0, arguments, path)
 
 
@@ -282,7 +280,7 @@ def _build_node(node: Tree, slot: Slot, path: str) -> Any:
 
 
 class blame:  # noqa: N801 - reads as a statement
-    """Turns what a constructor raises into an InputError that says where in the configuration it came from."""
+    """Context manager that converts errors of a constructor to InputErrors with the path in the configuration."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -294,32 +292,32 @@ class blame:  # noqa: N801 - reads as a statement
         exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
         if error is not None and (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            said = f"{name}{' '.join(str(error).split())}{user_frame(error)}"
-            raise InputError(f"{self.path + ': ' if self.path else ''}{said}") from None
+            message = f"{name}{' '.join(str(error).split())}{user_frame(error)}"
+            raise InputError(f"{self.path + ': ' if self.path else ''}{message}") from None
 
 
-# catalogue ------------------------------------------------------------------------------------------------------------
+# catalogue -----------------------------------------------------------------------------------------------------------
 
 Catalogue = dict[str, list[dict[str, Any]]]
 
 
 def catalogue(root: type) -> Catalogue:
-    """For each component parameter found under `root`, its choices with their options and first line of doc.
+    """List every component that a user can choose, by kind, with its options and the first line of its docstring.
 
-    A kind is the dotted path at which the component stands, the same for all classes that have such a part.
+    A kind is the dotted path of the component parameter, the same for all classes that have such a part.
     """
-    found: Catalogue = {}
-    _add_choices(root, 0, "", found)
-    return found
+    entries: Catalogue = {}
+    _add_choices(root, 0, "", entries)
+    return entries
 
 
-def _add_choices(cls: type, supplied: int, path: str, found: Catalogue) -> None:
+def _add_choices(cls: type, supplied: int, path: str, entries: Catalogue) -> None:
     for name, slot in slots(cls, supplied).items():
         kind = f"{path}.{name}" if path else name
         members = choices(slot.base)
-        if kind in found:
+        if kind in entries:
             continue
-        found[kind] = [
+        entries[kind] = [
             {
                 "name": choice,
                 "doc": (inspect.getdoc(member) or "").split("\n")[0],
@@ -334,13 +332,13 @@ def _add_choices(cls: type, supplied: int, path: str, found: Catalogue) -> None:
             for choice, member in members.items()
         ]
         for member in members.values():
-            _add_choices(member, slot.supplied, kind, found)
+            _add_choices(member, slot.supplied, kind, entries)
 
 
-def catalogue_lines(found: Catalogue) -> list[str]:
-    """The catalogue as text: kind, class, options with defaults, doc."""
+def catalogue_lines(entries: Catalogue) -> list[str]:
+    """Format the catalogue as text: kind, class, options with defaults, docstring."""
     text = []
-    for kind, members in found.items():
+    for kind, members in entries.items():
         text.append(kind)
         for member in members:
             options = ", ".join(

@@ -1,9 +1,13 @@
-"""The code of a user's own classes, as far as it says what a cell computes.
+"""Fingerprints of the code that a cell computes with: of a user's own classes, and of this package's parts.
 
-A class named by its dotted path is known by the syntax tree of its module and of the modules of the same project that
-this one imports: comments, docstrings and layout do not count, everything else does. What a package holds that was
-installed from an index is known by the package's name and version. Neither what is imported by a name made at run time
-nor data that a module reads is seen.
+The fingerprint of a class named by its dotted path is a hash of the syntax trees of its module and of the modules of
+the same project that it imports: comments, docstrings and layout do not count, everything else does. For a package
+that was installed from an index it is the package's name and version. Imports by a name made at run time, and data
+that a module reads, are not included.
+
+Each part of this package has a behaviour version, which is in the id of every cell that uses the part. Whoever changes
+what a part computes raises its version by hand, and those cells alone are trained again; rounding is no change. A test
+compares the numbers of small cells with every part with those that were pinned at the last raise.
 """
 
 import ast
@@ -21,18 +25,17 @@ from lm.config.imported import import_object
 from lm.config.tree import InputError
 
 OURS = __name__.split(".")[0]
-"""This package, whose own parts have versions: see lm/config/fingerprint.py."""
+"""This package, whose parts have versions instead of fingerprints."""
 
 Version = tuple[int, int, int]
 
 Versions = frozenset[tuple[str, object]]
-"""Files of code with their versions, or modules with what installed them."""
+"""Files of code with their versions, or modules with their installed packages."""
 
 
 def dotted_classes(config: Any) -> list[str]:
-    """The dotted paths of the classes that a resolved configuration names, in order, each once."""
-    found = sorted(set(_class_paths(config)))
-    return [name for name in found if "." in name]
+    """Return the dotted paths of the classes that a resolved configuration names, sorted, without duplicates."""
+    return sorted(name for name in set(_class_paths(config)) if "." in name)
 
 
 def _class_paths(node: Any) -> Iterator[str]:
@@ -47,16 +50,16 @@ def _class_paths(node: Any) -> Iterator[str]:
 
 
 def code_of(config: Any) -> dict[str, str]:
-    """Each class that a resolved configuration names by its dotted path, and what its code is known by.
+    """Return the fingerprint of each class that a resolved configuration names by its dotted path.
 
     Raises:
-        InputError: where a module was changed after this process imported it.
+        InputError: if a module was changed after this process imported it.
     """
     return {name: fingerprint(import_object(name, name)) for name in dotted_classes(config)}
 
 
 def fingerprint(cls: type) -> str:
-    """A hash of the code behind a class of a user's own, or name and version of the installed package that holds it."""
+    """Return a hash of the code of a class, or the name and version of its installed package."""
     if (package := _installed(cls.__module__)) is not None:
         return package
     digest = hashlib.sha256()
@@ -66,89 +69,89 @@ def fingerprint(cls: type) -> str:
 
 
 def source_files(cls: type) -> dict[str, Path]:
-    """The files that hold the code of a class of a user's own, by their modules' names; none of an installed package.
+    """Return the files with the code of a user's own class by module; none for an installed package.
 
     Raises:
-        InputError: where one was changed after this process imported it.
+        InputError: if one was changed after this process imported it.
     """
     module = cls.__module__
     path = _loaded_from(module)
     if path is None or _installed(module) is not None:
         return {}
     root = _root(module, path)
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     queue = [module, *_and_above(module)]
     while queue:
         part = queue.pop()
         file = path if part == module else _file_of(part, root)
-        if part in found or file is None or not _same_project(part, module, root):
+        if part in files or file is None or not _same_project(part, module, root):
             continue
-        found[part] = file
+        files[part] = file
         _unchanged(part, file)
         package = part if file.name == "__init__.py" else part.rpartition(".")[0]
-        for asked in _read(file, _version(file)).imports:
-            queue.extend(_and_above(_absolute(asked, package)))
-    return dict(sorted(found.items()))
+        for name in _read(file, _version(file)).imports:
+            queue.extend(_and_above(_absolute(name, package)))
+    return dict(sorted(files.items()))
 
 
 def versions_of(config: Any) -> Versions:
-    """What code a process imports for the classes that a resolved configuration names by their dotted paths.
+    """Return the versions of the code of all classes that a resolved configuration names by their dotted paths.
 
-    Two that are equal name the same files, not changed in between, and the same versions of installed packages.
+    Equal results name the same unchanged files, and the same versions of installed packages.
 
     Raises:
-        InputError: where a module was changed after this process imported it.
+        InputError: if a module was changed after this process imported it.
     """
-    found: set[tuple[str, object]] = set()
+    versions: set[tuple[str, object]] = set()
     for name in dotted_classes(config):
         cls = import_object(name, name)
         files = source_files(cls)
-        found |= {(str(path), _version(path)) for path in files.values()}
+        versions |= {(str(path), _version(path)) for path in files.values()}
         if not files:
-            found.add((cls.__module__, _installed(cls.__module__)))
-    return frozenset(found)
+            versions.add((cls.__module__, _installed(cls.__module__)))
+    return frozenset(versions)
 
 
 def project_folder(cls: type) -> Path | None:
-    """The folder from which the module of a class is imported; None where an installed package holds it."""
+    """Return the folder from which the module of a class is imported; None for an installed package."""
     path = _loaded_from(cls.__module__)
     return None if path is None or _installed(cls.__module__) is not None else _root(cls.__module__, path)
 
 
 def _and_above(module: str) -> Iterator[str]:
-    """A module and the packages around it, which are run when it is imported."""
+    """Yield a module and the packages around it, which Python runs when it imports the module."""
     parts = module.split(".")
     yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _absolute(asked: str, package: str) -> str:
-    """The name of a module that is asked for from within a package; leading dots go up from there."""
-    level = len(asked) - len(asked.lstrip("."))
+def _absolute(name: str, package: str) -> str:
+    """Return the absolute name of a module that is imported in a package, maybe with leading dots."""
+    level = len(name) - len(name.lstrip("."))
     if not level:
-        return asked
+        return name
     above = package.split(".")[: len(package.split(".")) - (level - 1)]
-    return ".".join([*above, *filter(None, [asked.lstrip(".")])])
+    return ".".join([*above, *filter(None, [name.lstrip(".")])])
 
 
-# where code lies -----------------------------------------------------------------------------------------------------
+# files and packages --------------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def _libraries() -> tuple[Path, ...]:
-    """The folders into which packages are installed, and the standard library's."""
+    """Return the folders of installed packages and of the standard library."""
     paths = sysconfig.get_paths()
     folders = [*(paths[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")), *site.getsitepackages()]
     return tuple(dict.fromkeys(Path(folder).resolve() for folder in (*folders, site.getusersitepackages())))
 
 
 def _loaded_from(module: str) -> Path | None:
-    """The file of an imported module; None for one without."""
+    """Return the file of an imported module; None without one."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return Path(file).resolve() if file else None
 
 
 def _installed(module: str) -> str | None:
-    """Name and version of the package from an index that holds a module; None for a user's own, installed or not."""
+    """Return name and version of the package of a module; None for a user's own package, installed or not."""
     path = _loaded_from(module)
     top = module.split(".")[0]
     if path is not None and not any(path.is_relative_to(folder) for folder in _libraries()):
@@ -161,7 +164,7 @@ def _installed(module: str) -> str | None:
 
 
 def _same_project(part: str, module: str, root: Path) -> bool:
-    """Whether a module below `root` belongs to the project of another; what is installed has its neighbours' names."""
+    """Return True if a module below `root` belongs to the project of another module."""
     top = part.split(".")[0]
     return top != OURS and (root not in _libraries() or top == module.split(".")[0])
 
@@ -172,28 +175,28 @@ def _distributions() -> Mapping[str, Sequence[str]]:
 
 
 def _root(module: str, path: Path) -> Path:
-    """The folder that holds the outermost package of a module at `path`, or the module itself."""
+    """Return the folder of the outermost package of a module at `path`, or of the module itself."""
     inside = path.parent if path.name == "__init__.py" else path
     return inside.parents[len(module.split(".")) - 1]
 
 
 def _file_of(module: str, root: Path) -> Path | None:
-    """The file of a module below a folder; None where it holds none of that name."""
-    place = root.joinpath(*module.split("."))
-    candidates = (place / "__init__.py", place.with_name(place.name + ".py"))
+    """Return the file of a module below a folder; None without one."""
+    stem = root.joinpath(*module.split("."))
+    candidates = (stem / "__init__.py", stem.with_name(stem.name + ".py"))
     return next((path for path in candidates if path.is_file()), None)
 
 
-# what it says --------------------------------------------------------------------------------------------------------
+# syntax trees --------------------------------------------------------------------------------------------------------
 
 
 class _Source:
-    """A file of code: its tree as text, and the modules it asks for, those of its own package with leading dots."""
+    """A file of code: its syntax tree as text, and the modules that it imports, relative ones with leading dots."""
 
     def __init__(self, content: bytes) -> None:
         try:
             tree = ast.parse(content)
-        except (SyntaxError, ValueError):  # found by whoever imports it
+        except (SyntaxError, ValueError):  # its import reports it
             self.tree, self.imports = hashlib.sha256(content).hexdigest(), []
             return
         self.imports = list(_imports(tree))
@@ -212,9 +215,9 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _words(node: Any) -> Iterator[str]:
-    """A syntax tree as text, without docstrings; the same whichever version of Python has read the code.
+    """Yield a syntax tree as text, without docstrings; the same for all versions of Python.
 
-    Versions add fields to kinds of nodes, whose value is nothing in code that knows nothing of them.
+    New versions add fields to nodes, which are empty for older code.
     """
     if isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
@@ -242,7 +245,7 @@ def _without_docstring(node: ast.AST, body: Any) -> Any:
 
 
 def _version(path: Path) -> Version:
-    """What tells one content of a file from another without reading it."""
+    """Return the inode, time of change and size of a file, which change with its content."""
     file = path.stat()
     return file.st_ino, file.st_mtime_ns, file.st_size
 
@@ -252,44 +255,38 @@ def _read(path: Path, version: Version) -> _Source:
     return _Source(path.read_bytes())
 
 
-_met: dict[str, tuple[int, Version]] = {}
-"""Modules as they were met first: which object they are, and the version of their file."""
+_first_versions: dict[str, tuple[int, Version]] = {}
+"""Identity of each module and the version of its file, at its first fingerprint."""
 
 
 def _unchanged(module: str, path: Path) -> None:
-    """Refuses a file that was changed after it was imported here: what would be trained is not what it says now."""
+    """Raise InputError if a file was changed after this process imported it: the old code would be trained."""
     loaded = sys.modules.get(module)
     if loaded is None:
         return
-    met = _met.setdefault(module, (id(loaded), _version(path)))
-    if met[0] != id(loaded):  # imported anew
-        _met[module] = id(loaded), _version(path)
-    elif met[1] != _version(path):
+    first = _first_versions.setdefault(module, (id(loaded), _version(path)))
+    if first[0] != id(loaded):  # imported anew
+        _first_versions[module] = id(loaded), _version(path)
+    elif first[1] != _version(path):
         raise InputError(
             f"{path}: was changed after it was imported; start anew, so that what is trained is what it says"
         )
 
 
-# behaviour ------------------------------------------------------------------------------------------------------------
+# behaviour versions --------------------------------------------------------------------------------------------------
 
 EVERY = "training"
-"""The name of what all cells have in common: initial streams, the order of batches, the steps, evaluation's NLL."""
+"""Name of what all cells share: random streams, the order of batches, the steps and the NLL of an evaluation."""
 
 VERSIONS: dict[str, int] = {}
-"""Versions by the name of a part's class, or EVERY; a part that is not listed has version 1."""
+"""Version of each part by the name of its class, or EVERY; a part that is not listed has version 1."""
 
 
 def behaviour_of(config: Any) -> dict[str, int]:
-    """The versions above 1 of the parts that a resolved configuration names."""
+    """Return the versions above 1 of the parts that a resolved configuration names."""
     return {name: version for name, version in sorted(VERSIONS.items()) if version > 1 and name in parts_of(config)}
 
 
 def parts_of(config: Any) -> set[str]:
-    """The names of the classes of a resolved configuration, and EVERY."""
-    found = {EVERY}
-    if isinstance(config, Mapping):
-        if isinstance(config.get("class_path"), str):
-            found.add(config["class_path"])
-        for inner in config.values():
-            found |= parts_of(inner)
-    return found
+    """Return the names of the classes of a resolved configuration, and EVERY."""
+    return {EVERY, *_class_paths(config)}

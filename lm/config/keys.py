@@ -1,6 +1,6 @@
-"""Keys of YAML files, declared once: readers take their names from it, and the JSON Schema all that is said of them.
+"""Keys of YAML files, declared once: readers take their names from here, and the JSON Schema their descriptions.
 
-A node of a file is a TypedDict whose hints may be `Annotated`: text is the description, `Also` is more of the schema.
+A node of a file is a TypedDict whose hints may be `Annotated`: text is the description, `Also` adds to the schema.
 
     class Stages(TypedDict):
         min: Annotated[int, "Seeds before the first look.", Also(minimum=1)]
@@ -14,45 +14,47 @@ from typing import Annotated, Any
 Schema = dict[str, Any]
 
 NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
-"""YAML 1.1 reads 1e-4, without a point, as text; where a number is expected, the readers take it for one."""
+"""Pattern of a number as text: YAML 1.1 reads 1e-4, without a point, as text, and the readers accept it."""
 
 
 class Also:
-    """Further words of JSON Schema; with a `type` of their own they are all of it."""
+    """More keywords of JSON Schema; with a `type` they replace that of the hint."""
 
     def __init__(self, **words: Any) -> None:
         self.words = words
 
 
 def ref(name: str) -> Also:
-    """What is said elsewhere under this name."""
+    """Refer to a definition of this name."""
     return Also(**{"$ref": f"#/$defs/{name}"})
 
 
 Text = Annotated[str | float | bool | None, Also(type=["string", "number", "boolean", "null"])]
-"""Text that YAML may have taken for something else, such as a title that is a year."""
+"""Text that YAML may read as something else, such as a title that is a year."""
 
 Name = Annotated[str, Also(type=["string", "number", "boolean"])]
 """The name of an arm or a factor, which may be a number."""
 
 Changes = Annotated[dict[str, Any] | None, ref("Changes")]
-"""Dotted paths of a configuration, and what to put there."""
+"""Dotted paths of a configuration and their new values."""
 
 
 def keys(node: type) -> tuple[str, ...]:
-    """The keys of a declared node, in order."""
+    """Return the keys of a declared node, in order."""
     return tuple(node.__annotations__)
 
 
 def required(node: type) -> tuple[str, ...]:
-    """Those that it cannot do without."""
+    """Return the required keys of a declared node."""
     return tuple(key for key in keys(node) if key in node.__required_keys__)  # type: ignore[attr-defined]
 
 
 def schema_of(hint: Any, nodes: dict[str, Schema]) -> Schema:
-    """The JSON Schema of what a type hint accepts; what a hint says of classes of other libraries is any value.
+    """Return the JSON Schema of a type hint; a class of another library accepts any value.
 
-    `nodes` collects the declared nodes that the hint speaks of, by name.
+    Args:
+        hint: the type.
+        nodes: receives the declared nodes that the hint names.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -78,7 +80,7 @@ def schema_of(hint: Any, nodes: dict[str, Schema]) -> Schema:
 
 
 def any_of(schemas: list[Schema]) -> Schema:
-    """What any of several schemas accepts, each said once."""
+    """Return the schema of what any of several schemas accepts, without duplicates."""
     parts: list[Schema] = []
     for schema in schemas:
         inner = schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
@@ -89,11 +91,11 @@ def any_of(schemas: list[Schema]) -> Schema:
 
 
 def _annotated(hint: Any, notes: tuple[Any, ...], nodes: dict[str, Schema]) -> Schema:
-    words = [note.words for note in notes if isinstance(note, Also)]
-    whole = any("$ref" in one or "type" in one for one in words)
+    additions = [note.words for note in notes if isinstance(note, Also)]
+    whole = any("$ref" in addition or "type" in addition for addition in additions)
     schema: Schema = {} if whole else schema_of(hint, nodes)
-    for one in words:
-        schema |= one
+    for addition in additions:
+        schema |= addition
     for note in notes:
         if isinstance(note, str):
             schema["description"] = note
@@ -101,7 +103,7 @@ def _annotated(hint: Any, notes: tuple[Any, ...], nodes: dict[str, Schema]) -> S
 
 
 def _node(node: Any, nodes: dict[str, Schema]) -> Schema:
-    """A reference to a declared node, which is put among `nodes`."""
+    """Add a declared node to `nodes` and return a reference to it."""
     name = node.__name__
     if name not in nodes:
         nodes[name] = {}  # a node may hold itself

@@ -1,7 +1,7 @@
 """Plain values: null, booleans, numbers, text, lists and mappings, read from YAML and shown in messages.
 
-YAML can say more than any setting needs, and a few characters of it can stand for more than a machine holds. All that
-is refused here, before anything is built of it.
+YAML allows more than settings need, and aliases let a few characters stand for more values than memory holds. All that
+is refused here, before anything is built.
 """
 
 import math
@@ -12,10 +12,10 @@ import yaml
 
 LONGEST_SHOWN = 80
 LONGEST_NUMBER = 100
-"""Characters; Python takes the square of their number to read them."""
+"""Characters; Python's time to read a number is quadratic in them."""
 
 MOST_NODES = 20_000
-"""Values in a YAML text, those behind an alias counted wherever it stands."""
+"""Values in a YAML text; those of an alias count each time it is used."""
 
 DEEPEST = 50
 """Levels of a value."""
@@ -24,14 +24,14 @@ DEEPEST = 50
 
 
 def clipped(text: str, most: int) -> str:
-    """`text` on one line, what cannot be printed escaped, and shortened in the middle to about `most` characters."""
+    """Return a text on one line, escaped and shortened in the middle to about `most` characters."""
     if len(text) > most:
         text = f"{text[: most // 2]} ... {text[-most // 4 :]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown(value: object) -> str:
-    """`value` as Python writes it, shortened: what a message says was found."""
+    """Format a value for a message: as Python writes it, shortened."""
     return clipped(repr(value), LONGEST_SHOWN)
 
 
@@ -49,7 +49,7 @@ class _Loader(yaml.SafeLoader):
         self.nodes, self.depth = 0, 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Stops before a long or deep text has been read to its end, which takes a minute or all of the stack."""
+        """Stop early in a long or deep text, which would take a minute or all of the stack."""
         self.nodes, self.depth = self.nodes + 1, self.depth + 1
         if self.nodes > 2 * MOST_NODES or self.depth > DEEPEST + 1:
             raise yaml.composer.ComposerError(None, None, _TOO_LARGE, self.peek_event().start_mark)
@@ -79,8 +79,8 @@ _Loader.yaml_constructors = {
     if tag is None or tag.removeprefix(_TAG) in _KINDS
 }
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != f"{_TAG}timestamp"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
@@ -88,27 +88,39 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-def _measured(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]], around: list[yaml.Node]) -> tuple[int, int]:
-    """How many values a node stands for and how deep, aliases followed; its keys are made text. Raises YAMLError."""
+def _measured(node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], around: list[yaml.Node]) -> tuple[int, int]:
+    """Return the number of values in a node and their depth, with aliases followed; convert its keys to text.
+
+    Raises:
+        YAMLError: if there are too many.
+    """
     if node in around:
         raise _refusal("an alias refers to what it stands in", node)
-    if node not in known:
+    if node not in sizes:
         inner = _inner(node)
         around.append(node)
-        measured = [_measured(one, known, around) for one in inner] if len(around) <= DEEPEST else [(0, DEEPEST)]
+        measured = [_measured(value, sizes, around) for value in inner] if len(around) <= DEEPEST else [(0, DEEPEST)]
         around.pop()
-        known[node] = 1 + sum(size for size, _ in measured), 1 + max((depth for _, depth in measured), default=0)
-    size, depth = known[node]
+        sizes[node] = 1 + sum(size for size, _ in measured), 1 + max((depth for _, depth in measured), default=0)
+    size, depth = sizes[node]
     if depth > DEEPEST or size > MOST_NODES:
         raise _refusal(_TOO_LARGE, node)
     return size, depth
 
 
 def _inner(node: yaml.Node) -> list[yaml.Node]:
-    """The values in a node, whose keys are made text. Raises YAMLError."""
+    """Return the values in a node, and convert its keys to text.
+
+    Raises:
+        YAMLError: for a key given twice, or a number that is too long.
+    """
     if isinstance(node, yaml.MappingNode):
         node.value = [(_key(key), value) for key, value in node.value]
-        _refuse_twice(node)
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise _refusal(f"key {shown(key.value)} given twice", key)
+            seen.add(key.value)
         return [value for _, value in node.value]
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
@@ -118,23 +130,19 @@ def _inner(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _key(node: yaml.Node) -> yaml.Node:
-    """A key as text; `<<` stays what YAML takes it for."""
+    """Return a key as text, but `<<` as YAML reads it."""
     if not isinstance(node, yaml.ScalarNode):
         raise _refusal("a key must be text", node)
     plain = node.tag.startswith(_TAG) and node.tag != f"{_TAG}merge"
     return yaml.ScalarNode(f"{_TAG}str", node.value, node.start_mark, node.end_mark) if plain else node
 
 
-def _refuse_twice(node: yaml.MappingNode) -> None:
-    seen = set()
-    for key, _ in node.value:
-        if key.value in seen:
-            raise _refusal(f"key {shown(key.value)} given twice", key)
-        seen.add(key.value)
-
-
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises YAMLError."""
+    """Read a YAML text.
+
+    Raises:
+        YAMLError: if it is no YAML, or too large.
+    """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except RecursionError:
@@ -147,16 +155,16 @@ def parse_yaml(text: str) -> Any:
 
 
 def find_unusable(value: Any, where: str = "") -> str:
-    """Where and why JSON and UTF-8 cannot hold `value`, or an empty string; `where` begins the place."""
+    """Return where and why JSON or UTF-8 cannot hold a value, or an empty string; `where` is a prefix of the place."""
     if isinstance(value, Mapping):
-        found = (
+        problems = (
             find_unusable(key, where) or find_unusable(inner, f"{where}.{key}".lstrip("."))
             for key, inner in value.items()
         )
-        return next(filter(None, found), "")
+        return next(filter(None, problems), "")
     if isinstance(value, list | tuple):
-        found = (find_unusable(inner, f"{where}[{index}]") for index, inner in enumerate(value))
-        return next(filter(None, found), "")
+        problems = (find_unusable(inner, f"{where}[{index}]") for index, inner in enumerate(value))
+        return next(filter(None, problems), "")
     problem = ""
     if isinstance(value, float) and not math.isfinite(value):
         problem = f"expected a finite number, found {value}"
@@ -168,7 +176,7 @@ def find_unusable(value: Any, where: str = "") -> str:
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can hold it, which is not so for half of a surrogate pair."""
+    """Return True if UTF-8 can hold a text, which is not so for half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

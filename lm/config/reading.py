@@ -1,4 +1,4 @@
-"""What the files of experiments and of searches have in common."""
+"""Readers of what the YAML files of experiments and searches share, and of the files that come with the package."""
 
 import os
 import re
@@ -12,59 +12,59 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
 RESERVED = ("cells",)
-"""Names of folders beside those of the reports."""
+"""Names that no report may have: folders of the store."""
 
 MOST_SEEDS = 1000
-"""More are a slip of the pen."""
+"""Largest number of seeds; more are a typing error."""
 
 Seeds = (
     Annotated[int, Also(minimum=1, maximum=MOST_SEEDS)]
     | Annotated[str, Also(pattern=r"^\s*[0-9]+(\s*[-,]\s*[0-9]*)*\s*$")]
     | Annotated[list[Annotated[int, Also(minimum=0)]], Also(minItems=1, maxItems=MOST_SEEDS, uniqueItems=True)]
 )
-"""Seeds, or how many there are."""
+"""Type of seeds in a file: a number of them, a text or a list."""
 
 SEEDS = "a number of seeds (6 for 0 to 5), a list of whole numbers below 2**64 (0,1,2 or [6] or '6,'), or a range (0-5)"
-"""How seeds are given, in a file and on the command line."""
+"""Description of seeds, for messages."""
 
 SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
 
 
 def load_config(path: Path) -> Tree:
-    """The configuration in the file at `path`, or in the shipped one of that name; components beside it are found.
+    """Read the configuration at `path`, or the shipped one of that name, and make modules beside it importable.
 
-    Where the file names a `base`, it holds only what differs: dotted paths, or sections with some of their settings.
+    A file with a `base` holds only what differs: dotted paths, or sections with some of their settings.
 
     Raises:
-        InputError: where there is no such file, or nothing in it that can be read.
+        InputError: if there is no such file, or it cannot be read.
     """
     return _with_bases(resolve_file(path, "configuration"), ())
 
 
-def config_of(given: object) -> Tree:
-    """The configuration of a file or a shipped name, or the one in a mapping, whose `base` is relative to this folder.
+def config_of(source: object) -> Tree:
+    """Read a configuration from a file, a shipped name or a mapping, whose `base` is relative to the current folder.
 
     Raises:
-        InputError: where it is neither, or cannot be read.
+        InputError: if it is neither, or cannot be read.
     """
-    if isinstance(given, str | Path):
-        return load_config(Path(given))
-    if not isinstance(given, Mapping):
-        raise InputError(f"config: expected a YAML file, a name or a mapping, found {shown(given)}")
-    return _on_base(given, Path("config"), ())
+    if isinstance(source, str | Path):
+        return load_config(Path(source))
+    if not isinstance(source, Mapping):
+        raise InputError(f"config: expected a YAML file, a name or a mapping, found {shown(source)}")
+    return _on_base(source, Path("config"), ())
 
 
 def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
     add_module_folder(path.parent)
-    tree, place = load_yaml(path), path.resolve()
-    if place in below:
+    tree, file = load_yaml(path), path.resolve()
+    if file in below:
         raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
     require_kind(tree, path, "configuration")
-    return _on_base(tree, path, (*below, place))
+    return _on_base(tree, path, (*below, file))
 
 
 def _on_base(tree: Mapping[str, Any], path: Path, below: tuple[Path, ...]) -> Tree:
-    """What was read at `path`, put over the base that it names; `below` are the files that led there."""
+    """Apply a mapping read at `path` to the base that it names; `below` are the files that named it."""
     if "base" not in tree:
         return dict(tree)
     changes = dict(_changes({key: value for key, value in tree.items() if key != "base"}, ""))
@@ -72,32 +72,36 @@ def _on_base(tree: Mapping[str, Any], path: Path, below: tuple[Path, ...]) -> Tr
 
 
 def _changes(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """What a mapping changes, by dotted path; a component, which names its class, replaces what is there."""
+    """Yield the changes in a mapping by dotted path; a component replaces the node."""
     for key, value in tree.items():
-        place = join(path, str(key))
+        inner = join(path, str(key))
         if isinstance(value, Mapping) and value and not is_component(value):
-            yield from _changes(value, place)
+            yield from _changes(value, inner)
         else:
-            yield place, value
+            yield inner, value
 
 
 def _base_named(base: object, path: Path) -> Path:
-    """The file that the one at `path` names as its base: relative to it, or a shipped one by its bare name."""
+    """Return the base file of the one at `path`: relative to it, or a shipped one by its bare name."""
     if not isinstance(base, str):
         raise InputError(f"{path}: base: expected the path of a YAML file, found {shown(base)}")
     if "/" not in base and not base.endswith((".yaml", ".yml")) and not os.path.lexists(path.parent / base):
-        known = shipped_files("configuration")
-        if base not in known:
+        files = shipped_files("configuration")
+        if base not in files:
             raise InputError(
-                f"{path}: base: no configuration {shown(base)} is shipped.{nearest(base, list(known))} "
-                f"Choose from {', '.join(known) or 'none'}, or give a YAML file"
+                f"{path}: base: no configuration {shown(base)} is shipped.{nearest(base, list(files))} "
+                f"Choose from {', '.join(files) or 'none'}, or give a YAML file"
             )
-        return known[base]
+        return files[base]
     return path.parent / base
 
 
 def report_name(path: Path, tier: str = "") -> str:
-    """The name of the folder that the report of the file at `path` goes to. Raises InputError."""
+    """Return the name of the report's folder for the file at `path`.
+
+    Raises:
+        InputError: if the file's name cannot be one.
+    """
     name = path_name(f"{path.stem}.{tier}" if tier else path.stem, f"{path}: the file's name")
     if name in RESERVED:
         raise InputError(f"{path}: {name!r} is the folder of all cells; give the file another name")
@@ -105,25 +109,41 @@ def report_name(path: Path, tier: str = "") -> str:
 
 
 def read_mapping(value: Any, path: str) -> dict[str, Any]:
-    """Dotted paths and what to put there. Raises InputError."""
+    """Check a mapping of dotted paths to values and return it.
+
+    Raises:
+        InputError: if it is none.
+    """
     if not isinstance(value, Mapping):
         raise InputError(f"{path}: expected a mapping of dotted paths to values, found {shown(value)}")
     return {str(key): inner for key, inner in value.items()}
 
 
 def read_changes(value: Any, path: str) -> dict[str, Any]:
-    """Return what a mapping that may be left out holds: nothing for null, and for null alone. Raises InputError."""
+    """Return an optional mapping of dotted paths to values; empty for null.
+
+    Raises:
+        InputError: if it is neither.
+    """
     return {} if value is None else read_mapping(value, path)
 
 
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
-    """The configuration that the file at `path` names as its `base`, with its `common` changes. Raises InputError."""
+    """Read the `base` of the file at `path` and apply its `common` changes.
+
+    Raises:
+        InputError: if either cannot be read.
+    """
     base = _with_bases(_base_named(tree["base"], path), ())
     return override(base, read_changes(tree.get("common"), f"{path}: common"))
 
 
 def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:
-    """What a file at `path` says under `key`, as text. Raises InputError."""
+    """Return the value of a key in the file at `path` as text.
+
+    Raises:
+        InputError: for a mapping or a list.
+    """
     value = tree.get(key)
     if isinstance(value, Mapping | list):
         raise InputError(f"{path}: {key}: expected text, found {shown(value)}")
@@ -131,11 +151,11 @@ def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") 
 
 
 def read_seeds(value: Any, path: str) -> list[int]:
-    """Seeds as a file or a command line gives them.
+    """Return the seeds that a file or a command line names.
 
     Args:
         value: a number of seeds (6: seeds 0 to 5), a list of seeds, or text: `0,1,2`, `6,` or `0-5`.
-        path: where it was given.
+        path: of the value, for the message.
 
     Raises:
         InputError: for anything else, with what is accepted; and for a seed given twice or more than MOST_SEEDS.
@@ -153,87 +173,87 @@ def read_seeds(value: Any, path: str) -> list[int]:
 
 
 def _counted(number: int, path: str) -> int:
-    """A number of seeds that is not too large. Raises InputError."""
+    """Return a number of seeds, or raise InputError if it is too large."""
     if number > MOST_SEEDS:
         raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
     return number
 
 
 def _from_text(text: str, path: str) -> list[int] | int | None:
-    """The seeds of `0,1,2`, `6,` or `0-5`, or the number `6`; None for anything else. Raises InputError."""
+    """Read the seeds of `0,1,2`, `6,` or `0-5`, or the number `6`; return None for anything else."""
     if re.fullmatch(r"\s*[0-9]{1,20}\s*", text):
         return int(text)
     parts = text.strip().removesuffix(",").split(",")
     _counted(len(parts), path)
     seeds: list[int] = []
     for part in parts:
-        found = SEED.fullmatch(part.strip())
-        if found is None:
+        match = SEED.fullmatch(part.strip())
+        if match is None:
             return None
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         _counted(len(seeds) + last - first + 1, path)
         seeds += range(first, last + 1)
     return seeds
 
 
-# shipped --------------------------------------------------------------------------------------------------------------
+# what comes with the package -----------------------------------------------------------------------------------------
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WHEEL_FOLDER = "shipped"
-"""The folder of the installed package into which setup.py puts what lies at the top of a clone."""
+"""Folder of an installed package into which setup.py copies the files; in a clone they are at its top."""
 
 SHIPPED_FOLDERS = {"experiment": "experiments", "sweep": "sweeps", "configuration": "experiments/bases"}
-"""Where files of each kind lie, in a clone and in what ships alike."""
+"""Folder of each kind of file, below the clone or the wheel's folder."""
 
 COMMAND_BY_KIND = {"experiment": "lm ablate", "sweep": "lm sweep", "configuration": "lm fit"}
-"""What takes a file of each kind."""
+"""Command for each kind of file."""
 
 KEYS_BY_KIND = {
     "experiment": ("arms", "design", "baseline", "claims", "confirmatory", "ladder", "lr_curve", "tune"),
     "sweep": ("space", "objectives", "sampler", "pruner"),
     "configuration": ("data", "model", "optim", "trainer", "evaluate", "seed", "data_seed"),
 }
-"""Keys at the top of a file of each kind that no other kind has."""
+"""Top-level keys that only one kind of file has."""
 
 
 def shipped_files(kind: str) -> dict[str, Path]:
-    """The files of a kind that come with the package, by name; none where it was installed without them."""
+    """Return the files of a kind that come with the package, by name; none if it was installed without them."""
     for root in (PACKAGE / WHEEL_FOLDER, PACKAGE.parent):
         if (root / "experiments" / "bases").is_dir():
             return {path.stem: path for path in sorted((root / SHIPPED_FOLDERS[kind]).glob("*.yaml"))}
     return {}
 
 
-def resolve_file(given: Path, kind: str) -> Path:
-    """The file that is meant: the one at `given`, or where there is none the shipped one of that name.
+def resolve_file(path: Path, kind: str) -> Path:
+    """Return the file at `path`, or the shipped one of that name if there is none.
 
     Raises:
-        InputError: for a bare name that means neither, with the nearest.
+        InputError: with the nearest name, if there is neither.
     """
-    if given.suffix or len(given.parts) != 1 or os.path.lexists(given):
-        return given
-    known = shipped_files(kind)
-    if given.name in known:
-        return known[given.name]
-    if others := [other for other in SHIPPED_FOLDERS if given.name in shipped_files(other)]:
-        raise InputError(_wrong_kind(given, others, kind))
-    here = [path.name for path in sorted(Path().glob("*.yaml"))]
+    if path.suffix or len(path.parts) != 1 or os.path.lexists(path):
+        return path
+    files = shipped_files(kind)
+    if path.name in files:
+        return files[path.name]
+    if others := [other for other in SHIPPED_FOLDERS if path.name in shipped_files(other)]:
+        raise InputError(_wrong_kind(path, others, kind))
+    here = [file.name for file in sorted(Path().glob("*.yaml"))]
     raise InputError(
-        f"{given}: no such file, and no {kind} of that name is shipped.{nearest(given.name, [*known, *here])} "
-        f"Choose from {', '.join(known) or 'none'}, or give a YAML file"
+        f"{path}: no such file, and no {kind} of that name is shipped.{nearest(path.name, [*files, *here])} "
+        f"Choose from {', '.join(files) or 'none'}, or give a YAML file"
     )
 
 
 def require_kind(tree: Mapping[str, Any], path: Path, kind: str) -> None:
-    """Raise InputError, with the command that takes it, where the file at `path` is of another kind than expected."""
+    """Raise InputError, with the right command, if the file at `path` is of another kind than expected."""
     tops = {str(key).partition(".")[0] for key in tree}
-    kinds = [one for one, marks in KEYS_BY_KIND.items() if tops.intersection(marks)]
+    kinds = [name for name, keys in KEYS_BY_KIND.items() if tops.intersection(keys)]
     if kinds and kind not in kinds:
         raise InputError(_wrong_kind(path, kinds[:1], kind))
 
 
 def _wrong_kind(path: Path, kinds: Sequence[str], expected: str) -> str:
-    """Return the line for a file that is of other kinds than expected."""
+    """Format the message for a file of other kinds than expected."""
     taken = (f"{_article(kind)}: {COMMAND_BY_KIND[kind]} {path}" for kind in kinds)
     return f"{path}: is {' and '.join(taken)}; expected {_article(expected)}"
 

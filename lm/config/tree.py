@@ -1,7 +1,7 @@
 """YAML -> configuration tree -> canonical form -> run id.
 
-A configuration is a tree of plain values. What it may hold is the business of `lm.components`; here trees are read,
-changed, compared and hashed.
+A configuration is a tree of plain values. This module reads, changes, compares and hashes trees;
+lm/config/components.py checks their content.
 """
 
 import copy
@@ -24,29 +24,29 @@ Tree = dict[str, Any]
 
 LONGEST_MESSAGE = 2000
 LONGEST_FILE = 1_000_000
-"""Bytes of a YAML file. Larger ones are no settings, and take PyYAML most of a minute."""
+"""Bytes of a YAML file. Larger files are no settings, and PyYAML takes most of a minute for them."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 LONGEST_PATH = 3800
-"""Bytes; Linux takes 4095, and the names of cells are added."""
+"""Bytes; Linux accepts 4095, and the names of cells are added."""
 
 LONGEST_NAME = 200
-"""Bytes; file systems take 255, and endings such as `.tuned` and `.owner` are added."""
+"""Bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added."""
 
 
 class InputError(Exception):
-    """What the user gave cannot be used; the message is one line: where, what was found, what is accepted."""
+    """Invalid input of the user; the message is one line: the place, the value and what is accepted."""
 
     def __init__(self, message: str) -> None:
         super().__init__(clipped(message, LONGEST_MESSAGE))
 
 
 class ReportWouldShrinkError(Exception):
-    """What is to be written would say less than what it replaces; the message is one line: where, and what is lost."""
+    """A new report lacks content of the one on disk; the message is one line: the file and what would be lost."""
 
 
 def nearest(word: object, choices: Sequence[str]) -> str:
-    """` Did you mean X?` for the closest of `choices`, or an empty string."""
+    """Return ` Did you mean X?` for the closest of `choices`, or an empty string."""
     lowered = {choice.lower(): choice for choice in reversed(choices)}
     close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.6)
     return f" Did you mean {lowered[close[0]]}?" if close else ""
@@ -56,7 +56,7 @@ def nearest(word: object, choices: Sequence[str]) -> str:
 
 
 def require_regular(path: Path | str) -> None:
-    """Raises OSError unless `path` is a plain file: opening a pipe may wait forever, and a device has no end."""
+    """Raise OSError unless `path` is a plain file: opening a pipe may wait forever, and a device has no end."""
     try:
         mode = os.stat(path).st_mode
     except ValueError:  # a NUL, or half of a surrogate pair
@@ -66,50 +66,54 @@ def require_regular(path: Path | str) -> None:
 
 
 def require_place(path: Path, where: str, folder: bool = False) -> None:
-    """Raises InputError unless there can be a file, or a `folder`, at `path`; `where` is where it was given."""
+    """Check that a file or a folder can be written.
+
+    Args:
+        path: of the file or folder, which may be missing.
+        where: option or key that named it, for the message.
+        folder: whether it is a folder.
+
+    Raises:
+        InputError: if it cannot.
+    """
     try:
         if len(os.fsencode(path.absolute())) > LONGEST_PATH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        there, mode = _nearest_there(path)
+        for existing in (path, *path.absolute().parents):
+            try:
+                mode = os.stat(existing).st_mode
+                break
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        else:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     except (OSError, ValueError) as error:
         raise InputError(f"{where} {path}: {getattr(error, 'strerror', None) or 'no name for a file'}") from None
-    if there == path and not folder:
+    if existing == path and not folder:
         if not stat.S_ISREG(mode):
             raise InputError(f"{where} {path}: expected a plain file, or none yet")
     elif not stat.S_ISDIR(mode):
-        raise InputError(f"{where} {path}: {there} is no folder; expected a folder")
-    if not os.access(there, os.W_OK):
-        raise InputError(f"{where} {path}: {there} cannot be written to")
-    if there != path or folder:
-        _require_room(there, f"{where} {path}")
-
-
-def _require_room(folder: Path, where: str) -> None:
-    """Raise InputError where nothing can be made in a folder that may be written to, as in /proc for root.
-
-    A disk that is full is not judged here: it is no fault of what was asked for.
-    """
-    import tempfile  # of which few commands have need
+        raise InputError(f"{where} {path}: {existing} is no folder; expected a folder")
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{where} {path}: {existing} cannot be written to")
+    if existing == path and not folder:
+        return
+    import tempfile  # few commands need it
 
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=".lm-", dir=folder))
+        os.rmdir(tempfile.mkdtemp(prefix=".lm-", dir=existing))  # fails in /proc, even for root
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"{where}: nothing can be made in {folder} ({error.strerror})") from None
-
-
-def _nearest_there(path: Path) -> tuple[Path, int]:
-    """The first of `path` and the folders around it that exists, and its mode. Raises OSError or ValueError."""
-    for place in (path, *path.absolute().parents):
-        try:
-            return place, os.stat(place).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk is no error of the path
+            message = f"{where} {path}: nothing can be made in {existing} ({error.strerror})"
+            raise InputError(message) from None
 
 
 def load_yaml(path: Path) -> Tree:
-    """The mapping in the YAML file at `path`. Raises InputError with file and line."""
+    """Read the mapping in the YAML file at `path`.
+
+    Raises:
+        InputError: with file and line.
+    """
     try:
         require_regular(path)
         with open(path, "rb") as file:
@@ -137,10 +141,14 @@ def load_yaml(path: Path) -> Tree:
 
 
 def parse_value(text: str, where: str = "") -> Any:
-    """The value of `text` read as YAML, as on the right of `--optim.lr`; text that is no YAML is itself.
+    """Read a text as YAML, such as the value of `--optim.lr`; return a text that is no YAML as it is.
+
+    Args:
+        text: the value.
+        where: option or key, for the message.
 
     Raises:
-        InputError: for a value that no configuration can hold, naming `where` it was given.
+        InputError: for a value that no configuration can hold.
     """
     try:
         value = parse_yaml(text)
@@ -152,7 +160,11 @@ def parse_value(text: str, where: str = "") -> Any:
 
 
 def path_name(name: object, where: str) -> str:
-    """`name`, which is to name a file or a folder. Raises InputError for one that could lead elsewhere."""
+    """Return a name for a file or a folder.
+
+    Raises:
+        InputError: for a name that could lead elsewhere, or is too long.
+    """
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise InputError(
             f"{where}: {shown(name)} cannot name a file; use letters, digits, '_', '-', '+' and '.', "
@@ -164,7 +176,7 @@ def path_name(name: object, where: str) -> str:
 
 
 def join(path: str, name: str) -> str:
-    """`path.name`, or `name` at the root."""
+    """Return `path.name`, or `name` at the root."""
     return f"{path}.{name}" if path else name
 
 
@@ -172,12 +184,12 @@ def join(path: str, name: str) -> str:
 
 
 def is_component(node: Any) -> bool:
-    """Whether a raw node names its class."""
+    """Return True for a node that names its class."""
     return isinstance(node, Mapping) and "class_path" in node
 
 
 def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
-    """A copy of `tree` with dotted `changes` applied.
+    """Return a copy of `tree` with dotted `changes` applied.
 
     A component node is replaced whole, so that no option of the class before it survives; `init_args` may be left out
     of a path. A mapping given for a section that is not a component is merged into it.
@@ -218,22 +230,22 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
 
 
 def canonical(value: Any) -> str:
-    """One text for one meaning: sorted keys, no spaces, no NaN."""
+    """Format a value as JSON with sorted keys, no spaces and no NaN: equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def run_id(value: Any) -> str:
-    """The SHA-256 of the canonical form, in hexadecimal."""
+    """Return the SHA-256 of the canonical form of a value, in hexadecimal."""
     return text_id(canonical(value))
 
 
 def text_id(text: str) -> str:
-    """The SHA-256 of a text that is canonical already."""
+    """Return the SHA-256 of a text in canonical form, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted paths to plain values; a component appears as its class name, its options below it."""
+    """Return the plain values of a tree by dotted path; a component is its class name, with its options below."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         path = join(prefix, key)
@@ -248,6 +260,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The dotted paths at which two resolved configurations differ, with both values, or None."""
+    """Return the dotted paths at which two resolved configurations differ, with both values; None if missing."""
     a, b = flatten(left), flatten(right)
     return {path: (a.get(path), b.get(path)) for path in sorted({*a, *b}) if a.get(path) != b.get(path)}

@@ -123,12 +123,12 @@ def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
     if not errors:
         return
     kind, place, wrong = max(errors, key=lambda error: len(error[1]))
-    found = "nothing" if kind == "missing" else shown(wrong)
+    content = "nothing" if kind == "missing" else shown(wrong)
     if kind == "extra_forbidden":
         *place, name = place
-        found = f"the name {shown(name)}"
+        content = f"the name {shown(name)}"
     where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).lstrip(".")
-    raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {found}; {remedy}")
+    raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {content}; {remedy}")
 
 
 # the form of a record ------------------------------------------------------------------------------------------------
