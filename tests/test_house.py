@@ -211,6 +211,7 @@ PLAIN = (
     "analysis",
     "api",
     "cli",
+    "config",
     "data",
     "execution",
     "inference",

@@ -13,7 +13,7 @@ from lm.config.keys import Also, Name, Text, keys
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
 from lm.store.metrics import AT_LENGTH, METRICS, nearest_metric
-from lm.store.paths import SECTIONS, dead_end
+from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Record
 
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
@@ -197,7 +197,7 @@ def _metric(text: Any, path: str) -> str:
         at_length = bool(at) and base in AT_LENGTH and length.isascii() and length.isdigit()
         if not (name in METRICS or at_length or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest_metric(name, [*METRICS, *SECTIONS])}")
-        if name not in METRICS and not at_length and (reason := dead_end(name)):
+        if name not in METRICS and not at_length and (reason := path_error(name)):
             raise InputError(f"{path}: {reason}")
     return text
 

@@ -1,4 +1,4 @@
-"""Paths into records, such as `initial/gradient_norm/mlp_out/-1`: which lead to a number, as far as is known."""
+"""Paths into records, such as `initial/gradient_norm/mlp_out/-1`, and which of them lead to a number."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,29 +8,29 @@ from lm.config.tree import nearest
 NUMBER = "a number"
 NUMBERS = "a list of numbers, or of lists of them"
 TEXT = "text"
-UNKNOWN = "what is measured there"
+UNKNOWN = "unknown"
 
 ANY = "*"
-"""Stands for every name that is not listed beside it."""
+"""Wildcard for the names that are not listed beside it."""
 
-Leads = Mapping[str, Any]
+Contents = Mapping[str, Any]
 
-BINS: Leads = {"count": NUMBERS, "confidence": NUMBERS, "accuracy": NUMBERS}
-LENGTHS: Leads = {
+BINS: Contents = {"count": NUMBERS, "confidence": NUMBERS, "accuracy": NUMBERS}
+LENGTHS: Contents = {
     ANY: {"tokens": NUMBER, "nll": NUMBER, "sliding_nll": NUMBER, "by_position": NUMBERS, "error": TEXT},
 }
-SPLIT: Leads = {
+SPLIT: Contents = {
     "reliability": BINS,
     "scaled": {"fitted_on": TEXT, "validation_nll": NUMBERS, "reliability": BINS, ANY: UNKNOWN},
     "text": {ANY: UNKNOWN},
     "lengths": LENGTHS,
     ANY: UNKNOWN,
 }
-INSIDE: Leads = {
+INSIDE: Contents = {
     **dict.fromkeys(("entropy", "largest_logit", "first_share", "residual_norm", "dead_share"), NUMBERS),
     "gradient_norm": {ANY: NUMBERS},
 }
-SECTIONS: Leads = {
+SECTIONS: Contents = {
     "initial": INSIDE,
     "final": INSIDE,
     "evaluations": {"lengths": LENGTHS, ANY: SPLIT},
@@ -43,31 +43,33 @@ SECTIONS: Leads = {
         **dict.fromkeys(("vocabulary", "end_of_text"), NUMBER),
     },
 }
-"""What lies in the parts of a record into which a path may lead."""
+"""Contents of the parts of a record into which a path may lead."""
 
 
-def dead_end(path: str) -> str:
-    """Why a path into a record leads to no number; empty where it does, or where that is not known beforehand."""
-    lead: Any = SECTIONS
-    way: list[str] = []
+def path_error(path: str) -> str:
+    """Return why a path into a record leads to no number; an empty text if it does, or that is not known beforehand."""
+    contents: Any = SECTIONS
+    steps: list[str] = []
     for step in path.split("/"):
-        here = "/".join(way)
-        if lead is UNKNOWN:
+        parent = "/".join(steps)
+        if contents is UNKNOWN:
             return ""
-        if lead is NUMBERS:
+        if contents is NUMBERS:
             if not step.removeprefix("-").isdecimal():
-                return f"{here} is {NUMBERS}, of which {step!r} is no place"
-        elif not isinstance(lead, Mapping):
-            return f"{here} is {lead}, and nothing lies below it"
-        elif not step or (step not in lead and ANY not in lead):
-            return f"{here or 'a record'} has no {step!r}.{nearest(step, list(lead))} It has {', '.join(lead)}"
+                return f"{parent} is {NUMBERS}, and {step!r} is no index"
+        elif not isinstance(contents, Mapping):
+            return f"{parent} is {contents}, and nothing is below it"
+        elif not step or (step not in contents and ANY not in contents):
+            return (
+                f"{parent or 'a record'} has no {step!r}.{nearest(step, list(contents))} It has {', '.join(contents)}"
+            )
         else:
-            lead = lead.get(step, lead.get(ANY))
-        way.append(step)
-    if lead is TEXT:
-        return f"{path} is text, and a claim is about a number"
-    if isinstance(lead, Mapping):
-        named = [name for name in lead if name != ANY]
-        below = f", such as {path}/{named[0]}" if named else ""
-        return f"{path} holds several things by name, and a claim is about a number; go on to one of them{below}"
+            contents = contents.get(step, contents.get(ANY))
+        steps.append(step)
+    if contents is TEXT:
+        return f"{path} is text, and a claim needs a number"
+    if isinstance(contents, Mapping):
+        names = [name for name in contents if name != ANY]
+        example = f", such as {path}/{names[0]}" if names else ""
+        return f"{path} holds several values by name, and a claim needs a number; name one of them{example}"
     return ""

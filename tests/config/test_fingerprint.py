@@ -71,7 +71,7 @@ def forget() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "own"]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    fingerprints._met.clear()
+    fingerprints._first_versions.clear()
 
 
 @pytest.fixture

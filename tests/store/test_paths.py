@@ -11,7 +11,7 @@ from records import blank, inside
 from lm.analysis.claims import read_claim
 from lm.analysis.results import value
 from lm.config.tree import InputError
-from lm.store.paths import SECTIONS, dead_end
+from lm.store.paths import SECTIONS, path_error
 
 
 def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
@@ -29,10 +29,10 @@ def test_what_a_committed_record_holds_is_known_to_be_a_number_or_not(cell: str)
     for section in SECTIONS.keys() & record.keys():
         for path, found in paths(record[section] or {}, section):
             if isinstance(found, int | float | list) and found != []:
-                assert dead_end(path) == "", path
+                assert path_error(path) == "", path
                 assert math.isfinite(value(record, path)), path
             elif isinstance(found, str | dict) and not path.startswith("evaluations/"):
-                assert dead_end(path), path
+                assert path_error(path), path
             if isinstance(found, str | dict):
                 assert math.isnan(value(record, path)), "not measured, and no crash"
 
@@ -40,17 +40,17 @@ def test_what_a_committed_record_holds_is_known_to_be_a_number_or_not(cell: str)
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("data/tokens", "data/tokens holds several things by name, and a claim is about a number"),
+        ("data/tokens", "data/tokens holds several values by name, and a claim needs a number"),
         ("data/fingerprint", "data/fingerprint is text"),
         ("data/tokns/train", r"data has no 'tokns'. Did you mean tokens\? It has fingerprint,"),
-        ("initial/gradient_norm", "initial/gradient_norm holds several things by name"),
+        ("initial/gradient_norm", "initial/gradient_norm holds several values by name"),
         ("initial/entropi", "initial has no 'entropi'. Did you mean entropy"),
-        ("initial/entropy/first", "of which 'first' is no place"),
-        ("evaluations/test", "go on to one of them, such as evaluations/test/"),
-        ("evaluations/lengths/128", "evaluations/lengths/128 holds several things by name"),
+        ("initial/entropy/first", "and 'first' is no index"),
+        ("evaluations/test", "name one of them, such as evaluations/test/"),
+        ("evaluations/lengths/128", "evaluations/lengths/128 holds several values by name"),
         ("evaluations/lengths/128/error", "is text"),
-        ("reliability/count/3/x", "of which 'x' is no place"),
-        ("metrics/nll/0", "metrics/nll is a number, and nothing lies below it"),
+        ("reliability/count/3/x", "and 'x' is no index"),
+        ("metrics/nll/0", "metrics/nll is a number, and nothing is below it"),
         ("metrics/", "metrics has no ''"),
         ("log data/tokens / initial/entropy", "data/tokens holds"),
         ("nll - data/tokenizer", "data/tokenizer is text"),
