@@ -10,7 +10,7 @@ from lm.api._setup import prepare, to_plain, user_modules
 from lm.api.results import Ladder, Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor_spec import usable
+from lm.execution.factory import usable
 from lm.training.loggers import asked_for
 
 

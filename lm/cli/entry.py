@@ -186,7 +186,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         raise InputError(f"lm {options.command} takes no setting {foreign[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
-        from lm.execution.temp_cleanup import stale_tempdirs_removed
+        from lm.execution.fork_server import stale_tempdirs_removed
 
         keep_compiled_code()  # before torch is imported, which would say where itself
         with stale_tempdirs_removed(), deferred_interrupts():

@@ -234,7 +234,7 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def executor_of(options: argparse.Namespace, loggers: Sequence[str]) -> str:
     """What trains the cells. Raises InputError where there is none of that name, or it cannot be reached."""
-    from lm.execution.executor_spec import usable
+    from lm.execution.factory import usable
 
     return usable(options.executor, loggers)
 

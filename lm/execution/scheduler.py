@@ -8,8 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lm.execution.cell_queue import CellQueue, ExperimentQueue, Planned, StaticQueue
-from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
-from lm.execution.foreign_cells import by_process
+from lm.execution.executor import (
+    Ended,
+    Event,
+    Executor,
+    Handle,
+    Outcome,
+    Progress,
+    Started,
+    Validation,
+    Waiting,
+    by_process,
+)
 from lm.execution.interrupts import deferred_interrupts, raise_if_interrupted
 from lm.execution.watcher import Running, Watcher
 from lm.store import locks

@@ -52,7 +52,7 @@ class Trainer(lightning.pytorch.Trainer):
             hand in every trainer.
     """
 
-    REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
+    REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}  # type: ignore[has-type, unused-ignore]
     """Keys that people look for, and why there are none."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Run:
     seed: int
     evaluate: Evaluation | None = None
     data_seed: int | None = None
-    REASONS: ClassVar = REASONS | {"callbacks": "callbacks belong to the trainer: trainer.callbacks"}
+    REASONS: ClassVar = REASONS | {"callbacks": "callbacks belong to the trainer: trainer.callbacks"}  # type: ignore[has-type, unused-ignore]
 
     def __post_init__(self) -> None:
         for name, seed in (("seed", self.seed), ("data_seed", self.order_seed)):

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,10 @@ from lm.config.tree import InputError
 from lm.execution import heartbeat, local
 from lm.execution.cell_queue import Planned
 from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
-from lm.execution.local import Job, Local
+from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
+from lm.execution.local import Attempt, Job, Local
 from lm.execution.scheduler import train_cells
 from lm.execution.watcher import Running, Watcher
-from lm.execution.worker_pool import MAX_FORKSERVER_RESTARTS, fork_server
 from lm.store.holders import Holder
 from lm.store.locks import state
 from lm.store.record import Ending
@@ -61,9 +62,9 @@ def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: 
 
 def server() -> int:
     """The process number of multiprocessing's fork server."""
-    found = fork_server()
-    assert isinstance(found, int)
-    return found
+    pid = fork_server_pid()
+    assert isinstance(pid, int)
+    return pid
 
 
 def kill_server(jobs: list[Job]) -> None:
@@ -333,3 +334,25 @@ def test_a_cell_of_one_device_is_given_an_accelerator_by_the_place_that_is_free(
             executor.submit(cell, stand_in.execution(), "cell")  # type: ignore[arg-type]
         told = {event.handle.cell: event.line for event in ended(executor) if isinstance(event, Waiting)}
     assert told == {FIRST: "slot 0", SECOND: "slot None", THIRD: "slot 2"}
+
+
+def test_each_cell_has_a_process_of_its_own(store: Store) -> None:
+    pids: list[int] = []
+    with Local(store, 1) as executor:
+        for cell in (FIRST, SECOND):
+            handle = executor.submit(StandIn(cell), stand_in.execution(), "cell")  # type: ignore[arg-type]
+            pids.append(executor.jobs[handle].attempt.process.pid)
+            ended(executor)
+    assert len(set(pids)) == 2
+    assert [state(pid) for pid in pids if state(pid) not in (None, "Z")] == []
+
+
+def test_a_validation_is_answered_once() -> None:
+    sent: list[bool] = []
+    process: Any = SimpleNamespace(pid=os.getpid(), exitcode=None, send=sent.append)
+    attempt = Attempt(process, process, None)
+    attempt.answer(True)
+    attempt.awaits_answer = True
+    attempt.answer(False)
+    attempt.answer(True)
+    assert (sent, attempt.stopped) == ([False], True)

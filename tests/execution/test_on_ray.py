@@ -1,4 +1,4 @@
-"""What becomes of a cell whose worker goes away, without a cluster."""
+"""What becomes of a cell whose task is lost, without a cluster."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,52 +12,47 @@ from lm.store.store import Store
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 
 
-class Lost:
-    """An executor whose every worker goes away."""
+class Losing:
+    """An executor whose every task is lost."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        on_ray = pytest.importorskip("lm.execution.on_ray", reason="needs ray: pip install 'lm-ablations[ray]'")
+        pytest.importorskip("ray", reason="needs ray: pip install 'lm-ablations[ray]'")
+        from lm.execution import on_ray
+
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
         RemoteExecutor.__init__(self.executor, store, 1, print)
-        self.executor.pool = SimpleNamespace(dismiss=lambda worker: None, acquire=lambda code, needs: worker(False))
-        monkeypatch.setattr(on_ray, "digest", lambda cell: "")
         monkeypatch.setattr("lm.execution.remote.fail", lambda *_: {})
-        monkeypatch.setattr(self.executor, "_needs", lambda job: {})
-        monkeypatch.setattr(self.executor, "_start", self.started)
-        monkeypatch.setattr(self.executor, "_release", lambda job, end: None)
-        self.tries = 0
-        self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), SimpleNamespace(id="a" * 16), SimpleNamespace(again=False))
+        monkeypatch.setattr(self.executor, "_start_task", self.start)
+        self.starts = 0
+        cell: Any = SimpleNamespace(id="a" * 16)
+        execution: Any = SimpleNamespace(again=False)
+        self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), cell, execution)
         self.executor.jobs[self.job.handle] = self.job
         self.most = on_ray.STARTS
 
-    def started(self, job: Any, worker: Any) -> None:
-        self.tries += 1
-        job.worker = worker
+    def start(self, job: Any) -> None:
+        self.starts += 1
 
-    def lose(self, up: bool) -> None:
-        self.job.worker = worker(up)
-        self.executor._on_actor_lost(self.job, "lost")
+    def lose(self, begun: bool) -> None:
+        self.job.begun = begun
+        self.executor._on_task_lost(self.job, "lost")
 
-    def ends(self) -> list[Outcome]:
+    def outcomes(self) -> list[Outcome]:
         return [event.outcome for event in self.executor.events if hasattr(event, "outcome")]
 
 
-def worker(up: bool) -> Any:
-    return SimpleNamespace(up=up)
+def test_a_task_lost_before_it_begins_is_no_loss_of_the_cell(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing = Losing(store, monkeypatch)
+    losing.lose(True)
+    losing.lose(False)  # on a node that had gone too, which was not known
+    assert (losing.starts, losing.outcomes()) == (2, [])
+    losing.lose(True)
+    assert losing.outcomes() == [Outcome.LOST]
 
 
-def test_a_worker_lost_before_it_is_up_is_no_loss_of_the_cell(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Lost(store, monkeypatch)
-    lost.lose(True)
-    lost.lose(False)  # on a node that had gone too, which was not known
-    assert (lost.tries, lost.ends()) == (2, [])
-    lost.lose(True)
-    assert lost.ends() == [Outcome.LOST]
-
-
-def test_workers_that_never_come_up_end_in_giving_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Lost(store, monkeypatch)
-    while not lost.ends():
-        lost.lose(False)
-    assert lost.ends() == [Outcome.LOST]
-    assert lost.tries == lost.most
+def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing = Losing(store, monkeypatch)
+    while not losing.outcomes():
+        losing.lose(False)
+    assert losing.outcomes() == [Outcome.LOST]
+    assert losing.starts == losing.most

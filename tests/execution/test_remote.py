@@ -23,22 +23,19 @@ class Far(RemoteExecutor[RemoteJob]):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, 1)
-        self.said: list[Any] = []
+        self.sent: list[Any] = []
 
-    def _job(self, handle: Handle, cell: Any, execution: Any) -> RemoteJob:
+    def _start(self, handle: Handle, cell: Any, execution: Any) -> RemoteJob:
         return RemoteJob(handle, cell, execution)
 
     def _listen(self, seconds: float) -> None:
         pass
 
-    def _stop(self, job: RemoteJob) -> None:
-        self.said.append("stop")
+    def _send(self, job: RemoteJob, answer: bool | str) -> None:
+        self.sent.append(answer)
 
-    def _send_answer(self, job: RemoteJob, goes_on: bool) -> None:
-        self.said.append(goes_on)
-
-    def _release(self, job: RemoteJob, outcome: Outcome) -> None:
-        self.said.append(outcome)
+    def _release(self, job: RemoteJob) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -62,7 +59,7 @@ def hand_over(far: Far) -> tuple[Handle, RemoteJob]:
 def test_what_is_told_becomes_events_in_order(far: Far) -> None:
     handle, job = hand_over(far)
     for message in (("started",), ("progress", 3, 9, 0.5), ("validation", 4, {"nll": 2.0}), ("waiting", "a line")):
-        far._heard(job, message)
+        far._on_message(job, message)
     told = list(far.poll(0.0))
     assert told[:2] == [Started(handle), Progress(handle, 3, 9, 0.5)]
     assert isinstance(told[2], Validation)
@@ -70,7 +67,7 @@ def test_what_is_told_becomes_events_in_order(far: Far) -> None:
     assert told[3] == Waiting(handle, "a line")
     told[2].answer(False)
     told[2].answer(True)  # said already
-    assert far.said == [False]
+    assert far.sent == [False]
 
 
 def test_a_cell_whose_machine_is_lost_once_is_tried_again_and_twice_is_given_up(far: Far) -> None:
@@ -89,7 +86,7 @@ def test_a_cancelled_cell_whose_machine_is_lost_is_interrupted(far: Far) -> None
     handle, job = hand_over(far)
     far.cancel(handle)
     far.cancel(handle)
-    assert far.said == ["stop"]
+    assert far.sent == ["cancel"]
     assert not far._on_worker_lost(job, "the node was lost")
     assert list(far.poll(0.0)) == [Ended(handle, Outcome.INTERRUPTED, 0)]
     assert far.result(handle) is None

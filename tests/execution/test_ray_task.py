@@ -10,10 +10,10 @@ from stand_in import StandIn
 
 from lm.config.tree import InputError
 from lm.data.tokens import Facts
-from lm.execution import cell_transfer
-from lm.execution.cell_transfer import (
-    CellPackage,
+from lm.execution import ray_task
+from lm.execution.ray_task import (
     Changes,
+    Order,
     below,
     code_of,
     delete_other_files,
@@ -37,7 +37,7 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_transfer, "PIECE", 4)
+    monkeypatch.setattr(ray_task, "PIECE", 4)
     folder = write(tmp_path / "a", last_ckpt="0123456789", code__module_py="x = 1", empty_txt="", saving_ckpt="half")
     (folder / ".hidden").write_text("not whole")
     sent: list[bytes] = []
@@ -69,7 +69,7 @@ def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, mo
         asked.append(piece)
         return piece
 
-    sent = CellPackage(cell, cell, "cell a", files_below(folder, bytes), [], [])
+    sent = Order(1, cell, cell, "cell a", 1, files_below(folder, bytes), [], [])
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "there"))
     for _ in range(2):
         there = unpack_cell(sent, get, tmp_path / "code")
@@ -89,10 +89,10 @@ def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: p
     cell: Any = replace(StandIn("a" * 16), config={"model": {"class_path": "parcelled.parts.A"}})
     code = code_of(cell)
     assert [module for module, _, _ in code] == ["parcelled", "parcelled.more", "parcelled.parts"]
-    unpack_cell(CellPackage(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    unpack_cell(Order(1, cell, cell, "cell a", 1, [], [], code), bytes, tmp_path / "there")
     assert sys.path[-1] == str(tmp_path / "there")
     written = (tmp_path / "there" / "parcelled" / "parts.py").stat()
-    unpack_cell(CellPackage(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    unpack_cell(Order(1, cell, cell, "cell a", 1, [], [], code), bytes, tmp_path / "there")
     assert (tmp_path / "there" / "parcelled" / "parts.py").stat() == written
     assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
 
@@ -113,7 +113,7 @@ def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: 
 
 def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(cell_transfer, "write_atomic", lambda path, content: written.append(path.name))
+    monkeypatch.setattr(ray_task, "write_atomic", lambda path, content: written.append(path.name))
     write_files(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
     assert written == ["a.csv", "z.csv", "outcome.json", "record.json"]
 
