@@ -19,7 +19,7 @@ from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import own_modules, trusted_only
 from lm.config.tree import InputError, LessError, nearest, parse_value
-from lm.execution.interrupts import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
+from lm.execution.signal_handling import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
 from lm.store.disk import BROKEN, REFUSED, explain
 from lm.store.leases import LostError
 from lm.training.signals import by_signal

@@ -51,7 +51,7 @@ class Outcome(Enum):
     LOCKED_ELSEWHERE = "held"
     """Another process trains it. It can be submitted again once `held` returns None."""
     LOST = "given up"
-    """Its process was ended from outside too often, or ended without a message. Its record says so."""
+    """The process was ended from outside too often, or ended without a message. Its record says so."""
 
 
 # events --------------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) 
 
 
 Job = TypeVar("Job", bound=Any)
-"""What an executor keeps of a submitted cell."""
+"""Entry of an executor for a submitted cell."""
 
 
 class JobExecutor(Executor, Generic[Job]):

@@ -21,8 +21,7 @@ from lm.execution.estimate import advice, duration, measured_seconds, wall_secon
 from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
-from lm.execution.scheduler import run_cells
-from lm.execution.watcher import Watcher
+from lm.execution.scheduler import Watcher, run_cells
 from lm.inference.ways import decided
 from lm.report.autotune import describe_autotune
 from lm.report.search import write_study

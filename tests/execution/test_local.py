@@ -21,8 +21,7 @@ from lm.execution.cell_queue import Planned
 from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
 from lm.execution.local import Attempt, Job, Local
-from lm.execution.scheduler import train_cells
-from lm.execution.watcher import Running, Watcher
+from lm.execution.scheduler import Running, Watcher, train_cells
 from lm.store.holders import Holder
 from lm.store.locks import state
 from lm.store.record import Ending

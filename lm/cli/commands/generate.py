@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from lm.cli.options import Parser, add_run
-from lm.execution.interrupts import INTERRUPTED
+from lm.execution.signal_handling import INTERRUPTED
 
 HELP = "let a finished run go on with a text"
 EXAMPLES = (
