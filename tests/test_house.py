@@ -104,6 +104,8 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
         allowed = {
             "lm.cli.entry": {"lm.execution.fork_server"},
+            "lm.execution.on_ray": {"lm.execution.fork_server"},
+            "lm.execution.ray_task": {"lm.execution.fork_server"},
             "lm.execution.remote": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.climb": {"lm.execution.sharing"},

@@ -5,7 +5,6 @@ executor is another class, and an entry in `lm/execution/factory.py`.
 """
 
 import itertools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -253,9 +252,6 @@ class Executor(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
 
 
 def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) -> None:

@@ -9,12 +9,15 @@ import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.execution.executor import HOST_PORT, Executor
 from lm.store.locks import Say, to_stderr
 from lm.store.store import Store
+
+if TYPE_CHECKING:  # it imports torch
+    from lm.execution.executor import Executor
 
 LOCAL = "local"
 EXECUTORS: Mapping[str, tuple[str, str]] = {
@@ -24,6 +27,7 @@ EXECUTORS: Mapping[str, tuple[str, str]] = {
 }
 """Module and class of each executor."""
 
+HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
 PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
 """Values that go into a batch script unquoted."""
 
@@ -36,7 +40,7 @@ class ExecutorSpec:
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def executor(self) -> type[Executor]:
+    def executor(self) -> "type[Executor]":
         """Class of the executor."""
         module, name = EXECUTORS[self.name]
         executor: type[Executor] = getattr(importlib.import_module(module), name)
@@ -116,7 +120,7 @@ def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_
     return str(value)
 
 
-def make_executor(text: str, store: Store, capacity: int, say: Say = to_stderr) -> Executor:
+def make_executor(text: str, store: Store, capacity: int, say: Say = to_stderr) -> "Executor":
     """Make the executor that a text names. Raises InputError if there is none or it cannot be started."""
     spec = parse_executor(text)
     return spec.executor(store, capacity, say, spec.options)

@@ -6,6 +6,7 @@ import multiprocessing.util
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ MAX_FORKSERVER_RESTARTS = 5
 PAUSE_SECONDS = 0.1
 """Delay before the second attempt to start a process, doubled for each further attempt. A fork server that was killed
 blocks the next one until it has ended."""
+
+PREFIX = "pymp-"
+"""Prefix of temporary folders, which is multiprocessing's."""
 
 MARK = ".lm."
 """First part of the name of the file that records the owner of a temporary folder."""
@@ -111,11 +115,23 @@ def fork_server_pid() -> int | None:
     return pid
 
 
-# temporary folders, which hold the sockets of fork servers -----------------------------------------------------------
+# temporary folders, some of which hold the sockets of fork servers ---------------------------------------------------
+
+
+def make_tempdir(name: str) -> Path:
+    """Make a temporary folder of this process, which a later command removes if this one is killed.
+
+    Raises:
+        InputError: if there is no folder for temporary files.
+    """
+    remove_stale_tempdirs()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
+    mark_owner(folder)
+    return folder
 
 
 def mark_owner(folder: Path) -> None:
-    """Record the owner in a folder that multiprocessing has created."""
+    """Record this process as the owner of a temporary folder."""
     with contextlib.suppress(OSError):  # then it stays after a kill, no worse
         (folder / f"{MARK}{signature()}").touch()
 
@@ -126,7 +142,7 @@ def remove_stale_tempdirs() -> None:
     Raises:
         InputError: if there is no folder for temporary files.
     """
-    for folder in list(Path(temporary_folder()).glob("pymp-*")):
+    for folder in list(Path(temporary_folder()).glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):  # of another user, or removed by its own command
             marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
             if any(map(is_of_the_dead, marks)):

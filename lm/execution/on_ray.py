@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,7 +19,9 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import HOST_PORT, Handle, Outcome, require_whole
+from lm.execution.executor import Handle, Outcome, require_whole
+from lm.execution.factory import HOST_PORT
+from lm.execution.fork_server import make_tempdir
 from lm.execution.machine import cores, env_threads, threads_each
 from lm.execution.ray_task import (
     OWN,
@@ -31,7 +32,6 @@ from lm.execution.ray_task import (
     code_of,
     delete_other_files,
     files_below,
-    remove_stale_folders,
     train_on_node,
     write_files,
 )
@@ -58,9 +58,6 @@ STARTS = 5
 
 HEAD = {"node:__internal_head__": 0.001}
 """Resource that Ray gives to the head node, without which there is no cluster."""
-
-PREFIX = "lm-ray-"
-"""Prefix of the folder of a cluster that this process starts."""
 
 MEMORY_MB, LEAST_MEMORY = 500, 80
 """Object store of a cluster that this process starts, in MB, and the smallest one."""
@@ -387,8 +384,7 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
     try:
         if address is None:
             os.environ.setdefault("RAY_worker_niceness", "0")  # as `local`; Ray's own is for nodes that do more
-            remove_stale_folders(PREFIX)
-            _folder.append(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+            _folder.append(str(make_tempdir("ray")))
             ray.init(
                 address="local",
                 num_cpus=cpus,

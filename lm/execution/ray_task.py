@@ -22,17 +22,14 @@ from lm.config.fingerprint import dotted_classes, sources
 from lm.config.imported import imported, look_in
 from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, filled
+from lm.execution.fork_server import make_tempdir
 from lm.execution.remote import Message, RemoteWorker
 from lm.store.disk import SAVING
 from lm.store.files import write_atomic
-from lm.store.locks import ENDED, state
 from lm.store.progress import FILE as PROGRESS
 from lm.store.store import Store
 from lm.training.cell import Cell, identity
 from lm.training.train import Execution
-
-PREFIX = "lm-ray-task-"
-"""Prefix of the folder of a process that trains cells."""
 
 POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
 """Time between two exchanges with the executor, and between two while an answer is due."""
@@ -202,20 +199,9 @@ def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None
 @functools.cache
 def process_folder() -> Path:
     """Return the private folder of this process, whose user modules stay importable from cell to cell."""
-    remove_stale_folders(PREFIX)
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    folder = make_tempdir("ray-task")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def remove_stale_folders(prefix: str) -> None:
-    """Delete temporary folders of killed processes, whose numbers follow the prefix."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        number = folder.name.removeprefix(prefix).partition("-")[0]
-        with contextlib.suppress(OSError, ValueError):
-            gone = Path("/proc").is_dir() and (state(int(number)) is None or state(int(number)) in ENDED)
-            if gone and folder.stat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def unpack_cell(order: Order, get: Callable[[Any], bytes], code: Path) -> Cell:

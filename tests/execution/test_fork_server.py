@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lm.execution import fork_server
-from lm.execution.fork_server import MARK, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
+from lm.execution.fork_server import MARK, make_tempdir, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
 from lm.store import holders
 
 names_processes = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody says when a process began")
@@ -34,6 +34,9 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
         patch.setattr(holders, "_machine", lambda: "00000000")
         mark_owner(elsewhere)
     mark_owner(tmp_path / "no such folder")
+    made = make_tempdir("named")
+    assert made.name.startswith("pymp-named-")
+    folders.append(made)
     remove_stale_tempdirs()
     kept = sorted(folder for folder in folders if folder != killed)
     assert sorted(tmp_path.iterdir()) == kept

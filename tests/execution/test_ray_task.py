@@ -1,18 +1,24 @@
 """What travels with a cell to a machine that shares no disk, and what comes back."""
 
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_in
 from stand_in import StandIn
 
+from lm import __version__
 from lm.config.tree import InputError
 from lm.data.tokens import Facts
 from lm.execution import ray_task
 from lm.execution.ray_task import (
     Changes,
+    Letter,
+    Mailbox,
     Order,
     below,
     code_of,
@@ -22,6 +28,7 @@ from lm.execution.ray_task import (
     unpack_cell,
     write_files,
 )
+from lm.execution.remote import CANCEL
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -122,3 +129,64 @@ def test_what_the_other_machine_no_longer_has_goes_here_too(tmp_path: Path) -> N
     folder = write(tmp_path / "work", final_ckpt="1", last_ckpt="1", code__a_py="", code__b_py="")
     delete_other_files(folder, ["last.ckpt", "code/a.py"])
     assert read(folder).keys() == {"last.ckpt", "code/a.py"}
+
+
+def test_a_mailbox_passes_letters_and_their_answers() -> None:
+    async def exchanged() -> None:
+        mailbox = Mailbox()
+        assert await mailbox.take(0.01) == []
+        assert await mailbox.exchange((1, [("started",)], {}, None)) == []
+        await mailbox.answer(1, True)
+        assert await mailbox.exchange((2, [], {}, None)) == []
+        assert await mailbox.take(60.0) == [(1, [("started",)], {}, None), (2, [], {}, None)]
+        assert await mailbox.exchange((1, [], {}, None)) == [True]
+        assert await mailbox.exchange((1, [], {}, None)) == []
+
+    asyncio.run(exchanged())
+
+
+class Actor:
+    """A mailbox in this process, as Ray calls one; `answers` are sent with the first validation."""
+
+    def __init__(self, *answers: bool | str) -> None:
+        self.letters: list[Letter] = []
+        self.answers = answers
+        self.exchange = SimpleNamespace(remote=self.receive)
+
+    def receive(self, letter: Letter) -> list[bool | str]:
+        self.letters.append(letter)
+        validated = any(message[0] == "validation" for message in letter[1])
+        return list(self.answers) if validated else []
+
+    def messages(self, kind: str) -> list[Any]:
+        return [message for _, messages, _, _ in self.letters for message in messages if message[0] == kind]
+
+
+def order(cell: Any, version: str = __version__) -> Order:
+    return Order(7, cell, stand_in.execution(), "cell a", 1, [], [], [], version)
+
+
+@pytest.fixture
+def node(light: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", None, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "outcome"), [(True, "recorded"), (False, "pruned"), (CANCEL, "interrupted")])
+def test_a_task_sends_its_files_and_takes_answers(node: None, answer: bool | str, outcome: str) -> None:
+    actor = Actor(answer)
+    ray_task.train_on_node(order(StandIn("a" * 16, {5: "validate"})), actor, lambda reply: reply)
+    assert {letter[0] for letter in actor.letters} == {7}
+    assert actor.letters[0] == (7, [], {}, None)
+    assert [ended[1] for ended in actor.messages("ended")] == [outcome]
+    _, _, files, names = actor.letters[-1]
+    assert names is not None
+    assert ("record.json" in files) == (outcome == "recorded")
+    assert set(files) <= set(names)
+    assert list((ray_task.process_folder()).glob("tmp*")) == []
+
+
+def test_a_node_with_another_version_refuses_a_cell() -> None:
+    with pytest.raises(InputError, match=r"has lm .*, and cells come from 0\.0; install the same there"):
+        ray_task.train_on_node(order(StandIn("a" * 16), "0.0"), Actor(), lambda reply: reply)
