@@ -18,7 +18,7 @@ names_processes = pytest.mark.skipif(not holders.PROC.exists(), reason="nobody s
 
 
 @names_processes
-def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folders = [tmp_path / f"pymp-{name}" for name in ("mine", "another's", "killed", "elsewhere")]
     for folder in folders:
@@ -47,7 +47,7 @@ def test_folders_of_killed_commands_go_and_no_others(tmp_path: Path, monkeypatch
 
 
 @names_processes
-def test_a_folder_that_goes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folders = [tmp_path / f"pymp-{number}" for number in range(3)]
     for folder in folders:

@@ -43,7 +43,7 @@ def read(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_sent_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_task, "PIECE", 4)
     folder = write(tmp_path / "a", last_ckpt="0123456789", code__module_py="x = 1", empty_txt="", saving_ckpt="half")
     (folder / ".hidden").write_text("not whole")
@@ -61,12 +61,12 @@ def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "a//x", ".", ""])
-def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
+def test_file_names_outside_the_folder_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leads out of its folder"):
         below(tmp_path, name)
 
 
-def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_text_is_sent_to_a_node_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "here" / "tokens" / "abc", train_npy="ids", facts_json="{}")
     facts = Facts(str(folder), "text", "tokenizer", 9, {}, {}, {}, {})
     cell: Any = replace(StandIn("a" * 16), facts=facts)
@@ -88,7 +88,7 @@ def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, mo
     assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
 
 
-def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_modules_are_sent_with_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "own", parcelled____init___py="", parcelled__parts_py="from parcelled import more\nclass A: ...")
     (tmp_path / "own" / "parcelled" / "__init__.py").write_text("")
     (tmp_path / "own" / "parcelled" / "more.py").write_text("X = 1\n")
@@ -104,7 +104,7 @@ def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: p
     assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
 
 
-def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
+def test_changed_files_are_sent_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
     folder, changes = write(tmp_path / "work", cell_json="{}", last_ckpt="1"), Changes()
     changes.mark_sent(folder)
     assert changes.take(folder, whole=False) == {}
@@ -118,14 +118,14 @@ def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: 
     assert Changes().take(tmp_path / "nothing", whole=True) == {}
 
 
-def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcome_and_record_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(ray_task, "write_atomic", lambda path, content: written.append(path.name))
     write_files(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
     assert written == ["a.csv", "z.csv", "outcome.json", "record.json"]
 
 
-def test_what_the_other_machine_no_longer_has_goes_here_too(tmp_path: Path) -> None:
+def test_files_deleted_on_the_node_are_deleted_here(tmp_path: Path) -> None:
     folder = write(tmp_path / "work", final_ckpt="1", last_ckpt="1", code__a_py="", code__b_py="")
     delete_other_files(folder, ["last.ckpt", "code/a.py"])
     assert read(folder).keys() == {"last.ckpt", "code/a.py"}
