@@ -121,19 +121,18 @@ class Executor(ABC):
     """Trainer of several cells at a time into a store.
 
     - **A submitted cell ends once**, in one `Outcome`, whatever happens to its process.
-    - **A kill of anything loses nothing.** What trained the cell, what started that, this process, or the machine: the
-      cell is taken up from its last checkpoint and comes to the same numbers. The executor itself takes up what ends
-      from outside, a few times; then the cell has been given up.
-    - **Who trains a cell holds its lock** in the store (`Store.lock`), from before it looks whether there is a record
-      until the record is there. So several executors on one store train a cell once. Who comes second does not wait for
-      the lock, and is told of the one record when the cell is handed over again. The process that hands cells over
-      holds no lock, but for cells on machines that do not see the store: for these it does all that is done there. Who
-      writes down that a cell was given up takes the lock for it, and where another has it the cell is left to that one.
-    - **An exception in training is a result**, a record with `status: failed`. It is no concern of the executor.
-    - **Events of one cell come in order**: `Started` before all but `Waiting`, `Ended` last. A `Validation` comes after
-      the progress that led to it. Between cells there is no order.
+    - **A kill loses nothing.** If the training process, its parent, this process or the machine is killed, the cell
+      resumes from its last checkpoint and comes to the same numbers. The executor restarts a killed cell a few times
+      before the cell counts as lost.
+    - **The trainer of a cell holds its lock** (`Store.lock`) from before it checks for a record until the record is
+      written, so executors that share a store train each cell once. A second executor does not wait for the lock; it
+      gets the record when the cell is submitted again. The submitting process holds no lock, except for cells on
+      machines that do not see the store. It takes the lock to record a lost cell, unless another process holds it.
+    - **An exception in training is a result**: a record with `status: failed`.
+    - **Events of one cell are in order**: `Started` before all but `Waiting`, `Ended` last, a `Validation` after the
+      progress that led to it. Events of different cells have no order.
 
-    It belongs to one thread, which calls all of its methods; `Validation.answer` too. To be left as a context manager.
+    All methods and `Validation.answer` are called by one thread. Use it as a context manager.
 
     Args:
         store: where the cells are trained into.
@@ -192,17 +191,17 @@ class Executor(ABC):
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         """Submit a cell, without waiting for a cell or for a lock.
 
-        It may wait for its own machinery to start, which takes seconds, and says so where it takes longer. A cell that
-        is recorded already ends as recorded, unless `execution` has failures trained again.
+        It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
+        already ends as recorded, unless `execution` has failures trained again.
 
         Args:
-            cell: checked, and in nobody's hands here.
-            execution: how it is trained.
-            name: what people call it, in lines that they read.
+            cell: checked, and not submitted here already.
+            execution: settings of training.
+            name: of the cell in lines for the user.
 
         Raises:
-            RuntimeError: where `capacity` cells are in its hands.
-            InputError: where the machinery cannot be started.
+            RuntimeError: if `capacity` cells are submitted and have not ended.
+            InputError: if no process can be started.
         """
 
     @abstractmethod

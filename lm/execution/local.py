@@ -184,9 +184,9 @@ class Local(JobExecutor[Job]):
             return
         for pipe in wait([*jobs, *ends], timeout):
             if isinstance(pipe, Connection):
-                self._hear(jobs[pipe])
+                self._receive(jobs[pipe])
 
-    def _hear(self, job: Job) -> None:
+    def _receive(self, job: Job) -> None:
         """Handle one message, or the end of the pipe."""
         handle, attempt = job.handle, job.attempt
         try:
@@ -212,7 +212,7 @@ class Local(JobExecutor[Job]):
         """Handle a process that has exited; return True if the cell must start again."""
         attempt = job.attempt
         while not attempt.pipe.closed and attempt.pipe.poll():
-            self._hear(job)
+            self._receive(job)
         attempt.process.join()
         attempt.pipe.close()
         self.broken = self.broken or attempt.broken is not None

@@ -195,21 +195,21 @@ class Ray(RemoteExecutor[OnRay]):
 
     def _listen(self, seconds: float) -> None:
         for job in [job for job in self.jobs.values() if job.lock is None]:
-            self._claim(job)
+            self._lock_and_start(job)
         try:
             letters = ray.get(self.mailbox.take.remote(0.0 if self.events else min(seconds, LISTEN_SECONDS)))
         except RayError as error:
             raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
         for letter in letters:
             for job in [job for job in self.jobs.values() if job.attempt == letter[0]]:
-                self._open(job, letter)
+                self._handle_letter(job, letter)
         tasks = {job.task: job for job in self.jobs.values() if job.task is not None}
         for task in ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0] if tasks else ():
             self._check_task(tasks[task])
         for job in list(self.jobs.values()):
             self._check(job)
 
-    def _claim(self, job: OnRay) -> None:
+    def _lock_and_start(self, job: OnRay) -> None:
         """Acquire the lock of the cell, unless another process has it, and start the cell unless it is recorded."""
         lock, cell = ExitStack(), job.cell.id
         if job.cancelled is not None:
@@ -247,7 +247,7 @@ class Ray(RemoteExecutor[OnRay]):
         task = ray.remote(train_on_node).options(num_cpus=threads, num_gpus=job.needs.get("GPU", 0), max_retries=0)
         job.task = task.remote(order, self.mailbox, ray.get)
 
-    def _open(self, job: OnRay, letter: Letter) -> None:
+    def _handle_letter(self, job: OnRay, letter: Letter) -> None:
         """Write the files of a letter into the store, and handle its messages."""
         _, messages, files, names = letter
         work, job.begun = self.store.work(job.cell.id), True

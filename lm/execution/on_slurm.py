@@ -169,9 +169,9 @@ class Slurm(RemoteExecutor[OnSlurm]):
         deadline = time.monotonic() + seconds
         self._submit_jobs()
         while True:
-            self._states()
+            self._query_states()
             for job in list(self.jobs.values()):
-                self._hear(job)
+                self._read_messages(job)
                 self._check(job)
             if self.events or not self.jobs or time.monotonic() >= deadline:
                 return
@@ -194,7 +194,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
             for job, slurm_job in zip(waiting, submitted, strict=True):
                 job.job = slurm_job
 
-    def _states(self) -> None:
+    def _query_states(self) -> None:
         """Query the states of the jobs periodically."""
         if time.monotonic() - self.last_query < self.every:
             return
@@ -210,7 +210,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
                 self._report_delay(job, f"SLURM job {job.job.job_id} waits in the queue again")
             job.state = state
 
-    def _hear(self, job: OnSlurm) -> None:
+    def _read_messages(self, job: OnSlurm) -> None:
         """Handle the new messages of a job."""
         assert job.mail is not None
         for message in job.mail.new():
@@ -239,7 +239,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
             self.queue.cancel([job.job])
             self._on_ended(job, Outcome.INTERRUPTED)
         elif job.over is not None and time.monotonic() - job.over >= self.late:
-            self._hear(job)  # its last messages
+            self._read_messages(job)  # its last messages
             if job.handle in self.jobs and self.held(job.cell.id) is None:  # the training process may outlive the job
                 self._on_job_lost(job)
 

@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,15 +171,19 @@ def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None
         raise InputError(f"{host}: has lm {__version__}, and cells come from {order.version}; install the same there")
     os.environ["OMP_NUM_THREADS"] = str(order.threads)
     sys.modules["__main__"].__file__ = None  # training processes would run it, and it is Ray's
-    with tempfile.TemporaryDirectory(dir=process_folder(), ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(dir=process_folder(), ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(1) as thread,  # Ray gives the cores of a task away while its main thread waits for a result
+    ):
+        fetch = lambda reference: thread.submit(get, reference).result()  # noqa: E731
+        send = lambda *letter: fetch(mailbox.exchange.remote((order.attempt, *letter)))  # noqa: E731
         store = Store(Path(folder))
-        cell = unpack_cell(order, get, process_folder() / "code")
+        cell = unpack_cell(order, fetch, process_folder() / "code")
         if isinstance(cell, Cell):
             check_same(cell, host)
         work, changes, worker = store.work(cell.id), Changes(), RemoteWorker(store)
-        unpack(order.work, get, work)
+        unpack(order.work, fetch, work)
         changes.mark_sent(work)
-        send = lambda *letter: get(mailbox.exchange.remote((order.attempt, *letter)))  # noqa: E731
         try:
             send([], {}, None)
             worker.submit(cell, order.execution, order.name)

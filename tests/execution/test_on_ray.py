@@ -1,11 +1,15 @@
-"""What becomes of a cell whose task is lost, without a cluster."""
+"""Tasks of Ray: a cell whose task is lost, without a cluster, and the cores that tasks take."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_in
+from stand_in import StandIn
+from stand_in_task import train_on_node
 
-from lm.execution.executor import Handle, Outcome
+from lm.execution.executor import Ended, Handle, Outcome, Started
+from lm.execution.factory import make_executor
 from lm.execution.remote import RemoteExecutor
 from lm.store.store import Store
 
@@ -56,3 +60,25 @@ def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: pytes
         losing.lose(False)
     assert losing.outcomes() == [Outcome.LOST]
     assert losing.starts == losing.most
+
+
+def test_no_more_tasks_run_than_the_cluster_has_cores(
+    light: None, small_ray: None, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that waits for a result of Ray in its main thread would give its core away."""
+    monkeypatch.setattr("lm.execution.on_ray.train_on_node", train_on_node)
+    running: set[Handle] = set()
+    most, ended = 0, 0
+    with make_executor("ray", store, 4) as executor:
+        for letter in "abcd":
+            cell: Any = StandIn(letter * 16)
+            executor.submit(cell, stand_in.execution(), f"cell {letter}")
+        while ended < 4:
+            for event in executor.poll(1.0):
+                if isinstance(event, Started):
+                    running.add(event.handle)
+                elif isinstance(event, Ended):
+                    running.discard(event.handle)
+                    ended += 1
+                most = max(most, len(running))
+    assert most <= 2
