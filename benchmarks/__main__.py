@@ -11,8 +11,8 @@ from benchmarks.run import bench, show_again
 from benchmarks.show import console
 from lm.cli.options import Parser
 from lm.config.tree import InputError, require_place
-from lm.execution.interrupts import INTERRUPTED, cause, ended_by_signals
 from lm.execution.machine import MOST_WORKERS, threads_each
+from lm.execution.signal_handling import INTERRUPTED, cause, ended_by_signals
 
 HELP = "measure speed and memory on this machine, each way against another in turn"
 EXAMPLES = ("python -m benchmarks --list", "python -m benchmarks step start --quick", 'make bench BENCH="step start"')

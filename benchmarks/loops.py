@@ -12,7 +12,8 @@ from benchmarks.sizes import Size
 from lm.store.store import Store
 from lm.training.cell import Cell
 from lm.training.optim import decay_groups
-from lm.training.train import Execution, train
+from lm.training.process import Execution
+from lm.training.train import train
 
 RATE, CLIP = 1e-3, 1.0
 

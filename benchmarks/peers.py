@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.sizes import Size
-from lm.execution.hardware import installed
+from lm.execution.machine import installed
 
 Loss = Callable[[Any, Tensor, Tensor], Tensor]
 """The mean loss of a model on tokens (b, t) and targets (b, t)."""

@@ -12,7 +12,7 @@ from benchmarks.rows import FORMAT, Result, read_result
 from benchmarks.scale import OVER
 from benchmarks.show import machine_line, show, show_case
 from lm import __version__
-from lm.execution.hardware import describe_machine
+from lm.execution.machine import describe_machine
 from lm.store.files import finite, to_json, write_atomic
 
 

@@ -10,8 +10,18 @@ from typing import Any
 import stand_in
 from stand_in import Outside
 
-from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
-from lm.execution.foreign_cells import ForeignCells
+from lm.execution.executor import (
+    Ended,
+    Event,
+    Executor,
+    ForeignCells,
+    Handle,
+    Outcome,
+    Progress,
+    Started,
+    Validation,
+    Waiting,
+)
 from lm.store.lease_holder import Holder
 from lm.store.leases import HeldError
 from lm.store.locks import LogLine, to_stderr

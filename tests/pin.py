@@ -25,8 +25,9 @@ from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.objective import Objective
 from lm.training.optim import Optim, tables
+from lm.training.process import Execution
 from lm.training.run import Run
-from lm.training.train import Execution, train
+from lm.training.train import train
 
 PINNED = Path(__file__).with_name("pinned.json")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lm.cli.options import Parser
 from lm.config.tree import InputError
-from lm.execution.interrupts import INTERRUPTED, cause, ended_by_signals
+from lm.execution.signal_handling import INTERRUPTED, cause, ended_by_signals
 
 BAD_INPUT = 2
 

@@ -2,11 +2,9 @@
 
 import faulthandler
 import json
-import multiprocessing
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -108,10 +106,9 @@ def _due(cell: StandIn, step: int, work: Path) -> str | None:
     return cell.deeds[step]
 
 
-def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:
+def train_one(pipe: Connection, cell: StandIn, store: Store, execution: Any, slot: int | None) -> None:
     """The body of a process that stands in for one that trains a cell."""
     locks.FIRST_SECONDS = 0.05
-    threading.Thread(target=_die_with_parent, daemon=True).start()
 
     def tell(*message: Any) -> None:
         pipe.send(message)
@@ -140,13 +137,6 @@ def train_one(cell: StandIn, store: Store, execution: Any, pipe: Connection, slo
         tell("held")
 
 
-def tell_slot(cell: StandIn, store: Store, execution: Any, pipe: Connection, slot: int | None) -> None:
+def tell_slot(pipe: Connection, cell: StandIn, store: Store, execution: Any, slot: int | None) -> None:
     """The body of a process that says which place it was given, and trains nothing."""
     pipe.send(("waiting", f"slot {slot}"))
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 import lm
 from lm.api.runs import to_plain
 from lm.cli import main
-from lm.execution import executor_spec
 from lm.report.figures import FIGURES
 
 MakeExperiment = Callable[..., Path]
@@ -210,7 +209,7 @@ def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_f
         keeps = lambda experiment, manner, name=name: done.append((name, experiment.name, manner.executor))  # noqa: E731
         monkeypatch.setattr(f"lm.ablation.{module}.{name}", keeps)
     monkeypatch.setattr("lm.api.runs.load", str)
-    monkeypatch.setattr(executor_spec, "PACKAGES", {})
+    monkeypatch.setattr("lm.execution.on_slurm.Slurm.package", None)
     assert str(lm.ablate(spec, out=tmp_path, executor="slurm:executor=local")) == str(tmp_path / spec)
     assert done == [(way, spec, "slurm:executor=local")]
 

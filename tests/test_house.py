@@ -90,10 +90,7 @@ def test_no_two_files_import_each_other() -> None:
         left = {name: needed for name, needed in left.items() if name not in free}
 
 
-_OF_PROCESSES = (
-    "local", "worker_pool", "attempt", "worker_loop", "process_state", "process", "forkserver_preload", "sharing",
-    "worker", "heartbeat",
-)  # fmt: skip
+_OF_PROCESSES = "fork_server", "forkserver_preload", "heartbeat", "local", "process", "sharing", "worker"
 PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
 """The executor of this machine, which alone knows of processes."""
 
@@ -106,8 +103,10 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         named |= {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}
         assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
         allowed = {
-            "lm.execution.factory": {"lm.execution.local"},
-            "lm.execution.remote_worker": {"lm.execution.local"},
+            "lm.cli.entry": {"lm.execution.fork_server"},
+            "lm.execution.on_ray": {"lm.execution.fork_server"},
+            "lm.execution.ray_task": {"lm.execution.fork_server"},
+            "lm.execution.remote": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.ladder.run": {"lm.execution.sharing"},
         }
@@ -115,7 +114,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
 
 
 def test_what_is_of_an_extra_is_imported_by_its_own_files_alone() -> None:
-    of = {"ray": {"on_ray", "ray_cluster", "ray_actors"}, "submitit": {"slurm_job", "slurm_queue"}}
+    of = {"ray": {"on_ray"}, "submitit": {"slurm_job", "on_slurm"}}
     for name, path in MODULES.items():
         named = {str(node.module) for node in nodes(path) if isinstance(node, ast.ImportFrom)}
         named |= {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}

@@ -31,7 +31,7 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.evaluate import missing as lacks_lengths
-from lm.training.train import Execution
+from lm.training.process import Execution
 
 TUNING_FOLDER = "tune"
 MAX_TRIALS = 10_000

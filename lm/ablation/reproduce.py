@@ -22,9 +22,10 @@ from lm.analysis.claims import KINDS
 from lm.analysis.results import load
 from lm.config.reading import files_by_name, report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
-from lm.execution.estimate import advice, duration, reduced_in, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
 from lm.report.claims import answers, markdown_claims, show_claims
+from lm.report.status import duration
 from lm.report.tables import as_csv
 from lm.report.write import write_report
 from lm.store.files import write_atomic

@@ -7,10 +7,11 @@ from rich.console import Console
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import FinishedCells, Plan
 from lm.execution.cell_queue import Planned
-from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import threads
 from lm.report.autotune import describe_autotune
 from lm.report.grid import show_grid
+from lm.report.status import duration
 from lm.store.store import Store
 from lm.training.cell import sizes
 

@@ -15,7 +15,7 @@ from lm.config.imported import trusted_only as trusted
 from lm.config.plain import shown
 from lm.config.reading import config_of
 from lm.config.tree import InputError, override
-from lm.execution.executor_spec import usable
+from lm.execution.factory import usable
 from lm.execution.machine import require_run_settings
 from lm.store.record import Record
 from lm.training.loggers import parse_loggers

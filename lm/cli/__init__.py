@@ -5,7 +5,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from lm.execution.interrupts import INTERRUPTED, cause, end_at_once, ended_by_signals, ignore
+from lm.execution.signal_handling import INTERRUPTED, cause, end_at_once, ended_by_signals, ignore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

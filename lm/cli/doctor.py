@@ -17,8 +17,17 @@ from lm import __version__
 from lm.config.plain import clipped
 from lm.config.reading import PACKAGE
 from lm.config.tree import InputError, require_place
-from lm.execution.hardware import available_gib, cpuinfo, flags, memory_gib, processor
-from lm.execution.machine import accelerators, cores, default_workers, threads_each
+from lm.execution.machine import (
+    accelerators,
+    available_gib,
+    cores,
+    cpuinfo,
+    default_workers,
+    flags,
+    memory_gib,
+    processor,
+    threads_each,
+)
 
 NAME = "lm-ablations"
 CORE = ""

@@ -4,16 +4,22 @@ How and where a cell is trained is up to an executor. `lm/execution/local.py` us
 executor is another class, and an entry in `lm/execution/factory.py`.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from lm.store.lease_holder import Holder
+from lm.config.plain import shown
+from lm.config.tree import InputError
+from lm.execution.machine import threads_each
+from lm.store.lease_holder import Holder, LeaseMonitor
+from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
+from lm.store.store import Store
 from lm.training.cell import Cell
-from lm.training.train import Execution
+from lm.training.process import Execution
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Outcome(Enum):
     LOCKED_ELSEWHERE = "held"
     """Another process trains it. It can be submitted again once `held` returns None."""
     LOST = "given up"
-    """Its process was ended from outside too often, or ended without a message. Its record says so."""
+    """The process was ended from outside too often, or ended without a message. Its record says so."""
 
 
 # events --------------------------------------------------------------------------------------------------------------
@@ -115,41 +121,87 @@ class Executor(ABC):
     """Trainer of several cells at a time into a store.
 
     - **A submitted cell ends once**, in one `Outcome`, whatever happens to its process.
-    - **A kill of anything loses nothing.** What trained the cell, what started that, this process, or the machine: the
-      cell is taken up from its last checkpoint and comes to the same numbers. The executor itself takes up what ends
-      from outside, a few times; then the cell has been given up.
-    - **Who trains a cell holds its lock** in the store (`Store.lock`), from before it looks whether there is a record
-      until the record is there. So several executors on one store train a cell once. Who comes second does not wait for
-      the lock, and is told of the one record when the cell is handed over again. The process that hands cells over
-      holds no lock, but for cells on machines that do not see the store: for these it does all that is done there. Who
-      writes down that a cell was given up takes the lock for it, and where another has it the cell is left to that one.
-    - **An exception in training is a result**, a record with `status: failed`. It is no concern of the executor.
-    - **Events of one cell come in order**: `Started` before all but `Waiting`, `Ended` last. A `Validation` comes after
-      the progress that led to it. Between cells there is no order.
+    - **A kill loses nothing.** If the training process, its parent, this process or the machine is killed, the cell
+      resumes from its last checkpoint and comes to the same numbers. The executor restarts a killed cell a few times
+      before the cell counts as lost.
+    - **The trainer of a cell holds its lock** (`Store.lock`) from before it checks for a record until the record is
+      written, so executors that share a store train each cell once. A second executor does not wait for the lock; it
+      gets the record when the cell is submitted again. The submitting process holds no lock, except for cells on
+      machines that do not see the store. It takes the lock to record a lost cell, unless another process holds it.
+    - **An exception in training is a result**: a record with `status: failed`.
+    - **Events of one cell are in order**: `Started` before all but `Waiting`, `Ended` last, a `Validation` after the
+      progress that led to it. Events of different cells have no order.
 
-    It belongs to one thread, which calls all of its methods; `Validation.answer` too. To be left as a context manager.
+    All methods and `Validation.answer` are called by one thread. Use it as a context manager.
 
-    Args of a constructor: the store, the capacity, and whom to tell, possibly in another thread, what keeps `submit`.
+    Args:
+        store: where the cells are trained into.
+        capacity: cells at a time.
+        say: called, possibly in another thread, with a line when the submission of a cell is delayed.
+        options: values of `options` by name.
     """
+
+    options: ClassVar[Mapping[str, str]] = {}
+    """Options after the name of the executor on a command line, each with the value that it expects."""
+
+    package: ClassVar[str | None] = None
+    """Package that it needs, which the extra of the executor's name installs."""
+
+    no_loggers: ClassVar[str] = ""
+    """Reason why loggers cannot follow the runs; empty if they can."""
 
     capacity: int
     """Largest number of cells that are submitted and have not ended."""
+
+    def __init__(
+        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
+    ) -> None:
+        self.store, self.capacity, self.say, self.settings = store, capacity, say, dict(options or {})
+
+    @classmethod
+    def packages(cls, options: Mapping[str, str]) -> list[str]:
+        """Return the packages that these options need."""
+        return [cls.package] if cls.package else []
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, str], where: str) -> None:
+        """Check the values of the options. Raises InputError, which begins with `where`."""
+        return
+
+    @classmethod
+    def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
+        """Check that the machines can be reached, within seconds. Raises InputError."""
+        return
+
+    @classmethod
+    def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
+        """Return the threads of a cell with `workers` at a time; on other machines those of the environment, or one."""
+        return threads_each(workers)
+
+    @classmethod
+    def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
+        """Return how many of these cells are trained at a time, None if this machine decides.
+
+        Raises:
+            InputError: if that cannot be known, as for a `search` whose trials would all be queued and learn from none.
+        """
+        return None
 
     @abstractmethod
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         """Submit a cell, without waiting for a cell or for a lock.
 
-        It may wait for its own machinery to start, which takes seconds, and says so where it takes longer. A cell that
-        is recorded already ends as recorded, unless `execution` has failures trained again.
+        It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
+        already ends as recorded, unless `execution` has failures trained again.
 
         Args:
-            cell: checked, and in nobody's hands here.
-            execution: how it is trained.
-            name: what people call it, in lines that they read.
+            cell: checked, and not submitted here already.
+            execution: settings of training.
+            name: of the cell in lines for the user.
 
         Raises:
-            RuntimeError: where `capacity` cells are in its hands.
-            InputError: where the machinery cannot be started.
+            RuntimeError: if `capacity` cells are submitted and have not ended.
+            InputError: if no process can be started.
         """
 
     @abstractmethod
@@ -199,3 +251,97 @@ class Executor(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) -> None:
+    """Check that the options of these names are whole numbers from 1. Raises InputError."""
+    for name, value in options.items():
+        if name in names and not (value.isascii() and value.isdecimal() and len(value) < 9 and int(value)):
+            raise InputError(f"{where}: {name}: expected a whole number from 1, found {shown(value)}")
+
+
+Job = TypeVar("Job", bound=Any)
+"""Entry of an executor for a submitted cell."""
+
+
+class JobExecutor(Executor, Generic[Job]):
+    """An executor that keeps a job for each cell, and the events and records that the caller has not fetched."""
+
+    def __init__(
+        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(store, capacity, say, options)
+        self.foreign = ForeignCells(store)
+        self.numbers = itertools.count()
+        self.jobs: dict[Handle, Job] = {}
+        self.records: dict[Handle, Record | None] = {}
+        self.events: list[Event] = []
+
+    @abstractmethod
+    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
+        """Start a cell, or queue it, and return its job."""
+
+    def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
+        if len(self.jobs) >= self.capacity:
+            raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
+        handle = Handle(next(self.numbers), cell.id, name)
+        self.jobs[handle] = self._start(handle, cell, execution)
+        return handle
+
+    def held(self, cell: str) -> Holder | str | None:
+        return self.foreign.held(cell)
+
+    def result(self, handle: Handle) -> Record | None:
+        return self.records.pop(handle)
+
+    def _take_events(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def _end(self, ended: Ended, record: Record | None = None) -> None:
+        """Record the outcome of a cell."""
+        del self.jobs[ended.handle]
+        self.records[ended.handle] = record
+        self.events.append(ended)
+
+
+# cells of other commands, on this machine or others ------------------------------------------------------------------
+
+
+class ForeignCells:
+    """Monitor of cells whose locks other processes hold.
+
+    Args:
+        store: where the cells are trained into.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.watches: dict[str, LeaseMonitor] = {}
+
+    def held(self, cell: str) -> Holder | str | None:
+        """Return the holder of a cell, None if the cell is free.
+
+        A holder without a heartbeat from one call to the next loses the cell.
+        """
+        holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
+        if holder is None:
+            del self.watches[cell]
+        return holder
+
+
+def by_process(holders: Sequence[Holder | str]) -> dict[str, int]:
+    """Return the number of cells that each command holds, by a phrase that names its process and host."""
+    by_command: dict[tuple[int, str] | str, list[Holder]] = {}
+    unknown = 0
+    for holder in holders:
+        if isinstance(holder, str):
+            unknown += 1
+        else:
+            by_command.setdefault((holder.parent_pid, holder.host), []).append(holder)
+    counts = {}
+    for own in by_command.values():
+        first = min(own, key=lambda holder: holder.since)
+        counts[f"process {first.parent_pid} on host {first.host} since {first.when()}"] = len(own)
+    return {**counts, **({"a process that left no name": unknown} if unknown else {})}

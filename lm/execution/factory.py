@@ -1,77 +1,142 @@
-"""Factory of executors by name; one whose package is large or rare is imported on use."""
+"""Make executors from the text of a command line: `local`, `ray`, `ray://HOST:PORT`, `slurm:partition=gpu,time=60`.
 
-from collections.abc import Callable, Mapping
+An executor is a file with a subclass of `lm.execution.executor.Executor`, and a line in `EXECUTORS`. Its file is
+imported on use, as that takes seconds.
+"""
 
-from lm.config.tree import InputError
-from lm.execution.executor import Executor
-from lm.execution.executor_spec import parse_executor
-from lm.execution.local import Local
-from lm.execution.machine import env_threads, threads_each
+import importlib
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lm.config.plain import shown
+from lm.config.tree import InputError, nearest
 from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 
-Options = Mapping[str, str]
-Maker = Callable[[Store, int, LogLine, Options], Executor]
+if TYPE_CHECKING:  # it imports torch
+    from lm.execution.executor import Executor
+
+LOCAL = "local"
+EXECUTORS: Mapping[str, tuple[str, str]] = {
+    LOCAL: ("lm.execution.local", "Local"),
+    "ray": ("lm.execution.on_ray", "Ray"),
+    "slurm": ("lm.execution.on_slurm", "Slurm"),
+}
+"""Module and class of each executor."""
+
+HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
+PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
+"""Values that go into a batch script unquoted."""
 
 
-def _local(store: Store, capacity: int, say: LogLine, options: Options) -> Executor:
-    return Local(store, capacity, say)
+@dataclass(frozen=True)
+class ExecutorSpec:
+    """Name and options of an executor."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def executor(self) -> "type[Executor]":
+        """Class of the executor."""
+        module, name = EXECUTORS[self.name]
+        executor: type[Executor] = getattr(importlib.import_module(module), name)
+        return executor
 
 
-def _ray(store: Store, capacity: int, say: LogLine, options: Options) -> Executor:
-    from lm.execution.on_ray import Ray
+def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
+    """Parse the text of an executor and check that its package is installed.
 
-    return Ray(store, capacity, say, options, threads_each(capacity))
+    Args:
+        value: as on a command line.
+        where: name of the option or argument, for messages.
+
+    Raises:
+        InputError: if there is no such executor or option, or its package is not installed.
+    """
+    text = value if isinstance(value, str) else ""
+    name, _, rest = text.partition(":")
+    if name not in EXECUTORS:
+        wrong = shown(name if text else value)
+        raise InputError(
+            f"{where}: no executor {wrong}.{nearest(name, list(EXECUTORS))} Choose from {', '.join(EXECUTORS)}"
+        )
+    if text == LOCAL:  # has nothing to check
+        return ExecutorSpec(LOCAL)
+    executor = ExecutorSpec(name).executor
+    if rest.startswith("//") and "address" in executor.options:
+        options = {"address": text}
+        if not HOST_PORT.fullmatch(rest[2:]):
+            raise InputError(f"{where} {text}: expected {name}://HOST:PORT, as in {name}://head.example:10001")
+    else:
+        options = _parse_options(executor.options, rest, f"{where} {name}")
+    executor.check_options(options, f"{where} {name}")
+    for package in executor.packages(options):
+        if importlib.util.find_spec(package) is None:
+            raise InputError(f"{where} {name} needs {package}: pip install 'lm-ablations[{name}]'")
+    return ExecutorSpec(name, options)
 
 
-def _slurm(store: Store, capacity: int, say: LogLine, options: Options) -> Executor:
-    from lm.execution.on_slurm import Slurm
+def _parse_options(choices: Mapping[str, str], text: str, where: str) -> dict[str, str]:
+    """Parse KEY=VALUE,KEY=VALUE."""
+    options: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        key, value = key.strip(), value.strip()
+        if key not in choices:
+            listed = f"Choose from {', '.join(choices)}" if choices else "It takes none"
+            raise InputError(f"{where}: no option {shown(key)}.{nearest(key, list(choices))} {listed}")
+        if not equals or not value:
+            raise InputError(f"{where}: {key}: expected {key}=VALUE, {choices[key]}")
+        if key in options:
+            raise InputError(f"{where}: {key} is given twice")
+        options[key] = value
+    for key, value in options.items():
+        if not PLAIN.fullmatch(value):
+            raise InputError(f"{where}: {key}: expected {choices[key]}, found {shown(value)}")
+    return options
 
-    return Slurm(store, capacity, say, options, _slurm_threads(options))
+
+def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
+    """Return the executor if it can train the cells, after a check that it can be reached.
+
+    Args:
+        value: as on a command line.
+        loggers: names of the loggers of the runs.
+        where: name of the option or argument of the executor, for messages.
+        of_loggers: name of the option or argument of the loggers.
+
+    Raises:
+        InputError: if there is no such executor, it cannot be reached, or it does not support loggers.
+    """
+    spec = parse_executor(value, where)
+    if spec.name != LOCAL:
+        if spec.executor.no_loggers and loggers:
+            raise InputError(f"{of_loggers}: {spec.executor.no_loggers}; expected another {where}")
+        spec.executor.check_reachable(spec.options, f"{where} {spec.name}")
+    return str(value)
 
 
-EXECUTORS: Mapping[str, Maker] = {"local": _local, "ray": _ray, "slurm": _slurm}
-"""Constructors by name. Each takes the store, the capacity, a function for lines about delays, and the options."""
-
-
-def make_executor(text: str, store: Store, capacity: int, say: LogLine = to_stderr) -> Executor:
+def make_executor(text: str, store: Store, capacity: int, say: LogLine = to_stderr) -> "Executor":
     """Make the executor that a text names. Raises InputError if there is none or it cannot be started."""
     spec = parse_executor(text)
-    return EXECUTORS[spec.name](store, capacity, say, spec.options)
-
-
-MOST_JOBS = 1000
-"""Jobs in one array, by SLURM's default."""
+    return spec.executor(store, capacity, say, spec.options)
 
 
 def capacity(text: str, cells: int, search: bool = False) -> int | None:
     """Return how many of these cells the executor trains at a time, None if this machine decides.
 
     Raises:
-        InputError: if a cluster cannot be reached, or for a `search` by SLURM, whose trials would all be queued at once
-            and learn from none.
+        InputError: if a cluster cannot be reached, or for a `search` that would queue all its trials.
     """
     spec = parse_executor(text)
-    if spec.name == "slurm":
-        if search:
-            raise InputError(
-                "--executor slurm: a search needs --workers N, its cells in the queue or at work at a time"
-            )
-        return min(cells, MOST_JOBS)
-    if spec.name == "ray" and "address" in spec.options:
-        from lm.execution.ray_cluster import cluster_capacity
-
-        return min(cells, cluster_capacity(spec.options, threads(text, 1)))
-    return None
+    return spec.executor.default_capacity(spec.options, cells, search)
 
 
 def threads(text: str, workers: int) -> int:
     """Return the threads of a cell with `workers` at a time; of the environment, or one, on other machines."""
     spec = parse_executor(text)
-    if spec.name == "local" or (spec.name == "ray" and "address" not in spec.options):
-        return threads_each(workers)
-    return _slurm_threads(spec.options) if spec.name == "slurm" else env_threads() or 1
-
-
-def _slurm_threads(options: Options) -> int:
-    return int(options.get("cpus", env_threads() or 1))
+    return spec.executor.threads_each(spec.options, workers)

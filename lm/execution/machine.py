@@ -1,8 +1,11 @@
-"""Resources of this machine for training, and checks of the settings of a command."""
+"""Resources of this machine, a description of it without its name, and checks of the settings of a command."""
 
 import math
 import os
+import platform
+import re
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,14 @@ from lm.store.files import require_own
 
 MOST_WORKERS = 1024
 """Largest number of processes at a time on one machine."""
+
+FLAGS = (
+    *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
+    *("asimd", "sve", "sve2", "bf16", "i8mm", "sme"),
+)
+"""Flags of a processor on which the speed of matrix products depends."""
+
+PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "transformers", "x-transformers", "litgpt")
 
 
 def cores() -> int:
@@ -72,3 +83,77 @@ def require_run_settings(
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def describe_machine(threads: int) -> dict[str, Any]:
+    """Return processor, usable cores, threads, memory and the versions of the packages that are compared."""
+    import torch
+
+    description = cpuinfo()
+    return {
+        "processor": processor(description),
+        "cores": cores(),
+        "threads": threads,
+        "flags": flags(description),
+        "memory_gib": memory_gib(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "blas": blas(torch.__config__.show()),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "packages": {name: version for name in PACKAGES if (version := installed(name))},
+    }
+
+
+def processor(cpuinfo: str) -> str:
+    """Return the model of the processor as Linux names it, or else as Python does."""
+    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
+
+
+def flags(cpuinfo: str) -> list[str]:
+    """Return those of FLAGS that the first core has."""
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    has = set(line[1].split()) if line else set()
+    return [flag for flag in FLAGS if flag in has]
+
+
+def blas(shown: str) -> str:
+    """Return the library that multiplies matrices, from the text of `torch.__config__.show`."""
+    named = re.search(r"BLAS_INFO=(\w+)", shown)
+    one_dnn = ", oneDNN" if re.search(r"USE_MKLDNN=(?:ON|1)\b", shown) else ""
+    return (named[1] if named else "unknown") + one_dnn
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpuinfo() -> str:
+    """Return the description of the processor by Linux, empty on other systems."""
+    return _read(Path("/proc/cpuinfo"))
+
+
+def memory_gib() -> float | None:
+    """Return the memory of this machine in GiB, None if it is not available."""
+    return _gib("MemTotal")
+
+
+def available_gib() -> float | None:
+    """Return the memory in GiB that a new process could take now, None if it is not available."""
+    return _gib("MemAvailable")
+
+
+def _gib(entry: str) -> float | None:
+    line = re.search(rf"^{entry}:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    return round(int(line[1]) / 2**20, 1) if line else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,43 +1,69 @@
-"""Executor of a Ray cluster without a shared disk: files of cells go through Ray's object store.
+"""Executor of a Ray cluster without a shared disk: a task a cell, whose files go through Ray's object store.
 
 This process alone writes into the store of cells and holds the locks of the cells. Ray sends objects between its
 processes as pickles: a cluster is trusted as far as the user's own account.
 """
 
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import ray
-from ray.exceptions import RayError, RayTaskError
-
+from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.cell_transfer import OWN, CellPackage, Files, code_of, delete_other_files, files_below, write_files
-from lm.execution.executor import Handle, Outcome
-from lm.execution.machine import cores
-from lm.execution.ray_actors import RayActorHandle, RayActorPool, digest
-from lm.execution.ray_cluster import connect, disconnect
-from lm.execution.ray_worker import Answer
-from lm.execution.remote import RemoteExecutor, RemoteJob
-from lm.execution.remote_worker import Message
+from lm.execution.executor import Handle, Outcome, require_whole
+from lm.execution.factory import HOST_PORT
+from lm.execution.fork_server import make_tempdir
+from lm.execution.machine import cores, env_threads, threads_each
+from lm.execution.ray_task import (
+    OWN,
+    Files,
+    Letter,
+    Mailbox,
+    Order,
+    code_of,
+    delete_other_files,
+    files_below,
+    train_on_node,
+    write_files,
+)
+from lm.execution.remote import CANCEL, RemoteExecutor, RemoteJob
 from lm.store.files import disk_error
 from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.cell import Cell
-from lm.training.train import Execution
+from lm.training.process import Execution
 
-POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
-"""Time limit of a poll of a worker, and of one while an answer is due."""
+with contextlib.suppress(ImportError):  # `parse_executor` names the package that is missing
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+LISTEN_SECONDS = 0.5
+"""Time between two checks whether a task was lost."""
 
 GRACE_SECONDS = 15.0
-"""Time in which cancelled cells and dismissed workers end before they are killed."""
+"""Time in which cancelled tasks end before they are killed."""
 
 STARTS = 5
-"""Ray workers of a cell that may be lost before they are up, as on a node that has gone without the cluster knowing."""
+"""Tasks of a cell that may be lost before they begin, as on a node that has gone without the cluster knowing."""
+
+HEAD = {"node:__internal_head__": 0.001}
+"""Resource that Ray gives to the head node, without which there is no cluster."""
+
+MEMORY_MB, LEAST_MEMORY = 500, 80
+"""Object store of a cluster that this process starts, in MB, and the smallest one."""
+
+REACH_SECONDS = 5.0
+"""Time limit of a connection to the address of a cluster."""
 
 
 @dataclass(eq=False)
@@ -45,59 +71,75 @@ class OnRay(RemoteJob):
     """A submitted cell of this executor.
 
     Args:
-        held: the cell's lock, None until it is held.
-        worker: that trains the cell.
-        reply: Ray's reference to the awaited reply.
-        early: workers lost before they were up.
+        lock: the cell's lock, None until it is held.
+        attempt: number of the attempt.
+        task: Ray's reference to the result of the task, None while there is none.
+        needs: cores and devices of the task.
+        begun: the task has begun on a node.
+        early: tasks lost before they had begun.
+        sent_files: references to pieces that the task may still fetch.
     """
 
-    held: ExitStack | None = None
-    worker: RayActorHandle | None = None
-    reply: Any = None
+    lock: ExitStack | None = None
+    attempt: int = -1
+    task: Any = None
+    needs: Mapping[str, float] = field(default_factory=dict)
+    begun: bool = False
     early: int = 0
     waits: BackoffReporter = field(default_factory=lambda: BackoffReporter(FIRST_SECONDS))
-    sent_files: list[Files] = field(default_factory=list)
-    """References to pieces that the worker may still fetch."""
+    sent_files: Files = ()
 
 
 class Ray(RemoteExecutor[OnRay]):
-    """Executor of workers on the nodes of a Ray cluster, each with one cell at a time.
+    """Executor of tasks on the nodes of a Ray cluster.
 
     Args:
         store: of the cells.
         capacity: cells at a time.
         say: called with a line when the submission of a cell is delayed.
-        options: address of the cluster, or memory of one to be started.
-        threads: of a cell; a cluster to be started has as many cores for each.
+        options: address of the cluster, or memory of one to be started, which has a core for each thread.
     """
 
+    package = "ray"
+    options: ClassVar[Mapping[str, str]] = {
+        "address": "HOST:PORT of a cluster that this machine is a node of",
+        "memory": "MB of its object store",
+    }
+    no_loggers = "what is logged on a node of a Ray cluster stays there"
+
     def __init__(
-        self,
-        store: Store,
-        capacity: int,
-        say: LogLine = to_stderr,
-        options: Mapping[str, str] | None = None,
-        threads: int = 1,
+        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(store, capacity, say)
-        self.pool = RayActorPool()
+        super().__init__(store, capacity, say, options)
         self.texts: dict[str, Files] = {}
-        connect(options or {}, max(cores(), capacity * threads))
+        self.attempts = 0
+        connect(self.settings, max(cores(), capacity * self.threads_each(self.settings, capacity)))
         self.open = True
         self.gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self.mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, resources=HEAD).remote()
 
     def close(self) -> None:
         if not self.open:
             return
         self.open = False
-        at_work = [job.worker for job in self.jobs.values() if job.worker]
+        tasks = [job.task for job in self.jobs.values() if job.task is not None]
         try:
             for job in self.jobs.values():
-                if job.held:
-                    job.held.close()
+                if job.lock:
+                    job.lock.close()
+                if job.task is None:
+                    continue
+                with contextlib.suppress(RayError, ConnectionError):
+                    self._send(job, CANCEL) if job.begun else ray.cancel(job.task, force=True)
             self.jobs.clear()
-            self.pool.close(at_work, GRACE_SECONDS)
+            if tasks:
+                with contextlib.suppress(RayError, ConnectionError):
+                    ray.wait(tasks, num_returns=len(tasks), timeout=GRACE_SECONDS)
         finally:
+            with contextlib.suppress(RayError, ConnectionError):
+                for task in tasks:
+                    ray.cancel(task, force=True)
+                ray.kill(self.mailbox)
             self.texts.clear()
             disconnect()
 
@@ -106,189 +148,272 @@ class Ray(RemoteExecutor[OnRay]):
         if isinstance(error := raised[1], ConnectionError):  # from outside; Ray ends a process on a node that is lost
             raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
 
-    def _job(self, handle: Handle, cell: Cell, execution: Execution) -> OnRay:
+    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> OnRay:
         return OnRay(handle, cell, execution)
+
+    # what a command line asks for
+
+    @classmethod
+    def packages(cls, options: Mapping[str, str]) -> list[str]:
+        return ["ray", "grpc"] if options.get("address", "").startswith("ray://") else ["ray"]
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, str], where: str) -> None:
+        require_whole(options, ("memory",), where)
+        if int(options.get("memory", LEAST_MEMORY)) < LEAST_MEMORY:
+            raise InputError(f"{where}: memory: expected {LEAST_MEMORY} MB or more, found {options['memory']}")
+        if "memory" in options and "address" in options:
+            raise InputError(
+                f"{where}: memory is of a cluster started for the purpose; one with an address has its own"
+            )
+        address = options.get("address", "auto").removeprefix("ray://")
+        if address != "auto" and not HOST_PORT.fullmatch(address):
+            raise InputError(f"{where}: address: expected HOST:PORT or auto, found {shown(address)}")
+
+    @classmethod
+    def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
+        reach(options.get("address"), where)
+
+    @classmethod
+    def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
+        return env_threads() or 1 if "address" in options else threads_each(workers)
+
+    @classmethod
+    def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
+        """Return a cell per GPU of the cluster, or by threads without any; at most one per cell."""
+        if "address" not in options:
+            return None
+        connect(options, 1)
+        try:
+            resources = ray.cluster_resources()
+            by_threads = int(resources.get("CPU", 0)) // cls.threads_each(options, 1)
+            return min(cells, max(1, int(resources.get("GPU", 0)) or by_threads))
+        finally:
+            disconnect()
 
     # from one event to the next
 
     def _listen(self, seconds: float) -> None:
-        for job in [job for job in self.jobs.values() if job.held is None]:
-            self._claim(job)
-        replies = {job.reply: job for job in self.jobs.values() if job.reply is not None}
-        waits = 0.0 if self.events else seconds
-        if replies and (ready := ray.wait(list(replies), num_returns=1, timeout=waits)[0]):
-            if len(replies) > 1:
-                ready += ray.wait([reply for reply in replies if reply not in ready], timeout=0)[0]
-            for reply in ready:
-                self._hear(replies[reply], reply)
+        for job in [job for job in self.jobs.values() if job.lock is None]:
+            self._lock_and_start(job)
+        try:
+            letters = ray.get(self.mailbox.take.remote(0.0 if self.events else min(seconds, LISTEN_SECONDS)))
+        except RayError as error:
+            raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
+        for letter in letters:
+            for job in [job for job in self.jobs.values() if job.attempt == letter[0]]:
+                self._handle_letter(job, letter)
+        tasks = {job.task: job for job in self.jobs.values() if job.task is not None}
+        for task in ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0] if tasks else ():
+            self._check_task(tasks[task])
         for job in list(self.jobs.values()):
             self._check(job)
 
-    def _claim(self, job: OnRay) -> None:
+    def _lock_and_start(self, job: OnRay) -> None:
         """Acquire the lock of the cell, unless another process has it, and start the cell unless it is recorded."""
-        held, cell = ExitStack(), job.cell.id
+        lock, cell = ExitStack(), job.cell.id
         if job.cancelled is not None:
-            self._ended(job, Outcome.INTERRUPTED)
+            self._on_ended(job, Outcome.INTERRUPTED)
             return
-        if not held.enter_context(self.store.claim(cell)):
-            held.close()
-            self._ended(job, Outcome.LOCKED_ELSEWHERE)
+        if not lock.enter_context(self.store.claim(cell)):
+            lock.close()
+            self._on_ended(job, Outcome.LOCKED_ELSEWHERE)
             return
-        job.held = held
+        job.lock = lock
         self.store.complete(cell)
         if not self.store.pending(cell, job.execution.retrain):
             self.store.drop(cell)
-            self._ended(job, Outcome.RECORDED, self.store.record(cell))
+            self._on_ended(job, Outcome.RECORDED, self.store.record(cell))
             return
-        self._start(job, self.pool.acquire(digest(job.cell), self._needs(job)))
+        self._start_task(job)
 
-    def _hear(self, job: OnRay, reply: Any) -> None:
-        """Handle the reply of a worker, or its loss."""
-        if job.reply != reply or job.worker is None:  # released; in Ray Client a reply is another object each time
-            return
-        answer: Answer | str = ""
-        try:
-            answer = ray.get(reply)
-        except RayTaskError as error:
-            if isinstance(error.cause, InputError):
-                raise InputError(str(error.cause)) from None
-            if (broken := disk_error(error.cause)) is not None:
-                self._ended(job, Outcome.INTERRUPTED, broken=broken)
-                return
-            self._on_actor_lost(job, f"{type(error.cause).__name__}: {error.cause}")
-            return
-        except RayError as error:
-            if not job.worker.up and "creation task" in str(error):
-                raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
-            self._on_actor_lost(job, f"its Ray worker was lost ({type(error).__name__})")
-            return
-        if isinstance(answer, str):  # the host; it has begun
-            job.worker.up = True
-            self._ask(job)
-            return
-        self._take_in(job, *answer)
+    def _start_task(self, job: OnRay) -> None:
+        """Start a task with the cell and its files, and cores and devices as the cell needs them."""
+        cell, threads = job.cell, getattr(job.execution, "threads", None) or 1
+        job.needs = {"CPU": threads}
+        if self.gpus and cell.config["trainer"].get("accelerator") != "cpu":
+            devices = cell.config["trainer"]["devices"]
+            job.needs["GPU"] = devices if isinstance(devices, int) and devices > 0 else 1
+        if cell.facts is not None and cell.facts.folder not in self.texts:
+            self.texts[cell.facts.folder] = files_below(Path(cell.facts.folder), ray.put, ("sums.json",))
+        text = [] if cell.facts is None else self.texts[cell.facts.folder]
+        job.sent_files = files_below(self.store.work(cell.id), ray.put, OWN)
+        self.attempts += 1
+        job.attempt, job.begun = self.attempts, False
+        job.waits.restart()
+        order = Order(
+            job.attempt, cell, job.execution, job.handle.name, threads, text, job.sent_files, list(code_of(cell))
+        )
+        task = ray.remote(train_on_node).options(num_cpus=threads, num_gpus=job.needs.get("GPU", 0), max_retries=0)
+        job.task = task.remote(order, self.mailbox, ray.get)
 
-    def _take_in(self, job: OnRay, messages: list[Message], files: dict[str, bytes], names: list[str] | None) -> None:
-        work = self.store.work(job.cell.id)
+    def _handle_letter(self, job: OnRay, letter: Letter) -> None:
+        """Write the files of a letter into the store, and handle its messages."""
+        _, messages, files, names = letter
+        work, job.begun = self.store.work(job.cell.id), True
         try:
             if names is not None and work.is_dir():
                 delete_other_files(work, names)
             write_files(files, work)
             for message in messages:
                 if message[0] == "ended":
-                    self._came_back(job, Outcome(message[1]), message[2], message[3])
+                    job.task = None
+                    self._on_end_message(job, Outcome(message[1]), message[2], message[3])
                     return
-                self._heard(job, message)
+                self._on_message(job, message)
         except LostError as error:  # this process was stopped for long, and another has the cell
-            self._tell(job, str(error))
-            self._ended(job, Outcome.LOCKED_ELSEWHERE)
-            return
+            self._report_delay(job, str(error))
+            self._on_ended(job, Outcome.LOCKED_ELSEWHERE)
         except OSError as error:
             if (broken := disk_error(error)) is None:
                 raise
-            self._ended(job, Outcome.INTERRUPTED, broken=broken)
-            return
-        self._ask(job)
+            self._on_ended(job, Outcome.INTERRUPTED, broken=broken)
 
-    def _came_back(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
+    def _on_end_message(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
         """Handle the end of a cell, whose files are here."""
         cell = job.cell.id
         job.step = max(job.step, step)
         if outcome in (Outcome.RECORDED, Outcome.LOST):
             self.store.complete(cell)
-            self._ended(job, outcome, self.store.record(cell))
+            self._on_ended(job, outcome, self.store.record(cell))
         elif outcome is Outcome.PRUNED:
             self.store.drop(cell)
-            self._ended(job, outcome)
+            self._on_ended(job, outcome)
         elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
-            self._on_actor_lost(job, "what trained it was ended from outside")
+            self._on_task_lost(job, "what trained it was ended from outside")
         else:
-            self._ended(job, outcome, broken=OSError(*broken) if broken else None)
+            self._on_ended(job, outcome, broken=OSError(*broken) if broken else None)
+
+    def _check_task(self, job: OnRay) -> None:
+        """Handle the error of a task that is over; one without an error has sent its last letter before."""
+        try:
+            ray.get(job.task)
+        except RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise InputError(str(error.cause)) from None
+            if (broken := disk_error(error.cause)) is not None:
+                job.task = None
+                self._on_ended(job, Outcome.INTERRUPTED, broken=broken)
+            elif not job.begun:
+                raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
+            else:
+                self._on_task_lost(job, f"{type(error.cause).__name__}: {error.cause}")
+        except RayError as error:
+            self._on_task_lost(job, f"its Ray worker was lost ({type(error).__name__})")
+
+    def _on_task_lost(self, job: OnRay, cause: str) -> None:
+        """Handle the loss of a task: start the cell again, or end it. One that had not begun has lost nothing."""
+        job.task = None
+        early = not job.begun and job.cancelled is None
+        job.early += early
+        if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
+            self._start_task(job)
 
     def _check(self, job: OnRay) -> None:
         """Report what a cell waits for, and end a cancelled one that does not react."""
-        if job.worker is None:
+        if job.task is None:
             return
-        if not job.worker.up and job.waits.should_report():
-            needs = ", ".join(f"{count:zg} {name}" for name, count in job.worker.needs.items())
-            self._tell(job, f"waiting for a node of the Ray cluster with {needs} free, and a worker there")
-        if job.cancelled is not None and (not job.worker.up or time.monotonic() - job.cancelled > GRACE_SECONDS):
-            self._ended(job, Outcome.INTERRUPTED)
+        if not job.begun and job.waits.should_report():
+            needs = ", ".join(f"{count:zg} {name}" for name, count in job.needs.items())
+            self._report_delay(job, f"waiting for a node of the Ray cluster with {needs} free, and a worker there")
+        if job.cancelled is not None and (not job.begun or time.monotonic() - job.cancelled > GRACE_SECONDS):
+            self._on_ended(job, Outcome.INTERRUPTED)
 
-    def _on_actor_lost(self, job: OnRay, cause: str) -> None:
-        """Handle the loss of a worker: start the cell again, or end it.
+    def _send(self, job: OnRay, answer: bool | str) -> None:
+        self.mailbox.answer.remote(job.attempt, answer)
 
-        A worker that was not up yet has lost nothing.
-        """
-        early = job.worker is not None and not job.worker.up and job.cancelled is None
-        if job.worker is not None:
-            self.pool.dismiss(job.worker)
-        job.worker = job.reply = None
-        job.early += early
-        if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
-            job.waits.restart()
-            self._start(job, self.pool.acquire(digest(job.cell), self._needs(job)))
-
-    # requests to workers
-
-    def _ask(self, job: OnRay) -> None:
-        assert job.worker is not None
-        job.reply = job.worker.actor.poll.remote(ANSWER_SECONDS if job.awaits_answer else POLL_SECONDS)
-
-    def _stop(self, job: OnRay) -> None:
-        if job.worker is not None:
-            job.worker.actor.cancel.remote()
-
-    def _send_answer(self, job: OnRay, goes_on: bool) -> None:
-        if job.worker is not None:
-            job.worker.actor.answer.remote(goes_on)
-
-    def _release(self, job: OnRay, outcome: Outcome) -> None:
-        """Release the lock of the cell, and pass its worker on to a cell that waits for one."""
-        worker, job.worker, job.reply = job.worker, None, None
-        if job.held is not None:
-            job.held.close()
-            job.held = None
-        job.sent_files.clear()
-        if worker is None:
-            return
-        failed = outcome is Outcome.RECORDED and self.store.record(job.cell.id)["status"] == "failed"
-        waiting = [other for other in self.jobs.values() if other.worker and not other.worker.up and other is not job]
-        fit = [other for other in waiting if other.worker and other.worker.code == worker.code]
-        if failed or outcome not in (Outcome.RECORDED, Outcome.PRUNED) or (waiting and not fit) or not worker.up:
-            self.pool.dismiss(worker)
-        elif not waiting:
-            self.pool.idle.append(worker)
-        elif fit[0].worker is not None:
-            self.pool.dismiss(fit[0].worker)
-            self._start(fit[0], worker)
-
-    def _start(self, job: OnRay, worker: RayActorHandle) -> None:
-        """Send a cell to a worker."""
-        facts, work = job.cell.facts, self.store.work(job.cell.id)
-        if facts is not None and facts.folder not in self.texts:
-            self.texts[facts.folder] = files_below(Path(facts.folder), ray.put, ("sums.json",))
-        package = CellPackage(
-            job.cell,
-            job.execution,
-            job.handle.name,
-            [] if facts is None else self.texts[facts.folder],
-            files_below(work, ray.put, OWN),
-            list(code_of(job.cell)),
-        )
-        job.worker, job.sent_files = worker, [package.work]
-        job.reply = worker.actor.begin.remote(package)
-
-    def _needs(self, job: OnRay) -> Mapping[str, float]:
-        """Return the cores, one a thread, and the GPUs, one a device, that the cell needs."""
-        trainer = job.cell.config["trainer"]
-        needs: dict[str, float] = {"CPU": getattr(job.execution, "threads", None) or 1}
-        if self.gpus and trainer.get("accelerator") != "cpu":
-            devices = trainer["devices"]
-            needs["GPU"] = devices if isinstance(devices, int) and devices > 0 else 1
-        return needs
+    def _release(self, job: OnRay) -> None:
+        """Release the lock of the cell, and kill its task if that has not ended."""
+        if job.lock is not None:
+            job.lock.close()
+            job.lock = None
+        if job.task is not None:
+            with contextlib.suppress(RayError, ConnectionError):
+                ray.cancel(job.task, force=True)
+        job.task, job.sent_files = None, ()
 
 
 def last_line(error: Exception) -> str:
     """Return the last line of an error of Ray, which names the cause on the node."""
     return next(line.strip() for line in reversed([type(error).__name__, *str(error).splitlines()]) if line.strip())
+
+
+# the connection, of which Ray has one per process --------------------------------------------------------------------
+
+_users = [0]
+"""Number of executors that share the connection."""
+
+_folder: list[str] = []
+"""Folder of a cluster that this process has started."""
+
+
+def connect(options: Mapping[str, str], cpus: int) -> None:
+    """Connect to a cluster unless connected, or start one with so many cores on this machine.
+
+    Raises:
+        InputError: if there is none at the address, or it cannot be started.
+    """
+    if _users[0] or not ray.is_initialized():
+        if not _users[0]:
+            _connect(options, cpus)
+        _users[0] += 1
+
+
+def disconnect() -> None:
+    """Undo one `connect`; the last one shuts down a cluster that this process has started."""
+    if not _users[0]:
+        return
+    _users[0] -= 1
+    if not _users[0]:
+        _shut_down()
+
+
+def _shut_down() -> None:
+    """Disconnect from Ray and delete the folder of the cluster."""
+    ray.shutdown()
+    for folder in _folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    _folder.clear()
+
+
+def _connect(options: Mapping[str, str], cpus: int) -> None:
+    """Connect to a cluster or start one."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = options.get("address")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        if address is None:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # as `local`; Ray's own is for nodes that do more
+            _folder.append(str(make_tempdir("ray")))
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                object_store_memory=int(options.get("memory", MEMORY_MB)) * 2**20,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=_folder[0],
+            )
+        else:
+            reach(address)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except BaseException as error:
+        _shut_down()
+        if isinstance(error, InputError) or not isinstance(error, Exception):
+            raise
+        message = " ".join(str(error).split())[:300]
+        raise InputError(f"--executor {address or 'ray'}: {message or type(error).__name__}") from None
+    finally:
+        with contextlib.suppress(ValueError):  # in another thread Ray has set none
+            signal.signal(signal.SIGTERM, before)
+
+
+def reach(address: str | None, where: str = "--executor ray") -> None:
+    """Check that something listens at the address of a cluster, as Ray would wait long. Raises InputError."""
+    if address is None or address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise InputError(f"{where}: {address} cannot be reached ({error}); is the cluster up?") from None

@@ -4,24 +4,32 @@ A job trains into the results folder as `local` would, and holds the cell's lock
 OUT/cells/.slurm-*/, which only its owner may read: submitit keeps pickles there.
 """
 
+import contextlib
+import re
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from lm.execution.executor import Handle, Outcome
+from lm.config.plain import shown
+from lm.config.tree import InputError
+from lm.execution.executor import Handle, Outcome, require_whole
+from lm.execution.machine import env_threads
 from lm.execution.remote import RemoteExecutor, RemoteJob
-from lm.execution.slurm_job import ANSWERS, ORDER, TOLD, FileMailbox, SlurmTask, send, write_order
-from lm.execution.slurm_queue import STATES, Queue
+from lm.execution.slurm_job import ANSWERS, MESSAGES, ORDER, FileMailbox, SlurmTask, send, write_order
 from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.cell import Cell
-from lm.training.train import Execution
+from lm.training.process import Execution
 
-LOOK_SECONDS = 0.5
+with contextlib.suppress(ImportError):  # `parse_executor` names the package that is missing
+    import submitit
+
+READ_SECONDS = 0.5
 """Time between two reads of the messages of jobs."""
 
 STATE_SECONDS = 20.0
@@ -35,6 +43,28 @@ GRACE_SECONDS = 60.0
 
 CLOSE_SECONDS = 10.0
 """Time that `close` waits for jobs to end."""
+
+MOST_JOBS = 1000
+"""Jobs in one array, by SLURM's default."""
+
+MINUTES = 60
+"""Default time limit of a job. A cell that takes longer goes on in the next job."""
+
+TIMEOUTS = 10_000
+"""Number of times that a job may go on after its time limit."""
+
+STATES = {
+    "PENDING": True, "CONFIGURING": True, "RUNNING": True, "COMPLETING": True, "SUSPENDED": True, "REQUEUED": True,
+    "REQUEUE_HOLD": True, "REQUEUE_FED": True, "RESIZING": True, "SIGNALING": True, "STOPPED": True, "STAGE_OUT": True,
+    "RESV_DEL_HOLD": True, "SPECIAL_EXIT": True,
+}  # fmt: skip
+"""States of a job that goes on or will."""
+
+COMMAND_SECONDS = 60.0
+"""Time limit of a command of SLURM."""
+
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+SBATCH = "as sbatch takes it"
 
 
 @dataclass(eq=False)
@@ -61,26 +91,35 @@ class Slurm(RemoteExecutor[OnSlurm]):
         store: where the cells are trained into, on a disk that all machines see.
         capacity: cells at a time, in the queue or at work.
         say: called with a line when the submission of a cell is delayed.
-        options: see `lm.execution.executor_spec`.
-        threads: of a cell.
+        options: values of `options` by name.
     """
 
+    package = "submitit"
+    options: ClassVar[Mapping[str, str]] = {
+        "partition": SBATCH,
+        "account": SBATCH,
+        "qos": SBATCH,
+        "constraint": SBATCH,
+        "exclude": SBATCH,
+        "time": "minutes, H:M:S or D-H:M:S for a job; one that needs longer goes on from its checkpoint",
+        "mem": "memory of a job, such as 8GB",
+        "cpus": "cores of a job, each a thread",
+        "gpus": "devices of a job",
+        "executor": "slurm, or local: jobs without SLURM, on this machine",
+    }
+
     def __init__(
-        self,
-        store: Store,
-        capacity: int,
-        say: LogLine = to_stderr,
-        options: Mapping[str, str] | None = None,
-        threads: int = 1,
+        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(store, capacity, say)
+        super().__init__(store, capacity, say, options)
         store.cells.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=store.cells.resolve()))  # for its owner alone
         self.last_query = 0.0
-        self.late = 0.0 if (options or {}).get("executor") == "local" else LATE_SECONDS
+        self.late = 0.0 if self.settings.get("executor") == "local" else LATE_SECONDS
         self.every = 0.5 if not self.late else STATE_SECONDS
         try:
-            self.queue = Queue(options or {}, self.folder / "submitit", capacity, threads)
+            threads = self.threads_each(self.settings, capacity)
+            self.queue = Queue(self.settings, self.folder / "submitit", capacity, threads)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -94,47 +133,68 @@ class Slurm(RemoteExecutor[OnSlurm]):
         if not self.failed:  # the output of the jobs tells why
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _job(self, handle: Handle, cell: Cell, execution: Execution) -> OnSlurm:
+    # what a command line asks for
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, str], where: str) -> None:
+        require_whole(options, ("cpus", "gpus"), where)
+        if options.get("executor", "slurm") not in ("slurm", "local"):
+            raise InputError(f"{where}: executor: expected slurm or local, found {shown(options['executor'])}")
+        if "time" in options:
+            minutes(options["time"], where)
+        mem = options.get("mem", "1M")
+        if not re.fullmatch(r"[0-9]+\s*[KMGT]B?", mem, re.IGNORECASE):
+            raise InputError(f"{where}: mem: expected a number with its unit, such as 8GB, found {shown(mem)}")
+        if options.get("executor") != "local" and shutil.which("sbatch") is None:
+            raise InputError(f"{where}: no sbatch on this machine; give the command where SLURM's commands are")
+
+    @classmethod
+    def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
+        return int(options.get("cpus", env_threads() or 1))
+
+    @classmethod
+    def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
+        if search:
+            raise InputError(
+                "--executor slurm: a search needs --workers N, its cells in the queue or at work at a time"
+            )
+        return min(cells, MOST_JOBS)
+
+    # from one event to the next
+
+    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> OnSlurm:
         return OnSlurm(handle, cell, execution)
 
     def _listen(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         self._submit_jobs()
         while True:
-            self._states()
+            self._query_states()
             for job in list(self.jobs.values()):
-                self._hear(job)
+                self._read_messages(job)
                 self._check(job)
             if self.events or not self.jobs or time.monotonic() >= deadline:
                 return
-            time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+            time.sleep(min(READ_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def _submit_jobs(self) -> None:
         """Submit the cells that have come since the last call, as one array."""
         waiting = []
         for job in [job for job in self.jobs.values() if job.job is None]:
             if job.cancelled is not None:
-                self._ended(job, Outcome.INTERRUPTED)
+                self._on_ended(job, Outcome.INTERRUPTED)
                 continue
             waiting.append(job)
-            for suffix in (TOLD, ANSWERS):
+            for suffix in (MESSAGES, ANSWERS):
                 (self.folder / (job.cell.id + suffix)).unlink(missing_ok=True)
-            self._order(job)
-            job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + TOLD)), None, "PENDING"
+            write_order(self.folder, job.cell, job.execution, self.store.out, job.handle.name)
+            job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None, "PENDING"
         if waiting:
-            submitted = self.queue.submit([self._task(job) for job in waiting])
+            submitted = self.queue.submit([SlurmTask(str(self.folder), job.cell.id) for job in waiting])
             for job, slurm_job in zip(waiting, submitted, strict=True):
                 job.job = slurm_job
 
-    def _order(self, job: OnSlurm) -> None:
-        """Write the order of a cell."""
-        write_order(self.folder, job.cell, job.execution, self.store.out, job.handle.name)
-
-    def _task(self, job: OnSlurm) -> SlurmTask:
-        """Return the task of a cell."""
-        return SlurmTask(str(self.folder), job.cell.id)
-
-    def _states(self) -> None:
+    def _query_states(self) -> None:
         """Query the states of the jobs periodically."""
         if time.monotonic() - self.last_query < self.every:
             return
@@ -147,29 +207,29 @@ class Slurm(RemoteExecutor[OnSlurm]):
             elif job.over is None:
                 job.over = time.monotonic()
             if state != job.state and state == "PENDING":
-                self._tell(job, f"SLURM job {job.job.job_id} waits in the queue again")
+                self._report_delay(job, f"SLURM job {job.job.job_id} waits in the queue again")
             job.state = state
 
-    def _hear(self, job: OnSlurm) -> None:
+    def _read_messages(self, job: OnSlurm) -> None:
         """Handle the new messages of a job."""
         assert job.mail is not None
         for message in job.mail.new():
             job.state = "RUNNING" if job.state == "PENDING" else job.state  # SLURM is queried less often
             if message[0] == "ended":
-                self._on_ended(job, Outcome(message[1]), message[2], message[3])
+                self._on_end_message(job, Outcome(message[1]), message[2], message[3])
                 return
-            self._heard(job, message)
+            self._on_message(job, message)
 
-    def _on_ended(self, job: OnSlurm, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
+    def _on_end_message(self, job: OnSlurm, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
         """Handle the outcome of a cell."""
         job.step = max(job.step, step)
         record = None
         if outcome in (Outcome.RECORDED, Outcome.LOST):
             deadline = time.monotonic() + self.late
             while not self.store.finished(job.cell.id) and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(READ_SECONDS)
             record = self.store.record(job.cell.id)
-        self._ended(job, outcome, record, OSError(*broken) if broken else None)
+        self._on_ended(job, outcome, record, OSError(*broken) if broken else None)
 
     def _check(self, job: OnSlurm) -> None:
         """Handle a job that has ended without an outcome, or that was cancelled."""
@@ -177,9 +237,9 @@ class Slurm(RemoteExecutor[OnSlurm]):
             return
         if job.cancelled is not None and (job.state == "PENDING" or time.monotonic() - job.cancelled > GRACE_SECONDS):
             self.queue.cancel([job.job])
-            self._ended(job, Outcome.INTERRUPTED)
+            self._on_ended(job, Outcome.INTERRUPTED)
         elif job.over is not None and time.monotonic() - job.over >= self.late:
-            self._hear(job)  # its last messages
+            self._read_messages(job)  # its last messages
             if job.handle in self.jobs and self.held(job.cell.id) is None:  # the training process may outlive the job
                 self._on_job_lost(job)
 
@@ -193,12 +253,113 @@ class Slurm(RemoteExecutor[OnSlurm]):
             job.job = None
             self._submit_jobs()
 
-    def _stop(self, job: OnSlurm) -> None:
-        send(self.folder / (job.cell.id + ANSWERS), "cancel")
+    def _send(self, job: OnSlurm, answer: bool | str) -> None:
+        send(self.folder / (job.cell.id + ANSWERS), answer)
 
-    def _send_answer(self, job: OnSlurm, goes_on: bool) -> None:
-        send(self.folder / (job.cell.id + ANSWERS), goes_on)
-
-    def _release(self, job: OnSlurm, outcome: Outcome) -> None:
-        for name in (ORDER, TOLD, ANSWERS):
+    def _release(self, job: OnSlurm) -> None:
+        for name in (ORDER, MESSAGES, ANSWERS):
             (self.folder / (job.cell.id + name)).unlink(missing_ok=True)
+
+
+# jobs of submitit: those of SLURM, or processes of this machine in their place -------------------------------------
+
+
+class Queue:
+    """Queue of jobs that are submitted together as one array.
+
+    Args:
+        options: of the executor.
+        folder: of submitit's files.
+        at_a_time: jobs that run at a time.
+        threads: of a job.
+
+    Raises:
+        InputError: if SLURM is not available.
+    """
+
+    def __init__(self, options: Mapping[str, str], folder: Path, at_a_time: int, threads: int) -> None:
+        self.real = options.get("executor", "slurm") == "slurm"
+        try:
+            kind: Any = submitit.SlurmExecutor if self.real else submitit.LocalExecutor
+            self.executor = kind(folder, max_num_timeout=TIMEOUTS)
+        except RuntimeError as error:
+            raise InputError(f"--executor slurm: {error}") from None
+        time_each = minutes(options["time"]) if "time" in options else MINUTES
+        if self.real:
+            plain = {name: options[name] for name in ("partition", "account", "qos", "constraint", "exclude", "mem")
+                     if name in options}  # fmt: skip
+            if "gpus" in options:
+                plain["gpus_per_node"] = int(options["gpus"])  # type: ignore[assignment]
+            self.executor.update_parameters(
+                job_name="lm", time=time_each, cpus_per_task=threads, nodes=1, ntasks_per_node=1,
+                array_parallelism=at_a_time, stderr_to_stdout=True, **plain,
+            )  # fmt: skip
+        else:
+            gpus = {"gpus_per_node": int(options["gpus"])} if "gpus" in options else {}
+            self.executor.update_parameters(timeout_min=time_each, stderr_to_stdout=True, **gpus)
+
+    def submit(self, tasks: Sequence[Any]) -> list[Any]:
+        """Submit tasks and return their jobs. Raises InputError if SLURM refuses them."""
+        try:
+            if len(tasks) == 1:
+                return [self.executor.submit(tasks[0])]
+            with self.executor.batch():
+                jobs = [self.executor.submit(task) for task in tasks]
+            return jobs
+        except (OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
+            message = " ".join(str(error).split())[:300]
+            raise InputError(f"--executor slurm: the jobs were refused: {message}") from None
+
+    def states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
+        """Return the state of each job by its id, `GONE` for an unknown one; None if SLURM does not answer."""
+        if not self.real:
+            return {job.job_id: "RUNNING" if not _over(job) else "COMPLETED" for job in jobs}
+        command = ["squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        states = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+        return {job.job_id: states.get(job.job_id, "GONE") for job in jobs}
+
+    def cancel(self, jobs: Sequence[Any]) -> None:
+        """Cancel jobs, pending and running ones."""
+        if self.real and jobs:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                command = ["scancel", *(job.job_id for job in jobs)]
+                subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=False)
+        elif jobs:
+            for job in jobs:
+                job.cancel(check=False)
+
+    def wait_until_gone(self, jobs: Sequence[Any], seconds: float) -> None:
+        """Wait until jobs have ended, at most so many seconds."""
+        deadline = time.monotonic() + seconds
+        while jobs and time.monotonic() < deadline:
+            states = self.states(jobs)
+            jobs = [job for job in jobs if states is None or states[job.job_id] in STATES]
+            time.sleep(0.1 if not self.real else 1.0)
+
+
+def _over(job: Any) -> bool:
+    """Return True if a process in the place of a job has exited."""
+    return job._process is None or job._process.poll() is not None
+
+
+def minutes(text: str, where: str = "--executor slurm") -> int:
+    """Convert a time as sbatch takes it (M, M:S, H:M:S or D-H[:M[:S]]) to whole minutes. Raises InputError."""
+    match = TIME.fullmatch(text)
+    if match is None or len(text) > 20:
+        raise InputError(f"{where}: time: expected minutes, H:M:S or D-H:M:S, found {shown(text)}")
+    days, *parts = (None if part is None else int(part) for part in match.groups())
+    fields = [part for part in parts if part is not None]
+    if days is not None:
+        hours, mins, seconds = [*fields, 0, 0][:3]
+    elif len(fields) == 3:
+        hours, mins, seconds = fields
+    else:
+        hours, (mins, seconds) = 0, [*fields, 0][:2]
+    total = (((days or 0) * 24 + hours) * 60 + mins) * 60 + seconds
+    if total <= 0:
+        raise InputError(f"{where}: time: expected more than nothing, found {shown(text)}")
+    return -(-total // 60)

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from lm.execution.cell_queue import Planned
-from lm.execution.estimate import duration
-from lm.execution.watcher import Running, Watcher
+from lm.execution.scheduler import Running, Watcher
 from lm.report.failure import whereabouts
+from lm.report.status import duration
 from lm.store.record import Ending
 from lm.store.store import Store
 

@@ -15,9 +15,8 @@ from typing import Any
 from lm.config.tree import InputError, run_id
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import judged_seconds, step_rate
-from lm.execution.local import PRELOAD
+from lm.execution.fork_server import start_fork_server
 from lm.execution.machine import accelerators, cores, default_workers
-from lm.execution.worker_pool import start_fork_server
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name
@@ -76,7 +75,6 @@ def rates(cell: Cell) -> dict[int, float]:
 def _together(cell: Cell, workers: int) -> float:
     """Measure the steps a second of so many processes that train the same cell at the same time."""
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     start_fork_server()
     start, answers = context.Barrier(workers), context.Queue()
     arguments = (cell, cores() // workers, start, answers)

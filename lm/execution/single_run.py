@@ -11,8 +11,8 @@ from lm.report.autotune import describe_autotune
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.process import tee_to_log
-from lm.training.train import Execution, train
+from lm.training.process import Execution, tee_to_log
+from lm.training.train import train
 
 
 def train_single(

@@ -18,12 +18,12 @@ from typing import Any
 from lm.config.tree import InputError
 from lm.data.tokens import TextStats
 from lm.execution.executor import Outcome
-from lm.execution.remote_worker import Message, RemoteWorker
+from lm.execution.remote import CANCEL, Message, RemoteWorker
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
 from lm.store.store import Store
 from lm.training.cell import Cell
-from lm.training.train import Execution
+from lm.training.process import Execution
 
 LISTEN_SECONDS = 1.0
 """Time between two reads of the answers."""
@@ -31,7 +31,7 @@ LISTEN_SECONDS = 1.0
 PATIENCE = 100.0
 """Seconds that a job waits for the signal after the end of its training: in a preemption, SIGTERM comes first."""
 
-ORDER, TOLD, ANSWERS = ".json", ".told", ".answers"
+ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"
 """Suffixes of the files of a cell in the folder of its executor."""
 
 SCHEDULER = ("SLURM_", "SUBMITIT_")
@@ -118,8 +118,8 @@ def run_cell(cell: Cell, execution: Execution, store: Store, name: str, folder: 
     Raises:
         RuntimeError: if something outside has ended the training.
     """
-    messages_path, answers = folder / (cell.id + TOLD), FileMailbox(folder / (cell.id + ANSWERS))
-    cancelled = "cancel" in answers.new()  # other answers belong to an earlier attempt
+    messages_path, answers = folder / (cell.id + MESSAGES), FileMailbox(folder / (cell.id + ANSWERS))
+    cancelled = CANCEL in answers.new()  # other answers belong to an earlier attempt
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
     worker = RemoteWorker(store)
@@ -127,7 +127,7 @@ def run_cell(cell: Cell, execution: Execution, store: Store, name: str, folder: 
         with hidden_scheduler():
             worker.submit(cell, execution, name)
         if cancelled:
-            worker.cancel()
+            worker.answer(CANCEL)
         while True:
             messages: list[Message] = worker.poll(0.0 if worker.validation else LISTEN_SECONDS)
             for message in messages:
@@ -139,11 +139,8 @@ def run_cell(cell: Cell, execution: Execution, store: Store, name: str, folder: 
                 if end is not None:
                     return str(end)
             for answer in answers.new():
-                if answer == "cancel":
-                    cancelled = True
-                    worker.cancel()
-                else:
-                    worker.answer(bool(answer))
+                cancelled = cancelled or answer == CANCEL
+                worker.answer(answer)
             if worker.validation:
                 time.sleep(0.1)
     except InputError as error:

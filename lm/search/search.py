@@ -18,15 +18,15 @@ from rich.text import Text
 from lm.config.components import resolve
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, override
-from lm.execution.estimate import advice, duration, measured_seconds, wall_seconds
+from lm.execution.estimate import advice, measured_seconds, wall_seconds
 from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
-from lm.execution.scheduler import run_cells
-from lm.execution.watcher import Watcher
+from lm.execution.scheduler import Watcher, run_cells
 from lm.inference.autotune import replace_auto_settings
 from lm.report.autotune import describe_autotune
 from lm.report.search import write_study
+from lm.report.status import duration
 from lm.search.space import Space
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
@@ -36,9 +36,9 @@ from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
 from lm.training.cell import check
+from lm.training.process import Execution
 from lm.training.run import Run
 from lm.training.strategies import check_strategy
-from lm.training.train import Execution
 
 BEST = "best.yaml"
 """File in the folder of a search with the configuration of its best trial."""

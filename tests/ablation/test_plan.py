@@ -26,7 +26,8 @@ from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import TextStats
 from lm.execution import estimate
 from lm.execution.cell_queue import Planned
-from lm.execution.estimate import duration, steps_evaluated, wall_seconds
+from lm.execution.estimate import steps_evaluated, wall_seconds
+from lm.report.status import duration
 from lm.store.record import GitState, Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells

@@ -27,7 +27,7 @@ from benchmarks.show import machine_line, show
 from benchmarks.sizes import BASE, SMALLEST
 from lm.analysis.results import load
 from lm.config.tree import InputError, load_yaml
-from lm.execution import hardware
+from lm.execution import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 Said = pytest.CaptureFixture[str]
@@ -151,16 +151,16 @@ CPUINFO = "processor\t: 0\nmodel name\t: Some Processor 3\nflags\t\t: fpu avx2 a
 
 
 def test_the_machine_is_described_without_its_name() -> None:
-    assert hardware.processor(CPUINFO) == "Some Processor 3"
-    assert hardware.flags(CPUINFO) == ["avx2", "amx_tile", "amx_bf16"]
-    assert hardware.flags("Features\t: fp asimd sve\n") == ["asimd", "sve"]
-    assert hardware.flags("") == []
-    assert hardware.blas("BLAS_INFO=mkl, X=1, USE_MKLDNN=ON, ") == "mkl, oneDNN"
-    assert hardware.blas("") == "unknown"
-    found = hardware.describe_machine(threads=3)
+    assert machine.processor(CPUINFO) == "Some Processor 3"
+    assert machine.flags(CPUINFO) == ["avx2", "amx_tile", "amx_bf16"]
+    assert machine.flags("Features\t: fp asimd sve\n") == ["asimd", "sve"]
+    assert machine.flags("") == []
+    assert machine.blas("BLAS_INFO=mkl, X=1, USE_MKLDNN=ON, ") == "mkl, oneDNN"
+    assert machine.blas("") == "unknown"
+    found = machine.describe_machine(threads=3)
     assert found["threads"] == 3
-    assert found["packages"]["torch"] == hardware.installed("torch")
-    assert hardware.installed("no-such-package-anywhere") is None
+    assert found["packages"]["torch"] == machine.installed("torch")
+    assert machine.installed("no-such-package-anywhere") is None
     assert not {"host", "hostname", "node"} & found.keys()
 
 

@@ -25,8 +25,9 @@ from lm.model.generation import greedy
 from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
+from lm.training.process import Execution
 from lm.training.run import Run
-from lm.training.train import Execution, failure, finish, train, write_work
+from lm.training.train import failure, finish, train, write_work
 
 GOOD: dict[str, Any] = {"status": "ok", "error": None, "metrics": {}, "cost": {}}
 LIVELY = {"model.initializer.std": 0.5, "model.embedding.tied": False}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import stand_in
 from in_threads import InThreads
-from stand_in_post import StandInRayWorker, finish
+from stand_in_task import finish, train_on_node
 
-from lm.execution import local
+from lm.execution import fork_server, local
 from lm.execution.executor import Executor
 from lm.execution.factory import EXECUTORS, make_executor
 from lm.store import locks
@@ -32,7 +32,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     The server ends with the test: cells of other tests, which train, would each import torch for themselves.
     """
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    monkeypatch.setattr(local, "PRELOAD", [])
+    monkeypatch.setattr(fork_server, "PRELOAD", [])
     monkeypatch.setattr(local, "train_one", stand_in.train_one)
     monkeypatch.setattr(locks, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr("lm.training.train.finish", finish)
@@ -69,7 +69,7 @@ def engine(
     made: list[Executor] = []
     if request.param == "ray":
         request.getfixturevalue("small_ray")
-        monkeypatch.setattr("lm.execution.ray_actors.RayWorker", StandInRayWorker)
+        monkeypatch.setattr("lm.execution.on_ray.train_on_node", train_on_node)
 
     def one(capacity: int = 2) -> Executor:
         found = (

@@ -97,7 +97,7 @@ def test_events_of_a_cell_come_in_order_and_its_end_once(engine: Make, store: St
     assert executor.poll(0.0) == []
 
 
-def test_a_harvest_is_the_record_in_the_store_and_is_taken_in_once(engine: Make, store: Store) -> None:
+def test_a_result_is_the_stored_record_and_is_returned_once(engine: Make, store: Store) -> None:
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST))
     assert (handle.cell, handle.name) == (FIRST, "cell a")
@@ -109,7 +109,7 @@ def test_a_harvest_is_the_record_in_the_store_and_is_taken_in_once(engine: Make,
         executor.result(handle)
 
 
-def test_a_validation_waits_for_its_answer_and_a_cell_that_may_not_go_on_is_pruned(engine: Make, store: Store) -> None:
+def test_a_cell_is_pruned_if_its_validation_is_answered_no(engine: Make, store: Store) -> None:
     executor, asked = engine(), []
 
     def keep_one(event: Event) -> None:
@@ -128,7 +128,7 @@ def test_a_validation_waits_for_its_answer_and_a_cell_that_may_not_go_on_is_prun
     assert not store.work(SECOND).exists()
 
 
-def test_an_exception_is_a_record_and_no_reason_to_try_again(engine: Make, store: Store) -> None:
+def test_an_exception_is_recorded_and_not_retried(engine: Make, store: Store) -> None:
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST, {5: "raise"}))
     events = follow(executor, handle)
@@ -139,7 +139,7 @@ def test_an_exception_is_a_record_and_no_reason_to_try_again(engine: Make, store
     assert (record["status"], record["error"]) == ("failed", "RuntimeError: out of luck")
 
 
-def test_a_cell_killed_once_is_taken_up_where_it_was(engine: Make, store: Store) -> None:
+def test_a_cell_killed_once_resumes_from_its_last_step(engine: Make, store: Store) -> None:
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
     events = follow(executor, handle)
@@ -150,7 +150,7 @@ def test_a_cell_killed_once_is_taken_up_where_it_was(engine: Make, store: Store)
     assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
 
 
-def test_a_cell_killed_again_and_again_is_given_up_with_a_record(engine: Make, store: Store) -> None:
+def test_a_cell_killed_again_and_again_is_recorded_as_lost(engine: Make, store: Store) -> None:
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST, dict.fromkeys(range(STEPS), "SIGKILL")))
     other = hand_over(executor, StandIn(SECOND))
@@ -164,7 +164,7 @@ def test_a_cell_killed_again_and_again_is_given_up_with_a_record(engine: Make, s
     assert ends([event for event in events if event.handle == other]) == [Outcome.RECORDED]
 
 
-def test_kills_are_counted_anew_when_a_cell_is_handed_over_again(engine: Make, store: Store) -> None:
+def test_kills_are_counted_anew_for_each_submission(engine: Make, store: Store) -> None:
     executor = engine()
     stopped = hand_over(executor, StandIn(FIRST, {5: "validate"}))
     follow(executor, stopped, do=stop)
@@ -172,7 +172,7 @@ def test_kills_are_counted_anew_when_a_cell_is_handed_over_again(engine: Make, s
     assert ends(follow(executor, handle)) == [Outcome.RECORDED]
 
 
-def test_a_cancelled_cell_is_interrupted_and_can_be_taken_up(engine: Make, store: Store) -> None:
+def test_a_cancelled_cell_is_interrupted_and_resumes(engine: Make, store: Store) -> None:
     executor = engine()
     heard = Heard(executor)
     handle, other = hand_over(executor, StandIn(FIRST, {5: "validate"})), hand_over(executor, StandIn(SECOND))
@@ -221,7 +221,7 @@ def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: St
     assert [store.record(cell)["cost"]["tries"] for cell in (FIRST, SECOND)] == [1, 1]
 
 
-def test_a_cell_that_another_holds_is_not_waited_for(engine: Make, store: Store) -> None:
+def test_a_cell_locked_elsewhere_ends_at_once(engine: Make, store: Store) -> None:
     executor = engine()
     assert executor.held(FIRST) is None
     with store.lock(FIRST):
@@ -234,7 +234,7 @@ def test_a_cell_that_another_holds_is_not_waited_for(engine: Make, store: Store)
     assert ends(follow(executor, hand_over(executor, StandIn(FIRST)))) == [Outcome.RECORDED]
 
 
-def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store) -> None:
+def test_a_full_disk_interrupts_a_cell_with_the_error(engine: Make, store: Store) -> None:
     executor = engine()
     handle = hand_over(executor, StandIn(FIRST, {5: "disk"}))
     ended = follow(executor, handle)[-1]
@@ -249,7 +249,7 @@ def test_a_full_disk_interrupts_a_cell_and_says_which(engine: Make, store: Store
     assert ends(follow(later, handle)) == [Outcome.RECORDED]
 
 
-def test_no_more_cells_are_taken_than_there_is_room_for(engine: Make) -> None:
+def test_submitting_beyond_the_capacity_raises(engine: Make) -> None:
     executor = engine(1)
     assert executor.capacity == 1
     first = hand_over(executor, StandIn(FIRST))
@@ -259,11 +259,11 @@ def test_no_more_cells_are_taken_than_there_is_room_for(engine: Make) -> None:
     assert ends(follow(executor, hand_over(executor, StandIn(SECOND)))) == [Outcome.RECORDED]
 
 
-def test_with_no_cell_in_hand_nothing_is_waited_for(engine: Make) -> None:
+def test_polling_without_cells_returns_at_once(engine: Make) -> None:
     assert list(engine().poll(3600.0)) == []
 
 
-def test_a_cell_that_is_recorded_already_is_not_trained(engine: Make, store: Store) -> None:
+def test_a_recorded_cell_is_not_trained_again(engine: Make, store: Store) -> None:
     executor = engine()
     follow(executor, hand_over(executor, StandIn(FIRST)))
     handle = hand_over(executor, StandIn(FIRST))
@@ -273,7 +273,7 @@ def test_a_cell_that_is_recorded_already_is_not_trained(engine: Make, store: Sto
     assert executor.result(handle) == store.record(FIRST)
 
 
-def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(engine: Make, store: Store) -> None:
+def test_a_failure_stays_recorded_until_its_retry_ends(engine: Make, store: Store) -> None:
     executor = engine()
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     heard, handle = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
@@ -287,7 +287,7 @@ def test_a_failure_is_trained_again_where_that_is_asked_and_stays_until_then(eng
     assert store.record(FIRST)["status"] == "ok"
 
 
-def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(engine: Make, store: Store) -> None:
+def test_a_closed_executor_leaves_cells_that_resume(engine: Make, store: Store) -> None:
     with engine() as executor:
         heard, first = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}))
         heard.until(lambda: heard.of(first, Validation), leave)
@@ -300,6 +300,6 @@ def test_what_is_closed_leaves_nothing_at_work_and_cells_that_can_be_taken_up(en
     assert store.record(FIRST)["steps"] == STEPS
 
 
-def test_a_name_that_no_executor_has_is_answered_with_those_there_are(store: Store) -> None:
+def test_an_unknown_executor_is_answered_with_the_choices(store: Store) -> None:
     with pytest.raises(InputError, match=r"no executor 'lcoal'. Did you mean local\? Choose from local, ray, slurm"):
         make_executor("lcoal", store, 1)

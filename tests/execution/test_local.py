@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,9 @@ from lm.config.tree import InputError
 from lm.execution import heartbeat, local
 from lm.execution.cell_queue import Planned
 from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
-from lm.execution.local import Job, Local
-from lm.execution.scheduler import train_cells
-from lm.execution.watcher import Running, Watcher
-from lm.execution.worker_pool import MAX_FORKSERVER_RESTARTS, fork_server
+from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
+from lm.execution.local import Attempt, Job, Local
+from lm.execution.scheduler import Running, Watcher, train_cells
 from lm.store.lease_holder import Holder
 from lm.store.locks import process_status
 from lm.store.record import Ending
@@ -61,9 +61,9 @@ def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: 
 
 def server() -> int:
     """The process number of multiprocessing's fork server."""
-    found = fork_server()
-    assert isinstance(found, int)
-    return found
+    pid = fork_server_pid()
+    assert isinstance(pid, int)
+    return pid
 
 
 def kill_server(jobs: list[Job]) -> None:
@@ -75,7 +75,7 @@ def whole(store: Store, *cells: str) -> bool:
     return all(store.record(cell)["steps"] == STEPS for cell in cells)
 
 
-def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(store: Store) -> None:
+def test_cells_survive_their_fork_server_and_the_next_has_another(store: Store) -> None:
     killed: list[int] = []
 
     def kill(jobs: list[Job]) -> None:
@@ -90,7 +90,7 @@ def test_cells_whose_fork_server_is_killed_go_on_and_the_next_one_has_another(st
     assert server() not in killed
 
 
-def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_against_none(store: Store) -> None:
+def test_cells_killed_with_their_fork_server_resume_without_a_counted_try(store: Store) -> None:
     kills = []
 
     def kill_all(jobs: list[Job]) -> None:
@@ -110,7 +110,7 @@ def test_cells_killed_with_their_fork_server_are_taken_up_again_and_it_counts_ag
     assert max(record["cost"]["tries"] for record in told.records.values()) > 1
 
 
-def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Store) -> None:
+def test_a_cell_that_loses_every_fork_server_is_interrupted(store: Store) -> None:
     def kill_all(jobs: list[Job]) -> None:
         told.deed = kill_all
         kill_server(jobs)
@@ -126,7 +126,7 @@ def test_a_cell_that_loses_every_fork_server_is_left_for_another_time(store: Sto
     ("error", "seconds"),
     [(EOFError, 0.0), (ConnectionRefusedError, 0.0), (BrokenPipeError, 0.0), (ConnectionError, 0.5)],
 )
-def test_a_fork_server_that_ends_as_a_process_is_started_is_replaced(
+def test_a_fork_server_that_ends_during_a_start_is_replaced(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception], seconds: float
 ) -> None:
     """Also where it takes a while to end: it listens no more, and as long as it is there no other is started."""
@@ -145,7 +145,7 @@ def test_a_fork_server_that_ends_as_a_process_is_started_is_replaced(
     assert whole(store, FIRST)
 
 
-def test_fork_servers_that_all_end_at_once_are_told_in_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_servers_that_all_end_are_an_input_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: Any) -> None:
         raise EOFError
 
@@ -175,7 +175,7 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
         assert free
 
 
-def test_a_cell_killed_once_goes_on_and_one_killed_twice_has_failed(store: Store) -> None:
+def test_a_cell_killed_once_resumes_and_one_killed_twice_fails(store: Store) -> None:
     told = Told()
     once, twice = StandIn(FIRST, {5: "SIGKILL"}), StandIn(SECOND, {5: "SIGKILL", 9: "SIGKILL"})
     assert trained(store, told, once, twice) == 0
@@ -184,7 +184,7 @@ def test_a_cell_killed_once_goes_on_and_one_killed_twice_has_failed(store: Store
     assert "process killed by SIGKILL" in told.records[SECOND]["error"]
 
 
-def test_a_failure_tried_again_and_killed_once_goes_on(store: Store) -> None:
+def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     told = Told()
     assert trained(store, told, StandIn(FIRST, {5: "SIGKILL"}), again=True) == 0
@@ -192,7 +192,9 @@ def test_a_failure_tried_again_and_killed_once_goes_on(store: Store) -> None:
     assert whole(store, FIRST)
 
 
-def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_process_is_reported_and_continues_after_sigcont(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.05)
 
     class LetsGo(Told):
@@ -216,7 +218,7 @@ def test_a_stopped_process_is_told_of_and_goes_on_when_it_may(store: Store, monk
     assert whole(store, FIRST)
 
 
-def test_a_cell_that_another_process_holds_is_trained_once_that_lets_go(store: Store) -> None:
+def test_a_locked_cell_is_trained_after_its_lock_is_released(store: Store) -> None:
     class LetsGo(Told):
         def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
             super().on_finished(planned, record, seconds)
@@ -230,9 +232,7 @@ def test_a_cell_that_another_process_holds_is_trained_once_that_lets_go(store: S
     assert whole(store, FIRST, SECOND)
 
 
-def test_a_process_killed_after_another_has_taken_its_cell_writes_nothing_there(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_process_writes_no_record_of_a_cell_it_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(jobs: list[Job]) -> None:
         other = replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7)
         (store.cells / ".leases" / FIRST / "2").write_bytes(other.written())
@@ -256,18 +256,14 @@ def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
     return told, store.record(FIRST)
 
 
-def test_a_process_that_hangs_is_ended_and_the_cell_tried_once_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_hangs_once_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
     told, record = hung(store, 5)
     assert (record["status"], record["cost"]["tries"]) == ("ok", 2)
     assert [line for line in told.lines if "is ended, started once more" in line]
 
 
-def test_a_cell_that_hangs_twice_has_failed_and_its_record_says_where(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
     told, record = hung(store, 5, 7)
     assert record["status"] == "failed"
@@ -278,7 +274,7 @@ def test_a_cell_that_hangs_twice_has_failed_and_its_record_says_where(
     assert "is ended, given up" in told.lines[-1]
 
 
-def test_a_full_disk_ends_the_command_and_is_no_failure_of_the_cell(store: Store) -> None:
+def test_a_full_disk_ends_the_command_without_a_record(store: Store) -> None:
     told = Told()
     with pytest.raises(OSError, match="No space left on device"):
         trained(store, told, StandIn(FIRST, {5: "disk"}), StandIn(SECOND), workers=1)
@@ -296,9 +292,7 @@ def ended(executor: Local) -> list[Any]:
     return events
 
 
-def test_a_cancelled_process_that_does_not_heed_is_ended_by_force(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_process_that_ignores_sigterm_is_killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "GRACE_SECONDS", 0.05)
     with Local(store, 1) as executor:
         cell: Any = StandIn(FIRST, {3: "deaf", 5: "validate"})
@@ -313,7 +307,7 @@ def test_a_cancelled_process_that_does_not_heed_is_ended_by_force(
             assert free
 
 
-def test_a_process_killed_after_a_disk_was_full_is_not_started_again(store: Store) -> None:
+def test_a_cell_killed_after_a_full_disk_is_not_restarted(store: Store) -> None:
     with Local(store, 1) as executor:
         executor.submit(StandIn(FIRST, {5: "disk"}), stand_in.execution(), "first")  # type: ignore[arg-type]
         ended(executor)
@@ -323,9 +317,7 @@ def test_a_process_killed_after_a_disk_was_full_is_not_started_again(store: Stor
     assert sum(isinstance(event, Started) for event in events) == 1
 
 
-def test_a_cell_of_one_device_is_given_an_accelerator_by_the_place_that_is_free(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_of_one_device_gets_the_first_free_slot(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "train_one", stand_in.tell_slot)
     wide = {"trainer": {"devices": 2, "precision": None}}
     with Local(store, 3) as executor:
@@ -333,3 +325,25 @@ def test_a_cell_of_one_device_is_given_an_accelerator_by_the_place_that_is_free(
             executor.submit(cell, stand_in.execution(), "cell")  # type: ignore[arg-type]
         told = {event.handle.cell: event.line for event in ended(executor) if isinstance(event, Waiting)}
     assert told == {FIRST: "slot 0", SECOND: "slot None", THIRD: "slot 2"}
+
+
+def test_each_cell_has_a_process_of_its_own(store: Store) -> None:
+    pids: list[int] = []
+    with Local(store, 1) as executor:
+        for cell in (FIRST, SECOND):
+            handle = executor.submit(StandIn(cell), stand_in.execution(), "cell")  # type: ignore[arg-type]
+            pids.append(executor.jobs[handle].attempt.process.pid)
+            ended(executor)
+    assert len(set(pids)) == 2
+    assert [process_status(pid) for pid in pids if process_status(pid) not in (None, "Z")] == []
+
+
+def test_a_validation_is_answered_once() -> None:
+    sent: list[bool] = []
+    process: Any = SimpleNamespace(pid=os.getpid(), exitcode=None, send=sent.append)
+    attempt = Attempt(process, process, None)
+    attempt.answer(True)
+    attempt.awaits_answer = True
+    attempt.answer(False)
+    attempt.answer(True)
+    assert (sent, attempt.stopped) == ([False], True)

@@ -1,65 +1,84 @@
-"""What becomes of a cell whose worker goes away, without a cluster."""
+"""Tasks of Ray: a cell whose task is lost, without a cluster, and the cores that tasks take."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_in
+from stand_in import StandIn
+from stand_in_task import train_on_node
 
-from lm.execution.executor import Handle, Outcome
+from lm.execution.executor import Ended, Handle, Outcome, Started
+from lm.execution.factory import make_executor
 from lm.execution.remote import RemoteExecutor
 from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 
 
-class Lost:
-    """An executor whose every worker goes away."""
+class Losing:
+    """An executor whose every task is lost."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        on_ray = pytest.importorskip("lm.execution.on_ray", reason="needs ray: pip install 'lm-ablations[ray]'")
+        pytest.importorskip("ray", reason="needs ray: pip install 'lm-ablations[ray]'")
+        from lm.execution import on_ray
+
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
         RemoteExecutor.__init__(self.executor, store, 1, print)
-        self.executor.pool = SimpleNamespace(dismiss=lambda worker: None, acquire=lambda code, needs: worker(False))
-        monkeypatch.setattr(on_ray, "digest", lambda cell: "")
         monkeypatch.setattr("lm.execution.remote.fail", lambda *_: {})
-        monkeypatch.setattr(self.executor, "_needs", lambda job: {})
-        monkeypatch.setattr(self.executor, "_start", self.started)
-        monkeypatch.setattr(self.executor, "_release", lambda job, end: None)
-        self.tries = 0
-        self.job = on_ray.OnRay(
-            Handle(0, "a" * 16, "arm"), SimpleNamespace(id="a" * 16), SimpleNamespace(retrain=False)
-        )
+        monkeypatch.setattr(self.executor, "_start_task", self.start)
+        self.starts = 0
+        cell: Any = SimpleNamespace(id="a" * 16)
+        execution: Any = SimpleNamespace(again=False)
+        self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), cell, execution)
         self.executor.jobs[self.job.handle] = self.job
         self.most = on_ray.STARTS
 
-    def started(self, job: Any, worker: Any) -> None:
-        self.tries += 1
-        job.worker = worker
+    def start(self, job: Any) -> None:
+        self.starts += 1
 
-    def lose(self, up: bool) -> None:
-        self.job.worker = worker(up)
-        self.executor._on_actor_lost(self.job, "lost")
+    def lose(self, begun: bool) -> None:
+        self.job.begun = begun
+        self.executor._on_task_lost(self.job, "lost")
 
-    def ends(self) -> list[Outcome]:
+    def outcomes(self) -> list[Outcome]:
         return [event.outcome for event in self.executor.events if hasattr(event, "outcome")]
 
 
-def worker(up: bool) -> Any:
-    return SimpleNamespace(up=up)
+def test_a_task_lost_before_it_begins_is_no_loss_of_the_cell(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing = Losing(store, monkeypatch)
+    losing.lose(True)
+    losing.lose(False)  # on a node that had gone too, which was not known
+    assert (losing.starts, losing.outcomes()) == (2, [])
+    losing.lose(True)
+    assert losing.outcomes() == [Outcome.LOST]
 
 
-def test_a_worker_lost_before_it_is_up_is_no_loss_of_the_cell(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Lost(store, monkeypatch)
-    lost.lose(True)
-    lost.lose(False)  # on a node that had gone too, which was not known
-    assert (lost.tries, lost.ends()) == (2, [])
-    lost.lose(True)
-    assert lost.ends() == [Outcome.LOST]
+def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing = Losing(store, monkeypatch)
+    while not losing.outcomes():
+        losing.lose(False)
+    assert losing.outcomes() == [Outcome.LOST]
+    assert losing.starts == losing.most
 
 
-def test_workers_that_never_come_up_end_in_giving_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Lost(store, monkeypatch)
-    while not lost.ends():
-        lost.lose(False)
-    assert lost.ends() == [Outcome.LOST]
-    assert lost.tries == lost.most
+def test_no_more_tasks_run_than_the_cluster_has_cores(
+    light: None, small_ray: None, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that waits for a result of Ray in its main thread would give its core away."""
+    monkeypatch.setattr("lm.execution.on_ray.train_on_node", train_on_node)
+    running: set[Handle] = set()
+    most, ended = 0, 0
+    with make_executor("ray", store, 4) as executor:
+        for letter in "abcd":
+            cell: Any = StandIn(letter * 16)
+            executor.submit(cell, stand_in.execution(), f"cell {letter}")
+        while ended < 4:
+            for event in executor.poll(1.0):
+                if isinstance(event, Started):
+                    running.add(event.handle)
+                elif isinstance(event, Ended):
+                    running.discard(event.handle)
+                    ended += 1
+                most = max(most, len(running))
+    assert most <= 2

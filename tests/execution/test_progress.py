@@ -13,7 +13,7 @@ from rich.console import Console
 from lm.execution import progress
 from lm.execution.cell_queue import Planned
 from lm.execution.progress import Display, outcome_line, step_lines
-from lm.execution.watcher import Running
+from lm.execution.scheduler import Running
 from lm.store.store import Store
 
 Said = pytest.CaptureFixture[str]

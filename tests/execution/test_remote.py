@@ -23,22 +23,19 @@ class Far(RemoteExecutor[RemoteJob]):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, 1)
-        self.said: list[Any] = []
+        self.sent: list[Any] = []
 
-    def _job(self, handle: Handle, cell: Any, execution: Any) -> RemoteJob:
+    def _start(self, handle: Handle, cell: Any, execution: Any) -> RemoteJob:
         return RemoteJob(handle, cell, execution)
 
     def _listen(self, seconds: float) -> None:
         pass
 
-    def _stop(self, job: RemoteJob) -> None:
-        self.said.append("stop")
+    def _send(self, job: RemoteJob, answer: bool | str) -> None:
+        self.sent.append(answer)
 
-    def _send_answer(self, job: RemoteJob, goes_on: bool) -> None:
-        self.said.append(goes_on)
-
-    def _release(self, job: RemoteJob, outcome: Outcome) -> None:
-        self.said.append(outcome)
+    def _release(self, job: RemoteJob) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -59,10 +56,10 @@ def hand_over(far: Far) -> tuple[Handle, RemoteJob]:
     return handle, far.jobs[handle]
 
 
-def test_what_is_told_becomes_events_in_order(far: Far) -> None:
+def test_messages_become_events_in_order(far: Far) -> None:
     handle, job = hand_over(far)
     for message in (("started",), ("progress", 3, 9, 0.5), ("validation", 4, {"nll": 2.0}), ("waiting", "a line")):
-        far._heard(job, message)
+        far._on_message(job, message)
     told = list(far.poll(0.0))
     assert told[:2] == [Started(handle), Progress(handle, 3, 9, 0.5)]
     assert isinstance(told[2], Validation)
@@ -70,10 +67,10 @@ def test_what_is_told_becomes_events_in_order(far: Far) -> None:
     assert told[3] == Waiting(handle, "a line")
     told[2].answer(False)
     told[2].answer(True)  # said already
-    assert far.said == [False]
+    assert far.sent == [False]
 
 
-def test_a_cell_whose_machine_is_lost_once_is_tried_again_and_twice_is_given_up(far: Far) -> None:
+def test_a_cell_that_loses_its_machine_twice_is_lost(far: Far) -> None:
     handle, job = hand_over(far)
     assert far._on_worker_lost(job, "the node was lost")
     assert list(far.poll(0.0)) == [Waiting(handle, "the node was lost; tried again from its last checkpoint")]
@@ -89,14 +86,14 @@ def test_a_cancelled_cell_whose_machine_is_lost_is_interrupted(far: Far) -> None
     handle, job = hand_over(far)
     far.cancel(handle)
     far.cancel(handle)
-    assert far.said == ["stop"]
+    assert far.sent == ["cancel"]
     assert not far._on_worker_lost(job, "the node was lost")
     assert list(far.poll(0.0)) == [Ended(handle, Outcome.INTERRUPTED, 0)]
     assert far.result(handle) is None
     assert not far.store.finished(FIRST)
 
 
-def test_a_lost_cell_that_another_process_has_taken_is_left_to_it(far: Far) -> None:
+def test_a_lost_cell_held_by_another_process_gets_no_record(far: Far) -> None:
     handle, job = hand_over(far)
     job.losses = 1
     with far.store.lock(FIRST):
@@ -107,7 +104,7 @@ def test_a_lost_cell_that_another_process_has_taken_is_left_to_it(far: Far) -> N
     assert ended == Ended(handle, Outcome.INTERRUPTED, 0)
 
 
-def test_mail_is_read_once_and_by_whole_lines(tmp_path: Path) -> None:
+def test_a_mailbox_reads_each_whole_line_once(tmp_path: Path) -> None:
     path = tmp_path / "told"
     mail = FileMailbox(path)
     assert mail.new() == []
@@ -121,7 +118,7 @@ def test_mail_is_read_once_and_by_whole_lines(tmp_path: Path) -> None:
     assert mail.new() == []
 
 
-def test_what_a_job_starts_sees_no_scheduler_and_heeds_no_signal_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_job_see_no_scheduler_and_no_sigusr2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "1")
     monkeypatch.setenv("LM_CACHE", "kept")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())

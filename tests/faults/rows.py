@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lm import __version__
-from lm.execution.hardware import describe_machine
+from lm.execution.machine import describe_machine
 from lm.report.status import duration
 from lm.store.files import to_json, write_atomic
 

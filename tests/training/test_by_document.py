@@ -10,7 +10,8 @@ from lm.config.tree import override
 from lm.store.documents import read_documents
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.train import Execution, train
+from lm.training.process import Execution
+from lm.training.train import train
 
 pytestmark = pytest.mark.slow
 LINES = {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 200}}

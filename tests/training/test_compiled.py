@@ -12,7 +12,8 @@ from lm.config.tree import override
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.module import compile_blocks, preserve_buffers_and_rng
-from lm.training.train import Execution, train
+from lm.training.process import Execution
+from lm.training.train import train
 
 SHORT = override(RUN, {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1})
 

@@ -36,8 +36,9 @@ from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell, check
 from lm.training.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.training.process import Execution
 from lm.training.run import Run
-from lm.training.train import Execution, failure, finish, train, write_work
+from lm.training.train import failure, finish, train, write_work
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVELY = {

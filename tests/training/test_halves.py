@@ -13,16 +13,8 @@ from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import check
 from lm.training.module import LanguageModel, deferred_backward, halves, weighted_halves
-from lm.training.train import (
-    HALVED,
-    HUNG,
-    Execution,
-    add_flag,
-    count_resumed,
-    is_out_of_memory,
-    read_previous_attempts,
-    train,
-)
+from lm.training.process import Execution
+from lm.training.train import HALVED, HUNG, add_flag, count_resumed, is_out_of_memory, read_previous_attempts, train
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "

@@ -11,7 +11,8 @@ from lm.config.tree import load_yaml, override
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.train import Execution, train
+from lm.training.process import Execution
+from lm.training.train import train
 
 pytestmark = pytest.mark.slow
 

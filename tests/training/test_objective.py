@@ -7,7 +7,8 @@ import torch
 from helpers import known
 from torch import nn
 
-from lm.training.objective import IGNORED, CrossEntropy
+from lm.data import IGNORED
+from lm.training.objective import CrossEntropy
 
 
 def logits_and_targets(n: int = 12, v: int = 7) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,8 +16,9 @@ from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.objective import CrossEntropy
 from lm.training.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
+from lm.training.process import Execution
 from lm.training.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
-from lm.training.train import Execution, train
+from lm.training.train import train
 
 # rate
 

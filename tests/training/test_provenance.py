@@ -16,6 +16,7 @@ from lm.training.provenance import (
     ENVIRONMENT,
     OWN,
     device_name,
+    forget_peak,
     git,
     git_state,
     peak_memory,
@@ -148,3 +149,24 @@ def test_of_the_environment_only_names_on_a_list_are_written_down(monkeypatch: p
     assert set(found) <= set(ENVIRONMENT)
     assert "MKL_NUM_THREADS" not in found
     assert "secret" not in str(provenance())
+
+
+def test_a_forgotten_memory_peak_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = bytearray(2**27)
+    high = peak_memory()
+    assert high is not None
+    assert high > len(held) / 2**20
+    del held
+    forget_peak()
+    if Path("/proc/self/clear_refs").exists():
+        low = peak_memory()
+        assert low is not None
+        assert low < high
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr("lm.training.provenance._held_before", [0.0])
+    monkeypatch.setattr(Path, "write_text", refused)
+    forget_peak()
+    assert peak_memory() is None, "of which of the two nobody can say"

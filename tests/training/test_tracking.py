@@ -21,8 +21,9 @@ from lm.store.record import Record
 from lm.store.store import LOGGED, Store
 from lm.training.cell import Cell, check
 from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
+from lm.training.process import Execution
 from lm.training.tracking import Tracker, tracked
-from lm.training.train import Execution, train
+from lm.training.train import train
 
 NAME = "quickstart/pre_norm/0"
 Told = list[tuple[int, dict[str, float]]]

@@ -28,8 +28,9 @@ from lm.store.validation import curve_checksum, validate_curve_text
 from lm.training.adapter import InPlace
 from lm.training.cell import Cell, check
 from lm.training.module import LanguageModel
+from lm.training.process import Execution
 from lm.training.run import Run
-from lm.training.train import Execution, fail, train
+from lm.training.train import fail, train
 
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)

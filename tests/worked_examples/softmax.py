@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot, softmax
 
+from lm.data import IGNORED
 from lm.metrics.tokens import perplexity
-from lm.training.objective import IGNORED, CrossEntropy
+from lm.training.objective import CrossEntropy
 from worked_examples.tensors import Given, Numbers, largest, real
 
 

@@ -14,8 +14,8 @@ from lm.ablation.ladder.run import run_ladder
 from lm.ablation.reproduce import describe_missing, precision_remark
 from lm.ablation.sections import prefix_errors
 from lm.analysis.ladder import load_ladder
-from lm.execution.estimate import duration
 from lm.report.ladder_overview import csv_worth, markdown_worth, show_worth
+from lm.report.status import duration
 from lm.store.files import write_atomic
 from lm.store.store import Store
 

@@ -12,12 +12,13 @@ from lm.ablation.plan import FinishedCells, Plan, idle_arms, read_finished
 from lm.ablation.show import print_line
 from lm.analysis.ladder import FILE
 from lm.execution.cell_queue import Planned
-from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
+from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import choose_num_workers
 from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
 from lm.report.page import show
+from lm.report.status import duration
 from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store

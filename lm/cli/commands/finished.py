@@ -8,7 +8,7 @@ from typing import Any
 from lm.cli.options import Command, Parser, add_out, add_settable, read_settings
 from lm.config.plain import shown
 from lm.config.tree import InputError, parse_value
-from lm.execution.interrupts import INTERRUPTED
+from lm.execution.signal_handling import INTERRUPTED
 
 SPLITS = ("train", "validation", "test")
 

@@ -75,7 +75,7 @@ def add_ablate_options(parser: Parser) -> None:
 
 def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.experiment import load_experiment
-    from lm.execution.executor_spec import usable
+    from lm.execution.factory import usable
 
     check_output(options)
     loggers = parse_loggers(options)
@@ -117,7 +117,7 @@ def add_sweep_options(parser: Parser) -> None:
 
 
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from lm.execution.executor_spec import usable
+    from lm.execution.factory import usable
 
     check_output(options)
     loggers = parse_loggers(options)

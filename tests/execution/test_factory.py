@@ -8,9 +8,9 @@ import pytest
 
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.execution import executor_spec
-from lm.execution.executor_spec import minutes, parse_executor, usable
-from lm.execution.factory import EXECUTORS, capacity, threads
+from lm.execution.executor import Executor
+from lm.execution.factory import EXECUTORS, ExecutorSpec, capacity, parse_executor, threads, usable
+from lm.execution.on_slurm import minutes
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("slurm:partition=gpu,time=4:00:00,mem=8GB", "slurm", {"partition": "gpu", "time": "4:00:00", "mem": "8GB"}),
     ],
 )
-def test_what_can_be_asked_for(installed: None, text: str, name: str, options: dict[str, str]) -> None:
+def test_executor_texts_are_parsed(installed: None, text: str, name: str, options: dict[str, str]) -> None:
     found = parse_executor(text)
     assert (found.name, dict(found.options)) == (name, options)
 
@@ -61,14 +61,14 @@ def test_what_can_be_asked_for(installed: None, text: str, name: str, options: d
         ("ray:memory=100,address=auto", "memory is of a cluster started for the purpose"),
     ],
 )
-def test_what_cannot_be_asked_for_is_answered_with_what_can(installed: None, text: str, said: str) -> None:
+def test_wrong_executor_texts_are_answered_in_one_line(installed: None, text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_executor(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_wrong_is_named_after_where_it_was_given(installed: None) -> None:
+def test_errors_begin_with_the_name_of_the_argument(installed: None) -> None:
     for text in ("slrum", "slurm:partitoin=x", "slurm:cpus=0", "slurm:time=soon", "ray://head", "ray://127.0.0.1:1"):
         with pytest.raises(InputError, match=r"^executor[: ]"):
             usable(text, [], "executor")
@@ -78,21 +78,20 @@ def test_what_is_wrong_is_named_after_where_it_was_given(installed: None) -> Non
     ("text", "expected"),
     [("90", 90), ("90:30", 91), ("1:30:00", 90), ("1-0", 1440), ("1-2:30", 1590), ("2-00:00:01", 2881)],
 )
-def test_a_time_is_read_as_sbatch_reads_it(text: str, expected: int) -> None:
+def test_times_are_parsed_as_sbatch_parses_them(text: str, expected: int) -> None:
     assert minutes(text) == expected
 
 
 @pytest.mark.parametrize("name", ["ray", "slurm"])
-def test_a_package_that_is_missing_is_named_with_the_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_pip_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    with pytest.raises(
-        InputError, match=rf"needs {executor_spec.PACKAGES[name]}: pip install 'lm-ablations\[{name}\]'"
-    ):
+    package = ExecutorSpec(name).executor.package
+    with pytest.raises(InputError, match=rf"needs {package}: pip install 'lm-ablations\[{name}\]'"):
         parse_executor(name)
 
 
-def test_what_reaches_a_cluster_from_outside_is_asked_for_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_is_needed_for_ray_addresses_from_outside_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else name)
     assert parse_executor("ray:address=head:6379").options == {"address": "head:6379"}
     for text in ("ray://head:10001", "ray:address=ray://head:10001"):
@@ -100,7 +99,7 @@ def test_what_reaches_a_cluster_from_outside_is_asked_for_there_alone(monkeypatc
             parse_executor(text)
 
 
-def test_slurm_is_asked_for_where_its_commands_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_needs_sbatch_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match="no sbatch on this machine"):
@@ -109,7 +108,7 @@ def test_slurm_is_asked_for_where_its_commands_are(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", [["ablate", "quickstart"], ["sweep", "learning_rate"]])
-def test_a_wrong_executor_ends_the_command_before_anything_is_written(
+def test_a_wrong_executor_ends_the_command_before_any_write(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--out", str(tmp_path / "out"), "--executor", "rya"]) == 2
@@ -120,7 +119,7 @@ def test_a_wrong_executor_ends_the_command_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cluster_that_is_not_there_ends_the_command_before_anything_is_written(
+def test_an_unreachable_cluster_ends_the_command_before_any_write(
     installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray://127.0.0.1:1"]) == 2
@@ -130,9 +129,7 @@ def test_a_cluster_that_is_not_there_ends_the_command_before_anything_is_written
     assert not (tmp_path / "out").exists()
 
 
-def test_loggers_are_not_told_of_runs_whose_files_stay_on_other_machines(
-    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loggers_are_refused_with_ray(installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray", "--logger", "csv"]
     assert main(command) == 2
     assert capsys.readouterr().err.startswith("lm: --logger: what is logged on a node of a Ray cluster stays there")
@@ -141,18 +138,19 @@ def test_loggers_are_not_told_of_runs_whose_files_stay_on_other_machines(
         usable("ray", ["csv"], "executor", "loggers")
 
 
-def test_every_executor_that_can_be_asked_for_can_be_made() -> None:
-    assert set(executor_spec.OPTIONS) == set(EXECUTORS)
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_each_line_of_the_table_names_an_executor(name: str) -> None:
+    assert issubclass(ExecutorSpec(name).executor, Executor)
 
 
-def test_a_cell_has_as_many_threads_as_its_job_has_cores(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_has_one_thread_per_core_of_its_job(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads("slurm:cpus=7", 1) == 7
     assert threads("slurm", 1) == threads("ray://head:1", 1) == 3
 
 
-def test_a_queue_takes_all_cells_of_an_experiment_and_of_a_search_as_many_as_are_said(installed: None) -> None:
+def test_slurm_queues_all_cells_but_a_search_needs_workers(installed: None) -> None:
     assert capacity("local", 12) is None
     assert capacity("slurm", 12) == 12
     assert capacity("slurm", 5000) == 1000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from interrupting import Leaving, listening, press_unheard
 
-from lm.execution.interrupts import cause, deferred_interrupts, ended_by_signals, raise_if_interrupted
+from lm.execution.signal_handling import cause, deferred_interrupts, ended_by_signals, raise_if_interrupted
 
 
 @pytest.fixture(autouse=True)

@@ -1,19 +1,25 @@
 """What travels with a cell to a machine that shares no disk, and what comes back."""
 
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_in
 from stand_in import StandIn
 
+from lm import __version__
 from lm.config.tree import InputError
 from lm.data.tokens import TextStats
-from lm.execution import cell_transfer
-from lm.execution.cell_transfer import (
-    CellPackage,
+from lm.execution import ray_task
+from lm.execution.ray_task import (
     Changes,
+    Letter,
+    Mailbox,
+    Order,
     below,
     code_of,
     delete_other_files,
@@ -22,6 +28,7 @@ from lm.execution.cell_transfer import (
     unpack_cell,
     write_files,
 )
+from lm.execution.remote import CANCEL
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -36,8 +43,8 @@ def read(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_transfer, "PIECE", 4)
+def test_files_are_sent_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_task, "PIECE", 4)
     folder = write(tmp_path / "a", last_ckpt="0123456789", code__module_py="x = 1", empty_txt="", saving_ckpt="half")
     (folder / ".hidden").write_text("not whole")
     sent: list[bytes] = []
@@ -54,12 +61,12 @@ def test_files_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "a//x", ".", ""])
-def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
+def test_file_names_outside_the_folder_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leads out of its folder"):
         below(tmp_path, name)
 
 
-def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_text_is_sent_to_a_node_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "here" / "tokens" / "abc", train_npy="ids", facts_json="{}")
     facts = TextStats(str(folder), "text", "tokenizer", 9, {}, {}, {}, {})
     cell: Any = replace(StandIn("a" * 16), facts=facts)
@@ -69,7 +76,7 @@ def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, mo
         asked.append(piece)
         return piece
 
-    sent = CellPackage(cell, cell, "cell a", files_below(folder, bytes), [], [])
+    sent = Order(1, cell, cell, "cell a", 1, files_below(folder, bytes), [], [])
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "there"))
     for _ in range(2):
         there = unpack_cell(sent, get, tmp_path / "code")
@@ -81,7 +88,7 @@ def test_the_text_goes_to_the_cache_of_the_other_machine_once(tmp_path: Path, mo
     assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
 
 
-def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_modules_are_sent_with_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "own", parcelled____init___py="", parcelled__parts_py="from parcelled import more\nclass A: ...")
     (tmp_path / "own" / "parcelled" / "__init__.py").write_text("")
     (tmp_path / "own" / "parcelled" / "more.py").write_text("X = 1\n")
@@ -89,15 +96,15 @@ def test_a_users_own_modules_travel_with_the_cell(tmp_path: Path, monkeypatch: p
     cell: Any = replace(StandIn("a" * 16), config={"model": {"class_path": "parcelled.parts.A"}})
     code = code_of(cell)
     assert [module for module, _, _ in code] == ["parcelled", "parcelled.more", "parcelled.parts"]
-    unpack_cell(CellPackage(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    unpack_cell(Order(1, cell, cell, "cell a", 1, [], [], code), bytes, tmp_path / "there")
     assert sys.path[-1] == str(tmp_path / "there")
     written = (tmp_path / "there" / "parcelled" / "parts.py").stat()
-    unpack_cell(CellPackage(cell, cell, "cell a", [], [], code), bytes, tmp_path / "there")
+    unpack_cell(Order(1, cell, cell, "cell a", 1, [], [], code), bytes, tmp_path / "there")
     assert (tmp_path / "there" / "parcelled" / "parts.py").stat() == written
     assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
 
 
-def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
+def test_changed_files_are_sent_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
     folder, changes = write(tmp_path / "work", cell_json="{}", last_ckpt="1"), Changes()
     changes.mark_sent(folder)
     assert changes.take(folder, whole=False) == {}
@@ -111,14 +118,75 @@ def test_what_has_changed_comes_back_with_a_checkpoint_and_at_the_end(tmp_path: 
     assert Changes().take(tmp_path / "nothing", whole=True) == {}
 
 
-def test_that_training_has_ended_is_put_down_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcome_and_record_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(cell_transfer, "write_atomic", lambda path, content: written.append(path.name))
+    monkeypatch.setattr(ray_task, "write_atomic", lambda path, content: written.append(path.name))
     write_files(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
     assert written == ["a.csv", "z.csv", "outcome.json", "record.json"]
 
 
-def test_what_the_other_machine_no_longer_has_goes_here_too(tmp_path: Path) -> None:
+def test_files_deleted_on_the_node_are_deleted_here(tmp_path: Path) -> None:
     folder = write(tmp_path / "work", final_ckpt="1", last_ckpt="1", code__a_py="", code__b_py="")
     delete_other_files(folder, ["last.ckpt", "code/a.py"])
     assert read(folder).keys() == {"last.ckpt", "code/a.py"}
+
+
+def test_a_mailbox_passes_letters_and_their_answers() -> None:
+    async def exchanged() -> None:
+        mailbox = Mailbox()
+        assert await mailbox.take(0.01) == []
+        assert await mailbox.exchange((1, [("started",)], {}, None)) == []
+        await mailbox.answer(1, True)
+        assert await mailbox.exchange((2, [], {}, None)) == []
+        assert await mailbox.take(60.0) == [(1, [("started",)], {}, None), (2, [], {}, None)]
+        assert await mailbox.exchange((1, [], {}, None)) == [True]
+        assert await mailbox.exchange((1, [], {}, None)) == []
+
+    asyncio.run(exchanged())
+
+
+class Actor:
+    """A mailbox in this process, as Ray calls one; `answers` are sent with the first validation."""
+
+    def __init__(self, *answers: bool | str) -> None:
+        self.letters: list[Letter] = []
+        self.answers = answers
+        self.exchange = SimpleNamespace(remote=self.receive)
+
+    def receive(self, letter: Letter) -> list[bool | str]:
+        self.letters.append(letter)
+        validated = any(message[0] == "validation" for message in letter[1])
+        return list(self.answers) if validated else []
+
+    def messages(self, kind: str) -> list[Any]:
+        return [message for _, messages, _, _ in self.letters for message in messages if message[0] == kind]
+
+
+def order(cell: Any, version: str = __version__) -> Order:
+    return Order(7, cell, stand_in.execution(), "cell a", 1, [], [], [], version)
+
+
+@pytest.fixture
+def node(light: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", None, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "outcome"), [(True, "recorded"), (False, "pruned"), (CANCEL, "interrupted")])
+def test_a_task_sends_its_files_and_takes_answers(node: None, answer: bool | str, outcome: str) -> None:
+    actor = Actor(answer)
+    ray_task.train_on_node(order(StandIn("a" * 16, {5: "validate"})), actor, lambda reply: reply)
+    assert {letter[0] for letter in actor.letters} == {7}
+    assert actor.letters[0] == (7, [], {}, None)
+    assert [ended[1] for ended in actor.messages("ended")] == [outcome]
+    _, _, files, names = actor.letters[-1]
+    assert names is not None
+    assert ("record.json" in files) == (outcome == "recorded")
+    assert set(files) <= set(names)
+    assert list((ray_task.process_folder()).glob("tmp*")) == []
+
+
+def test_a_node_with_another_version_refuses_a_cell() -> None:
+    with pytest.raises(InputError, match=r"has lm .*, and cells come from 0\.0; install the same there"):
+        ray_task.train_on_node(order(StandIn("a" * 16), "0.0"), Actor(), lambda reply: reply)
