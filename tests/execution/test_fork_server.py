@@ -12,6 +12,7 @@ import pytest
 
 from lm.execution import fork_server
 from lm.execution.fork_server import MARK, make_tempdir, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
+from lm.store import lease_holder
 
 names_processes = pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says when a process began")
 

@@ -166,7 +166,7 @@ def test_a_forgotten_memory_peak_is_not_reported(monkeypatch: pytest.MonkeyPatch
     def refused(*_: Any, **__: Any) -> None:
         raise OSError
 
-    monkeypatch.setattr("lm.training.provenance._held_before", [0.0])
+    monkeypatch.setattr("lm.training.provenance._peak_before", [0.0])
     monkeypatch.setattr(Path, "write_text", refused)
     forget_peak()
     assert peak_memory() is None, "of which of the two nobody can say"

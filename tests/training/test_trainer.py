@@ -276,7 +276,7 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "place",
     [
-        "lm.training.recorder.save",
+        "lm.training.recorder.save_checkpoint",
         "lm.training.recorder.write_atomic",
         "lm.training.train.write_atomic",
         "lm.store.store.write_atomic",
