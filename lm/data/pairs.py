@@ -247,7 +247,8 @@ def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budge
 
     Args:
         order: row numbers.
-        source, target: tokens of each row's two sides.
+        source: tokens of each row's source.
+        target: tokens of each row's target.
         budget: tokens of a batch.
     """
     start, longest_source, longest_target = 0, 0, 0
